@@ -1,0 +1,148 @@
+"""DatasetSpec: what an owner declares about a data set. Everything in it is public."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from app.contracts.base import DeltaValue, Document, EpsilonValue, Unit
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+ClassLabel = (
+    Annotated[int, Field(ge=-(2**53), le=2**53)] | Annotated[str, StringConstraints(min_length=1, max_length=200)]
+)
+
+
+class ClassificationTask(Document):
+    kind: Literal["classification"] = "classification"
+    label: ColumnName
+    classes: Annotated[list[ClassLabel], Field(min_length=2, max_length=10_000)]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> ClassificationTask:
+        if len({str(c) for c in self.classes}) != len(self.classes):
+            raise ValueError("classes must be distinct, also as text")
+        return self
+
+
+class RegressionTask(Document):
+    kind: Literal["regression"] = "regression"
+    label: ColumnName
+
+
+class HashedText(Document):
+    """A text column as hashed n-grams, L2-normalized, sparse. Nothing is fitted to the data."""
+
+    kind: Literal["hashed_text"] = "hashed_text"
+    column: ColumnName
+    buckets: Annotated[int, Field(ge=2, le=2**22)] = 32768
+    binary: bool = True
+    ngrams: tuple[Annotated[int, Field(ge=1, le=5)], Annotated[int, Field(ge=1, le=5)]] = (1, 1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> HashedText:
+        if self.ngrams[0] > self.ngrams[1]:
+            raise ValueError("ngrams is (shortest, longest)")
+        return self
+
+
+class Columns(Document):
+    """Dense numeric columns, used as they are."""
+
+    kind: Literal["columns"] = "columns"
+    columns: Annotated[list[ColumnName], Field(min_length=1, max_length=100_000)]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Columns:
+        if len(set(self.columns)) != len(self.columns):
+            raise ValueError("columns must be distinct")
+        return self
+
+
+class Tensor(Document):
+    """One array of an NPZ file, records first."""
+
+    kind: Literal["tensor"] = "tensor"
+    array: ColumnName
+
+
+class Cap(Document):
+    """The most that all jobs together may spend. `delta` defaults to the largest 10⁻ᵏ ≤ 1/records."""
+
+    epsilon: EpsilonValue
+    delta: DeltaValue | None = None
+
+
+class TypicalJob(Document):
+    """The job whose number under the cap chooses the order of an `rdp` filter."""
+
+    epsilon: EpsilonValue
+    expected_batch_size: Annotated[int, Field(ge=1)]
+    epochs: Annotated[float, Field(gt=0, le=1e5)]
+
+
+class DatasetPrivacy(Document):
+    sensitivity: Literal["private", "public"]
+    unit: Unit = "example"
+    user_column: ColumnName | None = None
+    records: Annotated[int, Field(ge=1, le=10**12)] | None = None
+    cap: Cap | None = None
+    filter: Literal["rdp", "gdp"] = "rdp"
+    order: Annotated[float, Field(gt=1.0, le=1024.0)] | None = None
+    typical_job: TypicalJob | None = None
+
+    @model_validator(mode="after")
+    def _private_declares(self) -> DatasetPrivacy:
+        if self.unit == "user" or self.user_column is not None:
+            raise ValueError("unit 'user' is not supported yet: use 'example' only where no person has two records")
+        if self.sensitivity == "private" and (self.records is None or self.cap is None):
+            raise ValueError("a private data set declares its public `records` and a `cap`")
+        if self.sensitivity == "public" and self.cap is not None:
+            raise ValueError("a public data set has no cap: leave it out, or declare the data private")
+        if self.filter == "gdp" and (self.order is not None or self.typical_job is not None):
+            raise ValueError("`order` and `typical_job` belong to the `rdp` filter")
+        if self.order is not None and self.typical_job is not None:
+            raise ValueError("give `order` or `typical_job`, not both")
+        return self
+
+
+class SplitHoldout(Document):
+    """A part split off by a keyed hash of each record's own content: with an account of its own."""
+
+    kind: Literal["split"] = "split"
+    fraction: Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class PublicHoldout(Document):
+    """A separate file that is public: scores on it are free."""
+
+    kind: Literal["public"] = "public"
+
+
+class DatasetSpec(Document):
+    name: Name
+    format: Literal["csv", "parquet", "npz", "jsonl"]
+    task: Annotated[ClassificationTask | RegressionTask, Field(discriminator="kind")]
+    features: Annotated[HashedText | Columns | Tensor, Field(discriminator="kind")]
+    privacy: DatasetPrivacy
+    holdout: Annotated[SplitHoldout | PublicHoldout, Field(discriminator="kind")] | None = None
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
+    holdout_path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DatasetSpec:
+        if self.features.kind == "tensor" and self.format != "npz":
+            raise ValueError("features of kind 'tensor' come from an npz file")
+        if self.features.kind != "tensor" and self.format == "npz":
+            raise ValueError("an npz file has arrays: use features of kind 'tensor'")
+        named = {
+            "hashed_text": [getattr(self.features, "column", None)],
+            "columns": getattr(self.features, "columns", []),
+        }
+        if self.task.label in named.get(self.features.kind, []) or self.task.label == getattr(
+            self.features, "array", None
+        ):
+            raise ValueError("the label can not be a feature")
+        return self

@@ -1,0 +1,25 @@
+"""The typed events of a job's log, and the tasks' names. Nothing in an event is computed from private data for free."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+# The one Celery task: its message carries a job's id and nothing else (the database is the queue of record).
+RUN_JOB = "scrimp.run_job"
+
+EventType = Literal[
+    "queued",  # {charge}
+    "attempt_started",  # {attempt, worker}
+    "ready",  # {device}
+    "progress",  # {step, steps}
+    "metric",  # {name, step, value, std, on, released_by}
+    "replay_mismatch",  # {matched_step}: fresh keys from there on
+    "cancel_requested",
+    "attempt_lost",  # {attempt}: the worker died or was stopped; queued again
+    "succeeded",  # {charge, steps}
+    "cancelled",  # {charge, steps}
+    "failed",  # {code, message, charge, steps}
+    "certificate_issued",
+]
+
+FINAL = ("succeeded", "cancelled", "failed")

@@ -1,0 +1,122 @@
+"""JobSpec: what an analyst asks for. Each part is a discriminated union, made for many kinds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from app.contracts.base import DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
+
+Positive = Annotated[float, Field(gt=0.0, le=1e12)]
+
+
+class LinearModel(Document):
+    """One linear layer: logits = x Wᵀ (+ b) for classification, one output for regression."""
+
+    kind: Literal["linear"] = "linear"
+    bias: bool = False
+    init: Literal["zeros"] = "zeros"
+
+
+class ConstantSchedule(Document):
+    kind: Literal["constant"] = "constant"
+
+
+class DpSgd(Document):
+    """θ ← θ − η b, b ← μ b + g̃. `free_step`: once more after the last step, post-processing."""
+
+    kind: Literal["dp_sgd"] = "dp_sgd"
+    learning_rate: Positive
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    free_step: bool = False
+    weight_decay: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0
+    schedule: ConstantSchedule = ConstantSchedule()
+
+
+class JobPrivacy(Document):
+    """Either a target ε, to which σ is calibrated, or σ, from which ε follows."""
+
+    target_epsilon: EpsilonValue | None = None
+    noise_multiplier: NoiseMultiplier | None = None
+    target_delta: DeltaValue | None = None  # default: the cap's δ
+
+    @model_validator(mode="after")
+    def _one_of(self) -> JobPrivacy:
+        if (self.target_epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("give either `target_epsilon` or `noise_multiplier`")
+        return self
+
+
+class Clipping(Document):
+    """flat: g / max(1, ‖g‖/C);  automatic: C g / (‖g‖ + 0.01)."""
+
+    kind: Literal["flat", "automatic"] = "flat"
+    max_grad_norm: Positive = 1.0
+    engine: Literal["bookkeeping"] = "bookkeeping"
+
+
+class FullBatch(Document):
+    kind: Literal["full_batch"] = "full_batch"
+
+
+class Poisson(Document):
+    kind: Literal["poisson"] = "poisson"
+    expected_batch_size: Annotated[int, Field(ge=1)]
+
+
+class Length(Document):
+    """steps, or epochs: floor(epochs · records / expected_batch_size), at least 1."""
+
+    steps: Steps | None = None
+    epochs: Annotated[float, Field(gt=0.0, le=1e7)] | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Length:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give either `steps` or `epochs`")
+        return self
+
+
+class Evaluation(Document):
+    """A score on the hold-out at `points` evenly spaced steps, the last one included.
+
+    On private data each is a noisy sum with noise std sensitivity/noise_mu, charged to the hold-out's account:
+    points · noise_mu². Classification: correct predictions (sensitivity 1). Regression: squared errors clipped to
+    [0, loss_bound] (sensitivity loss_bound). On a public hold-out the score is exact and free.
+    """
+
+    on: Literal["holdout"] = "holdout"
+    noise_mu: Annotated[float, Field(ge=1e-5, le=10.0)] = 0.05
+    points: Annotated[int, Field(ge=1, le=1000)] = 1
+    loss_bound: Positive = 1.0
+
+
+class Runtime(Document):
+    """What can change speed and memory, never the mechanism."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+
+
+class JobSpec(Document):
+    dataset: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    name: Annotated[str, StringConstraints(max_length=200)] = ""
+    model: LinearModel = LinearModel()
+    optimizer: DpSgd
+    privacy: JobPrivacy | None
+    clipping: Clipping | None = None  # default: flat at 1.0 on private data
+    sampling: Annotated[FullBatch | Poisson, Field(discriminator="kind")] = FullBatch()
+    length: Length
+    evaluation: Evaluation | None = None
+    runtime: Runtime = Runtime()
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    hpo: None = None  # a later version's
+
+    @model_validator(mode="after")
+    def _consistent(self) -> JobSpec:
+        if self.privacy is None and self.clipping is not None:
+            raise ValueError(
+                "`clipping` belongs to a private job: with `privacy` null there is no clipping and no noise"
+            )
+        return self

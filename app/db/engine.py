@@ -1,0 +1,72 @@
+"""The one synchronous database layer: sessions that read and sessions that write, on SQLite and on PostgreSQL.
+
+Services never see the dialect. On SQLite a write takes the one writer's place at BEGIN (BEGIN IMMEDIATE), so that a
+transaction that reads first can not fail half-way for being out of date.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Session
+
+from app.settings import Settings
+
+WRITES = "scrimp_writes"
+
+
+class Database:
+    """Sessions on one engine. `read()` and `write()` are one transaction each, committed where nothing raised."""
+
+    def __init__(self, url: str) -> None:
+        self.engine = make_engine(url)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Database:
+        return cls(settings.effective_database_url)
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        writer = self.engine.execution_options(**{WRITES: True})
+        with Session(writer, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def make_engine(url: str) -> Engine:
+    """An engine for `url`; SQLite gets WAL, foreign keys, full durability and explicit transactions."""
+    if not url.startswith("sqlite"):
+        return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=10)
+    engine = create_engine(
+        url, connect_args={"timeout": 30.0, "check_same_thread": False}, pool_size=10, max_overflow=20
+    )
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None  # pysqlite's own BEGIN comes too late and is never IMMEDIATE
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode = WAL")
+    # FULL: a charge that was committed survives a power cut. NORMAL would lose the last ones, and with them spending.
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN DEFERRED")

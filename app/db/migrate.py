@@ -1,0 +1,82 @@
+"""Brings a database to the newest migration, and says whether it is there. alembic is loaded only when asked."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from sqlalchemy import Engine, inspect, make_url, text
+from sqlalchemy.engine import Connection
+
+from app.db.engine import WRITES, make_engine
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "alembic"
+ADVISORY_LOCK = 0x5C819B  # any number that is ours
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Brings the database at `url` to `revision`, in one transaction: wholly or not at all.
+
+    Safe to start in several processes at once, from any folder: one works, the others wait and find it done.
+    """
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    with migration_connection(url) as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+
+def is_current(engine: Engine) -> bool:
+    """Whether the database is at the newest migration that this code knows."""
+    with engine.connect() as connection:
+        return current_revision(connection) == head_revision()
+
+
+def current_revision(connection: Connection) -> str | None:
+    """The migration that the database is at; None where it has none."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+
+
+@cache
+def head_revision() -> str | None:
+    """The newest migration that this code knows."""
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
+    return ScriptDirectory(str(SCRIPTS)).get_current_head()
+
+
+@contextmanager
+def migration_connection(url: str) -> Iterator[Connection]:
+    """One transaction that no other migration can run beside; commits where nothing raised."""
+    with _file_lock(url):
+        engine = make_engine(url)
+        try:
+            # On SQLite BEGIN IMMEDIATE: a running service does not write in between.
+            with engine.connect().execution_options(**{WRITES: True}) as connection, connection.begin():
+                if connection.dialect.name == "postgresql":
+                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
+                yield connection
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def _file_lock(url: str) -> Iterator[None]:
+    """SQLite only: taken before the first connection, which turns a new file to WAL and fails where another does so too."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database == ":memory:":
+        yield
+        return
+    path = Path(parsed.database)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(path.name + ".migrating").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

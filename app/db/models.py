@@ -1,0 +1,302 @@
+"""The tables. Amounts of privacy are integers; the ledger's rules are CHECKs and triggers, not only code.
+
+api_keys ─┬─ datasets ─── accounts (one row a data set: both accounts' balances and the chain's head)
+          │      ├────── dataset_contents (keyed hashes that make a second registration impossible)
+          │      └────── ledger_entries (append-only, hash-chained)
+          └─ jobs ─┬──── attempts ── blocks (the write-ahead record of steps)
+                   ├──── job_events, metrics, artifacts, certificates
+                   └──── outbox (what the relay still has to do)
+price_cache: calibrated noise multipliers by plan, public numbers only
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware UTC times on every database (SQLite forgets the zone)."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value.astimezone(UTC) if value is not None else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        datetime: UtcDateTime(),
+        int: BigInteger().with_variant(Integer, "sqlite"),
+        dict[str, Any]: JSON(none_as_null=True),
+        str: String(200),
+        float: Float(53),
+    }
+
+
+class ApiKey(Base):
+    __tablename__ = "api_keys"
+    __table_args__ = (CheckConstraint("role in ('admin', 'owner', 'analyst')", name="role"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    role: Mapped[str]
+    secret_hmac: Mapped[str]
+    created_at: Mapped[datetime]
+    created_by: Mapped[str | None]
+    revoked_at: Mapped[datetime | None]
+
+
+class Dataset(Base):
+    __tablename__ = "datasets"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    owner_key: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
+    sensitivity: Mapped[str]
+    spec: Mapped[dict[str, Any]]
+    # Public numbers that jobs are planned with: {"records_train", "records_holdout", "features", "outputs", "sparse"}.
+    shape: Mapped[dict[str, Any]]
+    # Where the parsed parts lie under the storage root, and their SHA-256: {"train": {"path", "sha256"}, "holdout": …}.
+    parts: Mapped[dict[str, Any]]
+    content_sha256: Mapped[str]  # un-noised function of private data: for the owner alone
+    content_hmac: Mapped[str]
+    created_at: Mapped[datetime]
+
+
+class DatasetContent(Base):
+    """Keyed hashes of what was registered (`file`: the bytes; `records`: the records in any order)."""
+
+    __tablename__ = "dataset_contents"
+    __table_args__ = (UniqueConstraint("dataset_id", "part", "kind"), Index("ix_dataset_contents_hmac", "hmac"))
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
+    part: Mapped[str]  # "data" | "holdout"
+    kind: Mapped[str]  # "file" | "records"
+    hmac: Mapped[str]
+
+
+class Account(Base):
+    """The balances of one data set and the head of its chain: ONE row, moved only by conditional updates."""
+
+    __tablename__ = "accounts"
+    __table_args__ = (
+        CheckConstraint("train_spent >= 0 and train_held >= 0", name="train_not_negative"),
+        CheckConstraint("holdout_spent >= 0 and holdout_held >= 0", name="holdout_not_negative"),
+        CheckConstraint("train_spent + train_held <= train_budget", name="train_within_budget"),
+        CheckConstraint("holdout_spent + holdout_held <= holdout_budget", name="holdout_within_budget"),
+    )
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
+    filter: Mapped[str]  # "gdp" | "rdp"
+    order: Mapped[float | None] = mapped_column("filter_order")
+    cap_epsilon: Mapped[float]
+    largest_cap_epsilon: Mapped[float]  # ever granted: the guarantee where a raise could depend on what was released
+    cap_delta: Mapped[float]
+    train_budget: Mapped[int]
+    train_spent: Mapped[int] = mapped_column(default=0)
+    train_held: Mapped[int] = mapped_column(default=0)
+    holdout_budget: Mapped[int]  # 0 where there is no private hold-out
+    holdout_spent: Mapped[int] = mapped_column(default=0)
+    holdout_held: Mapped[int] = mapped_column(default=0)
+    entries: Mapped[int] = mapped_column(default=0)
+    head: Mapped[str]
+
+
+class LedgerEntry(Base):
+    """One line of the ledger. Never updated, never deleted: triggers refuse both."""
+
+    __tablename__ = "ledger_entries"
+    __table_args__ = (
+        UniqueConstraint("dataset_id", "once"),
+        CheckConstraint("kind in ('open', 'hold', 'post', 'void', 'cap')", name="kind"),
+        CheckConstraint("train >= 0 and holdout >= 0", name="amounts_not_negative"),
+        CheckConstraint("train_released >= 0 and holdout_released >= 0", name="releases_not_negative"),
+        Index("ix_ledger_entries_job", "job_id"),
+    )
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)  # 1, 2, … without gaps
+    kind: Mapped[str]
+    job_id: Mapped[str | None]
+    # open, cap: the budgets; hold: what is held; post: what is spent of the hold; void: 0.
+    train: Mapped[int]
+    holdout: Mapped[int]
+    # post, void: what goes back from the hold.
+    train_released: Mapped[int] = mapped_column(default=0)
+    holdout_released: Mapped[int] = mapped_column(default=0)
+    once: Mapped[str | None]  # "hold:JOB" or "settle:JOB": a second one is refused by the database
+    actor: Mapped[str]
+    memo: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+    prev_hash: Mapped[str]
+    hash: Mapped[str]
+
+
+class Job(Base):
+    __tablename__ = "jobs"
+    __table_args__ = (
+        CheckConstraint(
+            "status in ('queued','running','pausing','paused','cancelling','cancelled','succeeded','failed')",
+            name="status",
+        ),
+        UniqueConstraint("key_id", "idempotency_key"),
+        Index("ix_jobs_status_rung", "status", "rung_at"),
+        Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id"),
+        Index("ix_jobs_created", "created_at", "id"),
+        Index("ix_jobs_key", "key_id", "created_at", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
+    idempotency_key: Mapped[str]
+    request_sha256: Mapped[str]
+    name: Mapped[str]
+    status: Mapped[str]
+    spec: Mapped[dict[str, Any]]
+    mechanism: Mapped[dict[str, Any] | None]  # null on public data
+    quote: Mapped[dict[str, Any]]
+    # Which salt keys noise and sampler from which step on: [{"from_step": 0, "salt": hex, "key_id": …}]. One salt unless a
+    # replay was not identical. The keys themselves are derived in the worker's supervisor and stored nowhere.
+    segments: Mapped[list[Any]] = mapped_column(JSON)
+    steps: Mapped[int]
+    attempt: Mapped[int] = mapped_column(default=0)  # the fencing token
+    lease_expires_at: Mapped[datetime | None]
+    worker: Mapped[str | None]
+    cancel_requested_at: Mapped[datetime | None]
+    steps_started: Mapped[int] = mapped_column(default=0)  # counted over all attempts: replays are not counted again
+    step: Mapped[int] = mapped_column(default=0)  # progress
+    rung_at: Mapped[datetime | None]
+    failure: Mapped[dict[str, Any] | None]
+    warnings: Mapped[list[Any]] = mapped_column(JSON, default=list)
+    events: Mapped[int] = mapped_column(default=0)  # the last event's sequence number
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class Attempt(Base):
+    __tablename__ = "attempts"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    worker: Mapped[str]
+    status: Mapped[str]  # running | succeeded | failed | cancelled | lost | crashed
+    started_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+
+
+class Block(Base):
+    """The write-ahead record: steps [first_step, last_step] were STARTED under `salt`; `digest` is the state after.
+
+    `digest` stays null until the block's end was recorded. The row 0…0 is the state before the first step.
+    """
+
+    __tablename__ = "blocks"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    attempt: Mapped[int]
+    salt: Mapped[str]
+    first_step: Mapped[int]
+    last_step: Mapped[int]
+    digest: Mapped[str | None]
+
+
+class JobEvent(Base):
+    __tablename__ = "job_events"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    type: Mapped[str]
+    data: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+
+
+class Metric(Base):
+    """A released number. Only what the mechanism declares (or public data) can be here."""
+
+    __tablename__ = "metrics"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    value: Mapped[float]
+    std: Mapped[float]  # of the noise on `value`
+    on: Mapped[str] = mapped_column("measured_on")
+    released_by: Mapped[str]  # noisy_count | noisy_sum | public_data
+
+
+class Artifact(Base):
+    __tablename__ = "artifacts"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    sha256: Mapped[str]
+    size_bytes: Mapped[int]
+    path: Mapped[str] = mapped_column(Text)  # under the storage root
+
+
+class Certificate(Base):
+    __tablename__ = "certificates"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    body: Mapped[dict[str, Any]]
+    signature: Mapped[str]
+    issued_at: Mapped[datetime]
+
+
+class Outbox(Base):
+    """What has to be done after a transaction, written in it: ring a worker, issue a certificate."""
+
+    __tablename__ = "outbox"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    topic: Mapped[str]  # "ring" | "certificate"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    created_at: Mapped[datetime]
+
+
+class PriceCache(Base):
+    """A price by the fingerprint of its plan. Public numbers only; safe to delete."""
+
+    __tablename__ = "price_cache"
+
+    fingerprint: Mapped[str] = mapped_column(primary_key=True)
+    price: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]

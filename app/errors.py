@@ -1,0 +1,143 @@
+"""The whole error tree. Every error carries a stable code, which is also its problem type.
+
+ServiceError
+├── RequestError          the caller can mend it (4xx)
+│   ├── InvalidRequest      422  /problems/invalid-request       errors: [{pointer, detail}]
+│   ├── NotFound            404  /problems/not-found
+│   ├── Unauthenticated     401  /problems/unauthenticated
+│   ├── Forbidden           403  /problems/forbidden
+│   ├── Conflict            409  /problems/<code>                duplicate-name, duplicate-content, wrong-state, …
+│   └── TooLarge            413  /problems/too-large
+├── BudgetError           409  /problems/budget-exceeded       requested, remaining, largest_epsilon_that_fits, account
+├── LimitError            422 or 503: a helper process ran past its time or memory
+├── PrivacyError          500  an invariant of the privacy guarantee does not hold: raised, never retried
+└── WorkerError           what ends an attempt
+    ├── TransientError      the machine's fault: the job is queued again
+    └── PermanentError      the job's own fault: a closed set of codes, no values in the text
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ServiceError(Exception):
+    """An error with a stable code, a sentence for a person and an HTTP status.
+
+    Args:
+        message: what happened and what to change; never a value computed from private data.
+        members: further members of the problem document.
+    """
+
+    code = "internal-error"
+    status = 500
+    title = "Something went wrong"
+
+    def __init__(self, message: str, **members: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.members = members
+
+
+class RequestError(ServiceError):
+    code = "bad-request"
+    status = 400
+    title = "The request can not be carried out"
+
+
+class InvalidRequest(RequestError):
+    """The document is malformed or asks for something that can not be done.
+
+    Args:
+        message: the summary.
+        errors: `[{"pointer": JSON pointer, "detail": what to change}]`.
+    """
+
+    code = "invalid-request"
+    status = 422
+    title = "The request is not valid"
+
+    def __init__(self, message: str, errors: list[dict[str, Any]] | None = None, **members: Any) -> None:
+        super().__init__(message, errors=errors or [], **members)
+
+    @classmethod
+    def at(cls, pointer: str, detail: str, **members: Any) -> InvalidRequest:
+        """One fault at one place, the usual case."""
+        return cls(detail, errors=[{"pointer": pointer, "detail": detail, **members}])
+
+
+class NotFound(RequestError):
+    code = "not-found"
+    status = 404
+    title = "Not found"
+
+
+class Unauthenticated(RequestError):
+    code = "unauthenticated"
+    status = 401
+    title = "A valid key is needed"
+
+
+class Forbidden(RequestError):
+    code = "forbidden"
+    status = 403
+    title = "This key may not do that"
+
+
+class Conflict(RequestError):
+    """The request clashes with what is there: `code` names how."""
+
+    status = 409
+    title = "The request conflicts with the current state"
+
+    def __init__(self, code: str, message: str, **members: Any) -> None:
+        super().__init__(message, **members)
+        self.code = code
+
+
+class TooLarge(RequestError):
+    code = "too-large"
+    status = 413
+    title = "The upload is too large"
+
+
+class BudgetError(ServiceError):
+    """The whole cost does not fit the cap. Consumes nothing."""
+
+    code = "budget-exceeded"
+    status = 409
+    title = "The privacy budget does not cover this job"
+
+
+class LimitError(ServiceError):
+    """A helper process (parsing, pricing) ran past its time or memory limit."""
+
+    code = "limit-exceeded"
+    status = 422
+    title = "The request needs more time or memory than is allowed"
+
+
+class PrivacyError(ServiceError):
+    """An invariant of the privacy guarantee does not hold. Never caught to go on, never retried."""
+
+    code = "privacy-invariant"
+    status = 500
+    title = "A privacy invariant does not hold; nothing was released"
+
+
+class WorkerError(ServiceError):
+    code = "worker-error"
+
+
+class TransientError(WorkerError):
+    code = "worker-lost"
+
+
+class PermanentError(WorkerError):
+    code = "training-failed"
+
+
+class StaleAttempt(WorkerError):
+    """Another attempt has taken the job: this one must stop and write nothing."""
+
+    code = "stale-attempt"

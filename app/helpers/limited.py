@@ -1,0 +1,308 @@
+"""Work on untrusted input, in a process of its own under limits of memory and time.
+
+A helper process is `python -m app.helpers.limited`, in its own session, without the service's environment. It reads
+requests from one end of a socket pair and answers there, one JSON document a line: nothing that a library prints can
+mix with an answer. It dies with the service. Whatever happens in it, the caller gets a result or a ServiceError.
+
+    run_limited     one request, then the process is gone: parsing a data file
+    LimitedServer   a warm process that answers many requests, one at a time: pricing, whose imports take seconds
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import importlib
+import json
+import logging
+import math
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from app.errors import LimitError, ServiceError
+
+log = logging.getLogger(__name__)
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT_ENVIRONMENT = ("PATH", "PYTHONPATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+OUT_OF_MEMORY = 77  # the exit status of a process that could not even say that it is out of memory
+PR_SET_PDEATHSIG = 1
+
+# What a process dies of when an allocation fails inside a C library, or the kernel enforces a limit.
+LIMIT_SIGNALS = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+
+
+def run_limited(target: str, request: dict[str, Any], *, memory_bytes: int, time_s: float) -> dict[str, Any]:
+    """Run `target(request)` once in a process of its own and return its answer.
+
+    Args:
+        target: "package.module:function"; the function takes and returns a JSON object.
+        request: JSON. Not on the command line: it may hold keys.
+        memory_bytes: address space of the process (RLIMIT_AS).
+        time_s: wall clock, start of the process included; also its CPU time (RLIMIT_CPU).
+
+    Raises:
+        LimitError: it ran past its memory or time.
+        ServiceError: what the target raised, same class, code and members; anything else that went wrong in it comes
+            as a plain ServiceError whose text holds no value.
+    """
+    process = _Process(memory_bytes=memory_bytes, cpu_s=math.ceil(time_s) + 1)
+    try:
+        return process.call(target, request, time_s)
+    finally:
+        process.kill()
+
+
+class LimitedServer:
+    """A warm helper process: started at the first call (or by `start`), replaced when it died or had to be killed.
+
+    Thread-safe; one call runs at a time. A caller that waits for its turn longer than one call may take is told to
+    try again (LimitError, 503).
+
+    Args:
+        target: "package.module:function", what `call` runs unless told otherwise.
+        memory_bytes: address space of the process.
+        time_s: wall clock of one call.
+        preload: modules to import when the process starts.
+    """
+
+    def __init__(self, target: str, *, memory_bytes: int, time_s: float, preload: Sequence[str] = ()) -> None:
+        self.target = target
+        self.memory_bytes = memory_bytes
+        self.time_s = time_s
+        self.preload = tuple(preload)
+        self._process: _Process | None = None
+        self._turn = threading.Lock()
+
+    def start(self) -> None:
+        """Start the process now; it imports in its own time, while this returns at once."""
+        with self._turn:
+            self._running()
+
+    def call(self, request: dict[str, Any], *, target: str | None = None) -> dict[str, Any]:
+        """Run `target(request)` in the warm process. Raises as `run_limited` does."""
+        with self._my_turn():
+            return self._running().call(target or self.target, request, self.time_s)
+
+    def close(self) -> None:
+        """End the process, if there is one. A later call would start another."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+        atexit.unregister(self.close)
+
+    @contextlib.contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        if not self._turn.acquire(timeout=self.time_s):
+            busy = LimitError("The service is busy with other requests of this kind: try again")
+            busy.status = 503
+            raise busy
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _running(self) -> _Process:
+        if self._process is None or not self._process.alive:
+            self.close()
+            self._process = _Process(
+                memory_bytes=self.memory_bytes, cpu_s=None, preload=(_module(self.target), *self.preload)
+            )
+            atexit.register(self.close)
+        return self._process
+
+
+class _Process:
+    """The caller's end of one helper process. A call that fails in any way but by a ServiceError kills it."""
+
+    def __init__(self, *, memory_bytes: int, cpu_s: int | None, preload: Sequence[str] = ()) -> None:
+        self._memory_bytes = memory_bytes
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            settings = {"parent": os.getpid(), "memory_bytes": memory_bytes, "cpu_s": cpu_s, "preload": list(preload)}
+            # -P: no module is taken from the folder that the service happens to be started in.
+            command = [sys.executable, "-P", "-m", "app.helpers.limited", str(theirs.fileno()), json.dumps(settings)]
+            self._popen = _launch(command, theirs.fileno())
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def call(self, target: str, request: dict[str, Any], time_s: float) -> dict[str, Any]:
+        try:
+            answer = self._exchange({"target": target, "request": request}, time.monotonic() + time_s)
+        except TimeoutError:
+            self.kill()
+            raise LimitError(f"This takes longer than the {time_s:g} s that it may take") from None
+        except (OSError, EOFError):
+            raise self._death(target, self.kill()) from None
+        except BaseException:
+            self.kill()  # a late answer must not be taken for that of the next call
+            raise
+        if "result" in answer:
+            return dict(answer["result"])
+        if "error" in answer:
+            raise _rebuilt(**answer["error"])
+        self.kill()
+        if "out_of_memory" in answer:
+            raise self._out_of_memory()
+        log.error("%s failed in its process: %s at %s", target, answer["failure"]["type"], answer["failure"]["at"])
+        raise ServiceError("An internal error; the service's log names its kind")
+
+    def kill(self) -> int:
+        """End the process and all that it started. Returns its exit status (negative: a signal)."""
+        self._socket.close()
+        if self._popen.returncode is None:  # not yet waited for: the number is still this process's own
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+        return self._popen.wait()
+
+    def _exchange(self, message: dict[str, Any], deadline: float) -> dict[str, Any]:
+        self._socket.settimeout(_left(deadline))
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+        buffer = bytearray()
+        while not buffer.endswith(b"\n"):
+            self._socket.settimeout(_left(deadline))
+            chunk = self._socket.recv(1 << 20)
+            buffer += chunk
+            if not chunk or len(buffer) > MAX_ANSWER_BYTES:
+                raise EOFError
+        return dict(json.loads(buffer))
+
+    def _death(self, target: str, status: int) -> ServiceError:
+        if status == -signal.SIGXCPU:
+            return LimitError("This takes more processor time than it may take")
+        if status == OUT_OF_MEMORY or -status in LIMIT_SIGNALS:
+            return self._out_of_memory()
+        log.error("the process of %s ended with status %d and no answer", target, status)
+        return ServiceError("An internal error: a helper process ended without an answer")
+
+    def _out_of_memory(self) -> LimitError:
+        return LimitError(f"This needs more memory than the {self._memory_bytes // 2**20} MiB that it may use")
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _rebuilt(kind: str, code: str, message: str, members: dict[str, Any]) -> ServiceError:
+    """The error as it was raised: classes differ in their signatures, so it is filled in rather than constructed."""
+    classes: dict[str, type[ServiceError]] = {"ServiceError": ServiceError}
+    pending: list[type[ServiceError]] = [ServiceError]
+    while pending:
+        children = pending.pop().__subclasses__()
+        classes |= {child.__name__: child for child in children}
+        pending += children
+    cls = classes.get(kind, ServiceError)
+    error = cls.__new__(cls)
+    ServiceError.__init__(error, message, **members)
+    error.code = code
+    return error
+
+
+# The kernel sends PR_SET_PDEATHSIG when the THREAD that forked ends, and a web server's threads come and go. All helper
+# processes are therefore started by one thread that lives as long as this process.
+_starting = threading.Lock()
+_launcher: tuple[int, ThreadPoolExecutor] | None = None
+
+
+def _launch(command: list[str], fd: int) -> subprocess.Popen[bytes]:
+    global _launcher  # noqa: PLW0603 - one thread a process, made when it is first needed
+    with _starting:
+        if _launcher is None or _launcher[0] != os.getpid():  # a forked copy of this process has no such thread
+            _launcher = (os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="helper-launcher"))
+        return _launcher[1].submit(_popen, command, fd).result()
+
+
+def _popen(command: list[str], fd: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env=_environment(),
+        cwd="/",
+        pass_fds=(fd,),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,  # a traceback may hold data
+        start_new_session=True,
+    )
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ}
+    path = os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH"))))
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ARROW_IO_THREADS"), "1")
+    # Arrow's own allocators reserve address space by the gigabyte, which is what RLIMIT_AS counts.
+    return kept | threads | {"PYTHONPATH": path, "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
+
+
+# --- In the helper process ---
+
+
+def _main(fd: int, parent: int, memory_bytes: int, cpu_s: int | None, preload: list[str]) -> None:
+    _die_with(parent)
+    _limit(memory_bytes, cpu_s)
+    with socket.socket(fileno=fd) as connection, connection.makefile("rwb") as lines:
+        for module in preload:
+            importlib.import_module(module)
+        for line in lines:  # ends when the caller's end is closed
+            lines.write(_answer(**json.loads(line)) + b"\n")
+            lines.flush()
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it was gone before the request reached the kernel
+        os._exit(1)
+
+
+def _limit(memory_bytes: int, cpu_s: int | None) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold the data
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    if cpu_s is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    with contextlib.suppress(OSError):  # if the machine runs out of memory, this process goes before the service
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+
+
+def _answer(target: str, request: dict[str, Any]) -> bytes:
+    try:
+        function = getattr(importlib.import_module(_module(target)), target.partition(":")[2])
+        return json.dumps({"result": function(request)}, allow_nan=False).encode()
+    except ServiceError as error:
+        fields = {"kind": type(error).__name__, "code": error.code, "message": error.message, "members": error.members}
+        return json.dumps({"error": fields}).encode()
+    except MemoryError:
+        return b'{"out_of_memory": true}'
+    except Exception as error:
+        # The type and the places only: texts and locals of an exception may hold data.
+        at = [
+            f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-12:]
+        ]
+        return json.dumps({"failure": {"type": type(error).__name__, "at": at}}).encode()
+
+
+def _module(target: str) -> str:
+    return target.partition(":")[0]
+
+
+if __name__ == "__main__":
+    try:
+        _main(int(sys.argv[1]), **json.loads(sys.argv[2]))
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)

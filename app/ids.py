@@ -1,0 +1,21 @@
+"""Ids and times, as the contract writes them."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from datetime import UTC, datetime
+
+
+def new_id(prefix: str) -> str:
+    """`prefix_` and 100 random bits, lower-case base 32: not guessable, safe in a URL and in a file name."""
+    return f"{prefix}_{base64.b32encode(secrets.token_bytes(13)).decode().rstrip('=').lower()}"
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def rfc3339(moment: datetime | None) -> str | None:
+    """`2026-01-31T12:00:00.123456Z`."""
+    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,153 @@
+"""From a JobSpec and a data set's PUBLIC numbers to a plan: steps, sampling rate, divisor, and what there is to price.
+
+Nothing here has seen the data. The plan's numbers go into the MechanismConfig, which decides both what runs and what is
+charged.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.job_spec import Evaluation, JobSpec
+from app.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """What planning may know of a data set: all of it public."""
+
+    id: str
+    name: str
+    spec: DatasetSpec
+    records_train: int
+    records_holdout: int
+    filter: str | None  # None on public data: there is no account
+    order: float | None
+    cap_delta: float | None
+
+    @property
+    def is_private(self) -> bool:
+        return self.spec.privacy.sensitivity == "private"
+
+    @property
+    def holdout_is_private(self) -> bool:
+        return self.is_private and self.spec.holdout is not None and self.spec.holdout.kind == "split"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job, fixed in advance.
+
+    Attributes:
+        steps: T.
+        expected_batch_size: L, the divisor of every step.
+        sample_rate: q = L / records.
+        pricing: what app.privacy.pricing is asked; None for a job without privacy on public data.
+    """
+
+    spec: JobSpec
+    facts: DatasetFacts
+    steps: int
+    expected_batch_size: int
+    sample_rate: float
+    pricing: dict[str, Any] | None
+    warnings: tuple[str, ...] = ()
+
+
+def plan(spec: JobSpec, facts: DatasetFacts) -> Plan:
+    """Checks a spec against its data set and fixes the plan.
+
+    Raises:
+        InvalidRequest: with a pointer to what to change.
+    """
+    records = facts.records_train
+    if spec.sampling.kind == "poisson":
+        batch = spec.sampling.expected_batch_size
+        if batch > records:
+            detail = f"the batch is larger than the training part: at most {records} (its public record count)"
+            raise InvalidRequest.at("/sampling/expected_batch_size", detail)
+    else:
+        batch = records
+    _check_privacy(spec, facts)
+    steps = _steps(spec, records, batch)
+    _check_evaluation(spec, facts, steps)
+    rate = 1.0 if spec.sampling.kind == "full_batch" else batch / records
+    return Plan(spec, facts, steps, batch, rate, _pricing(spec, facts, steps, batch, rate))
+
+
+def _steps(spec: JobSpec, records: int, batch: int) -> int:
+    """T, computed once: floor(epochs · records / L), at least 1. Exact in the decimal number that was sent."""
+    if spec.length.steps is not None:
+        return spec.length.steps
+    epochs = Fraction(repr(spec.length.epochs))
+    steps = max(1, math.floor(epochs * records / batch))
+    if steps > 10_000_000:
+        raise InvalidRequest.at("/length/epochs", f"that is {steps} steps; at most 10000000")
+    return steps
+
+
+def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
+    if facts.is_private and spec.privacy is None:
+        raise InvalidRequest.at("/privacy", "this data set is private: give `target_epsilon` or `noise_multiplier`")
+    if facts.is_private and spec.seed is not None:
+        raise InvalidRequest.at("/seed", "a seed may be set on public data only: who knows it knows the noise")
+    if facts.filter == "gdp" and spec.sampling.kind == "poisson":
+        detail = 'this data set\'s ledger (filter `gdp`) admits full-batch jobs only: use {"kind": "full_batch"}'
+        raise InvalidRequest.at("/sampling", detail)
+
+
+def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
+    if spec.evaluation is None:
+        return
+    if facts.spec.holdout is None:
+        raise InvalidRequest.at("/evaluation", "this data set has no hold-out: leave the evaluation out")
+    if spec.evaluation.points > steps:
+        raise InvalidRequest.at("/evaluation/points", f"there are only {steps} steps")
+
+
+def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: float) -> dict[str, Any] | None:
+    if spec.privacy is None:
+        return None
+    clip = spec.clipping
+    return {
+        "training": {
+            "sampling": spec.sampling.kind,
+            "sample_rate": rate,
+            "steps": steps,
+            "max_grad_norm": clip.max_grad_norm if clip else 1.0,
+            "clipping": clip.kind if clip else "flat",
+            "expected_batch_size": batch,
+        },
+        "target_epsilon": spec.privacy.target_epsilon,
+        "noise_multiplier": spec.privacy.noise_multiplier,
+        "target_delta": spec.privacy.target_delta or facts.cap_delta or default_delta(facts.records_train),
+        "releases": _releases(spec.evaluation, facts),
+        "filter": {"kind": facts.filter, "order": facts.order} if facts.filter else None,
+    }
+
+
+def _releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[str, Any]]:
+    """The noisy sums of a private hold-out. A public hold-out is scored exactly, free."""
+    if evaluation is None or not facts.holdout_is_private:
+        return []
+    classification = facts.spec.task.kind == "classification"
+    return [
+        {
+            "what": "accuracy" if classification else "loss",
+            "account": "holdout",
+            "noise_mu": evaluation.noise_mu,
+            "sensitivity": 1.0 if classification else evaluation.loss_bound,
+            "times": evaluation.points,
+            "records": facts.records_holdout,
+        }
+    ]
+
+
+def default_delta(records: int) -> float:
+    """The largest 10⁻ᵏ ≤ 1/records (and within the contract's bounds)."""
+    exponent = max(3, len(str(records)) - (records == 10 ** (len(str(records)) - 1)))
+    return float(f"1e-{min(exponent, 15)}")

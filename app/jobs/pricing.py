@@ -1,0 +1,67 @@
+"""Prices: asked of one warm helper process under time and memory limits, kept in the database by what was asked.
+
+A price is a function of public numbers only, so that keeping it tells nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from typing import Any
+
+from app.db.engine import Database
+from app.db.models import PriceCache
+from app.helpers.limited import LimitedServer
+from app.ids import now
+from app.settings import Settings
+
+# Part of every fingerprint: raise it when a price could come out differently.
+PRICING_VERSION = 1
+
+
+class PricingService:
+    """`price`, `largest_that_fits`, `compare` and `choose_order` of app.privacy.pricing, cached and limited."""
+
+    def __init__(self, db: Database, settings: Settings) -> None:
+        self.db = db
+        self.server = LimitedServer(
+            "app.privacy.pricing:answer", memory_bytes=settings.pricing_memory_bytes, time_s=settings.pricing_time_s
+        )
+
+    def warm(self) -> None:
+        """Starts the process and has it load its libraries, in the background."""
+        threading.Thread(target=self._warm, name="pricing-warm-up", daemon=True).start()
+
+    def _warm(self) -> None:
+        self.server.start()
+        self.server.call({"function": "warm", "arguments": {}})
+
+    def close(self) -> None:
+        self.server.close()
+
+    def price(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self._cached("price", request)
+
+    def largest_that_fits(self, request: dict[str, Any], remaining: dict[str, int]) -> dict[str, Any]:
+        return self._cached("largest_that_fits", request | {"remaining": remaining})
+
+    def compare(self, trees: list[dict[str, Any]], delta: float) -> dict[str, Any]:
+        return self._cached("compare", {"trees": trees, "delta": delta})
+
+    def choose_order(self, **arguments: Any) -> float:
+        return float(self._cached("choose_order", arguments)["order"])
+
+    def _cached(self, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        asked = {"function": function, "arguments": arguments}
+        canonical = json.dumps([PRICING_VERSION, asked], sort_keys=True, separators=(",", ":"))
+        fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
+        with self.db.read() as session:
+            known = session.get(PriceCache, fingerprint)
+        if known is not None:
+            return known.price
+        price = self.server.call(asked)
+        with self.db.write() as session:
+            if session.get(PriceCache, fingerprint) is None:
+                session.add(PriceCache(fingerprint=fingerprint, price=price, created_at=now()))
+        return price

@@ -1,0 +1,114 @@
+"""Every query on jobs and what belongs to them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select, tuple_
+from sqlalchemy.orm import Session
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.db.models import Account, Artifact, Attempt, Certificate, Dataset, Job, JobEvent, Metric
+from app.errors import NotFound
+from app.jobs.planning import DatasetFacts
+
+
+def dataset_facts(session: Session, dataset_id: str) -> DatasetFacts:
+    """The public numbers of a data set, by id or by name."""
+    dataset = session.get(Dataset, dataset_id) or session.scalar(select(Dataset).where(Dataset.name == dataset_id))
+    if dataset is None:
+        raise NotFound("there is no such data set")
+    account = session.get(Account, dataset.id)
+    return DatasetFacts(
+        id=dataset.id,
+        name=dataset.name,
+        spec=DatasetSpec.model_validate(dataset.spec),
+        records_train=dataset.shape["records_train"],
+        records_holdout=dataset.shape["records_holdout"],
+        filter=account.filter if account else None,
+        order=account.order if account else None,
+        cap_delta=account.cap_delta if account else None,
+    )
+
+
+def remaining(session: Session, dataset_id: str) -> dict[str, int] | None:
+    """What both accounts still have; None on public data."""
+    account = session.get(Account, dataset_id)
+    if account is None:
+        return None
+    return {
+        "train": account.train_budget - account.train_spent - account.train_held,
+        "holdout": account.holdout_budget - account.holdout_spent - account.holdout_held,
+    }
+
+
+def by_idempotency_key(session: Session, key_id: str, idempotency_key: str) -> Job | None:
+    return session.scalar(select(Job).where(Job.key_id == key_id, Job.idempotency_key == idempotency_key))
+
+
+def page_of_jobs(
+    session: Session, *, dataset: str | None, status: str | None, after: tuple[datetime, str] | None, limit: int
+) -> list[Job]:
+    """Newest first, one more than asked for so that the caller knows whether there is a next page."""
+    query = select(Job).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
+    if dataset is not None:
+        query = query.where(Job.dataset_id == dataset)
+    if status is not None:
+        query = query.where(Job.status == status)
+    if after is not None:
+        query = query.where(tuple_(Job.created_at, Job.id) < after)
+    return list(session.scalars(query))
+
+
+def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[Any]]]:
+    """Attempts, metrics and artifacts of several jobs, in three queries."""
+    found: dict[str, dict[str, list[Any]]] = {
+        each: {"attempts": [], "metrics": [], "artifacts": []} for each in job_ids
+    }
+    for attempt in session.scalars(select(Attempt).where(Attempt.job_id.in_(job_ids)).order_by(Attempt.number)):
+        found[attempt.job_id]["attempts"].append(attempt)
+    for metric in session.scalars(select(Metric).where(Metric.job_id.in_(job_ids)).order_by(Metric.step)):
+        found[metric.job_id]["metrics"].append(metric)
+    for artifact in session.scalars(select(Artifact).where(Artifact.job_id.in_(job_ids)).order_by(Artifact.name)):
+        found[artifact.job_id]["artifacts"].append(artifact)
+    return found
+
+
+def events_after(session: Session, job_id: str, after: int, limit: int) -> list[JobEvent]:
+    query = (
+        select(JobEvent).where(JobEvent.job_id == job_id, JobEvent.seq > after).order_by(JobEvent.seq).limit(limit + 1)
+    )
+    return list(session.scalars(query))
+
+
+def artifact(session: Session, job_id: str, name: str) -> Artifact:
+    found = session.get(Artifact, (job_id, name))
+    if found is None:
+        raise NotFound("this job has no such artifact")
+    return found
+
+
+def certificate(session: Session, job_id: str) -> Certificate | None:
+    return session.get(Certificate, job_id)
+
+
+def seconds_per_step(session: Session, dataset_id: str, sampling: str) -> float | None:
+    """The throughput of the last like jobs: same data set, same sampling."""
+    recent = session.scalars(
+        select(Job)
+        .where(Job.dataset_id == dataset_id, Job.status == "succeeded", Job.attempt == 1)
+        .order_by(Job.created_at.desc())
+        .limit(20)
+    )
+    times = [
+        (job.finished_at - job.started_at).total_seconds() / job.steps
+        for job in recent
+        if job.finished_at and job.started_at and job.spec["sampling"]["kind"] == sampling
+    ]
+    return sorted(times)[len(times) // 2] if times else None
+
+
+def count_by_status(session: Session) -> dict[str, int]:
+    rows = session.execute(select(Job.status, func.count()).group_by(Job.status)).all()
+    return {row[0]: row[1] for row in rows}

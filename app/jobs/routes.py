@@ -1,0 +1,158 @@
+"""/v1/quotes and /v1/jobs: thin routes over app.jobs.service."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi.responses import FileResponse
+
+from app.contracts.job_spec import JobSpec
+from app.errors import Conflict, InvalidRequest, NotFound
+from app.ids import rfc3339
+from app.jobs import repository, service
+from app.jobs.pricing import PricingService
+from app.jobs.schemas import (
+    CertificateDocument,
+    EventList,
+    EventView,
+    JobList,
+    JobView,
+    MetricList,
+    MetricView,
+    Quote,
+)
+from app.keys.auth import CurrentKey, current_key
+from app.lifecycle.states import FINISHED, get_job
+from app.web.deps import Db, ServiceSettings, get_pricing
+from app.web.pagination import After, Limit, decode_cursor, encode_cursor
+
+router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(current_key)])
+Pricing = Annotated[PricingService, Depends(get_pricing)]
+Status = Literal["queued", "running", "pausing", "paused", "cancelling", "cancelled", "succeeded", "failed"]
+IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
+
+
+@router.post("/quotes")
+def quote(spec: JobSpec, db: Db, pricing: Pricing) -> Quote:
+    """What a job would cost, line by line, and whether it fits now. Charges and reserves nothing."""
+    return Quote.model_validate(service.quote(db, pricing, spec))
+
+
+@router.post("/jobs", status_code=201)
+def submit(
+    spec: JobSpec,
+    db: Db,
+    pricing: Pricing,
+    caller: CurrentKey,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> JobView:
+    """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec gives the same job again."""
+    if idempotency_key is None:
+        raise InvalidRequest.at(
+            "/headers/Idempotency-Key", "send an Idempotency-Key: a fresh random string for each job"
+        )
+    job_id, created = service.submit(db, pricing, caller, spec, idempotency_key)
+    response.headers["Location"] = f"/v1/jobs/{job_id}"
+    if not created:
+        response.headers["Idempotent-Replayed"] = "true"
+    return _view(db, job_id)
+
+
+@router.get("/jobs")
+def list_jobs(
+    db: Db,
+    dataset: Annotated[str | None, Query(max_length=100)] = None,
+    status: Status | None = None,
+    after: After = None,
+    limit: Limit = 50,
+) -> JobList:
+    """Jobs, newest first."""
+    key = None
+    if after is not None:
+        moment, job_id = decode_cursor(after, str, str)
+        key = (_moment(moment), job_id)
+    with db.read() as session:
+        if dataset is not None:
+            dataset = repository.dataset_facts(session, dataset).id
+        jobs = repository.page_of_jobs(session, dataset=dataset, status=status, after=key, limit=limit)
+        more, jobs = len(jobs) > limit, jobs[:limit]
+        details = repository.details(session, [job.id for job in jobs])
+        last = encode_cursor(rfc3339(jobs[-1].created_at), jobs[-1].id) if more else None
+        return JobList(items=[JobView.of(job, details[job.id]) for job in jobs], next=last)
+
+
+@router.get("/jobs/{job_id}")
+def show_job(job_id: str, db: Db) -> JobView:
+    return _view(db, job_id)
+
+
+@router.post("/jobs/{job_id}/cancel", status_code=202)
+def cancel_job(job_id: str, db: Db, caller: CurrentKey) -> JobView:
+    """Stops a job. What was started stays charged; the rest of the hold goes back."""
+    service.cancel(db, caller, job_id)
+    return _view(db, job_id)
+
+
+@router.get("/jobs/{job_id}/events")
+def list_events(job_id: str, db: Db, after: Annotated[int, Query(ge=0, le=2**53)] = 0, limit: Limit = 200) -> EventList:
+    """The job's event log; `after` is the sequence number seen last, which is also what `next` holds."""
+    with db.read() as session:
+        get_job(session, job_id)
+        events = repository.events_after(session, job_id, after, limit)
+        more, events = len(events) > limit, events[:limit]
+        return EventList(items=[EventView.of(event) for event in events], next=str(events[-1].seq) if more else None)
+
+
+@router.get("/jobs/{job_id}/metrics")
+def list_metrics(job_id: str, db: Db) -> MetricList:
+    """Every released number, with the std of its noise and how it was released."""
+    with db.read() as session:
+        get_job(session, job_id)
+        metrics = repository.details(session, [job_id])[job_id]["metrics"]
+        return MetricList(items=[MetricView.of(metric) for metric in metrics])
+
+
+@router.get("/jobs/{job_id}/artifacts/{name}", response_class=FileResponse)
+def download_artifact(job_id: str, name: str, db: Db, settings: ServiceSettings) -> FileResponse:
+    """One artifact's file: `model.safetensors`, `model.json`."""
+    with db.read() as session:
+        get_job(session, job_id)
+        artifact = repository.artifact(session, job_id, name)
+    root = settings.storage_root.resolve()
+    path = (root / artifact.path).resolve()
+    if not path.is_relative_to(root) or not path.is_file():
+        raise NotFound("this artifact's file is not in the store any more")
+    return FileResponse(
+        path, media_type="application/octet-stream", filename=name, headers={"Digest-SHA256": artifact.sha256}
+    )
+
+
+@router.get("/jobs/{job_id}/certificate")
+def show_certificate(job_id: str, db: Db) -> CertificateDocument:
+    """The signed privacy certificate, soon after the job has finished."""
+    with db.read() as session:
+        job = get_job(session, job_id)
+        found = repository.certificate(session, job_id)
+        if found is not None:
+            return CertificateDocument.model_validate(found.body)
+        if job.status not in FINISHED:
+            raise Conflict("wrong-state", f"the job is {job.status}: its certificate is issued when it has finished")
+        if job.steps_started == 0 or job.quote["epsilon"] is None or job.quote["charge"]["unit"] is None:
+            raise NotFound("this job spent no privacy: there is nothing to certify")
+        raise Conflict("certificate-pending", "the certificate is being issued: ask again in a moment")
+
+
+def _view(db: Db, job_id: str) -> JobView:
+    with db.read() as session:
+        job = get_job(session, job_id)
+        return JobView.of(job, repository.details(session, [job_id])[job_id])
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest.at("/after", "this is not a cursor of this list: take `next` of the page before") from None

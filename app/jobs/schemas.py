@@ -1,0 +1,173 @@
+"""What the routes of jobs answer: the shapes of the REST contract."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel
+
+from app.contracts.base import Epsilon
+from app.db.models import Job, JobEvent, Metric
+from app.ids import now
+
+
+class Quote(BaseModel):
+    """A price. `mechanism` is the event tree of each account, for accountants."""
+
+    noise_multiplier: float | None
+    sample_rate: float
+    steps: int
+    expected_batch_size: int
+    mechanism: dict[str, Any] | None
+    epsilon: Epsilon | None
+    comparison: dict[str, float | None] | None
+    charge: dict[str, Any]
+    lines: list[dict[str, Any]]
+    fits: bool | None = None
+    remaining_after: dict[str, Any] | None = None
+    largest_epsilon_that_fits: float | None = None
+    hpo: None = None
+    estimated_duration_s: float | None = None
+    warnings: list[str] = []
+
+
+class Progress(BaseModel):
+    step: int
+    steps: int
+    elapsed_s: float | None
+    remaining_s: float | None
+
+
+class AttemptView(BaseModel):
+    number: int
+    worker: str
+    status: str
+    started_at: datetime
+    ended_at: datetime | None
+
+
+class MetricView(BaseModel):
+    name: str
+    step: int
+    value: float
+    std: float
+    on: str
+    released_by: str
+
+    @classmethod
+    def of(cls, metric: Metric) -> MetricView:
+        return cls(
+            name=metric.name,
+            step=metric.step,
+            value=metric.value,
+            std=metric.std,
+            on=metric.on,
+            released_by=metric.released_by,
+        )
+
+
+class ArtifactView(BaseModel):
+    name: str
+    sha256: str
+    size_bytes: int
+
+
+class JobView(BaseModel):
+    """A job. `metrics` has the last value of each; `GET …/metrics` has all."""
+
+    id: str
+    name: str
+    dataset: str
+    status: str
+    spec: dict[str, Any]
+    quote: Quote
+    progress: Progress
+    epsilon_spent: Epsilon | None
+    attempts: list[AttemptView]
+    metrics: dict[str, MetricView]
+    failure: dict[str, Any] | None
+    warnings: list[str]
+    artifacts: list[ArtifactView]
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, job: Job, details: dict[str, list[Any]]) -> JobView:
+        quote = Quote.model_validate(job.quote)
+        return cls(
+            id=job.id,
+            name=job.name,
+            dataset=job.dataset_id,
+            status=job.status,
+            spec=job.spec,
+            quote=quote,
+            progress=progress_of(job, details["attempts"]),
+            epsilon_spent=_spent(job, quote.epsilon),
+            attempts=[AttemptView.model_validate(each, from_attributes=True) for each in details["attempts"]],
+            metrics={metric.name: MetricView.of(metric) for metric in details["metrics"]},
+            failure=job.failure,
+            warnings=job.warnings,
+            artifacts=[ArtifactView.model_validate(each, from_attributes=True) for each in details["artifacts"]],
+            created_at=job.created_at,
+            started_at=job.started_at,
+            finished_at=job.finished_at,
+        )
+
+
+class JobList(BaseModel):
+    items: list[JobView]
+    next: str | None
+
+
+class EventView(BaseModel):
+    seq: int
+    type: str
+    data: dict[str, Any]
+    at: datetime
+
+    @classmethod
+    def of(cls, event: JobEvent) -> EventView:
+        return cls(seq=event.seq, type=event.type, data=event.data, at=event.created_at)
+
+
+class EventList(BaseModel):
+    items: list[EventView]
+    next: str | None
+
+
+class MetricList(BaseModel):
+    items: list[MetricView]
+    next: None = None
+
+
+class CertificateDocument(BaseModel):
+    """The signed certificate: `signature` is Ed25519 over the canonical JSON of `certificate`."""
+
+    certificate: dict[str, Any]
+    signature: str
+    public_key: str
+    algorithm: str
+
+
+def progress_of(job: Job, attempts: list[Any]) -> Progress:
+    """Known per block of steps only: step times are never published."""
+    began = attempts[-1].started_at if attempts else None
+    if began is None:
+        return Progress(step=job.step, steps=job.steps, elapsed_s=None, remaining_s=None)
+    elapsed = max(0.0, ((job.finished_at or now()) - began).total_seconds())
+    left = elapsed / job.step * (job.steps - job.step) if job.step and job.finished_at is None else None
+    return Progress(
+        step=job.step,
+        steps=job.steps,
+        elapsed_s=round(elapsed, 1),
+        remaining_s=None if left is None else round(left, 1),
+    )
+
+
+def _spent(job: Job, planned: Epsilon | None) -> Epsilon | None:
+    """The planned ε once a private step was started: never a figure computed at the stopping time."""
+    if planned is None or job.steps_started > 0:
+        return planned
+    return planned.model_copy(update={"value": 0.0})

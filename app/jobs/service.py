@@ -1,0 +1,218 @@
+"""Jobs: quoted, admitted with their hold in one transaction, cancelled.
+
+`submit` is the admission: plan (planning.py) → price (app.privacy.pricing) → hold (app.ledger.accounts). The job, its
+hold, its idempotency key and the message that will ring a worker are written in one transaction, or none of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+from typing import Any
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.contracts.job_spec import JobSpec
+from app.db.engine import Database
+from app.db.models import Dataset, Job
+from app.errors import BudgetError, Conflict, Forbidden
+from app.ids import new_id, now
+from app.jobs import repository
+from app.jobs.planning import Plan, plan
+from app.jobs.pricing import PricingService
+from app.keys.service import Caller
+from app.ledger import accounts
+from app.lifecycle.settle import settle
+from app.lifecycle.states import append_event, get_job, ring
+from app.privacy.events import event_tree
+from app.privacy.mechanism import MechanismConfig
+
+NO_CHARGE = {"train": 0, "holdout": 0, "unit": None}
+
+
+def quote(db: Database, pricing: PricingService, spec: JobSpec) -> dict[str, Any]:
+    """What a job would cost, and whether it fits now. Writes nothing but the price into the cache.
+
+    Raises:
+        InvalidRequest, NotFound: as at submission.
+    """
+    planned, priced = _price(db, pricing, spec)
+    with db.read() as session:
+        left = repository.remaining(session, planned.facts.id)
+        pace = repository.seconds_per_step(session, planned.facts.id, spec.sampling.kind)
+    body = _quote_body(planned, priced)
+    body["estimated_duration_s"] = round(pace * planned.steps, 1) if pace is not None else None
+    if left is None or planned.pricing is None:
+        return body | {"fits": True, "remaining_after": None, "largest_epsilon_that_fits": None}
+    after = {account: left[account] - priced["charge"][account] for account in left}
+    fits = min(after.values()) >= 0
+    body["fits"] = fits
+    body["remaining_after"] = after | {"unit": priced["charge"]["unit"]} if fits else None
+    body["largest_epsilon_that_fits"] = pricing.largest_that_fits(planned.pricing, left)["epsilon"]
+    return body
+
+
+def submit(
+    db: Database, pricing: PricingService, caller: Caller, spec: JobSpec, idempotency_key: str
+) -> tuple[str, bool]:
+    """Admits a job if its whole cost fits.
+
+    Args:
+        idempotency_key: scoped to the caller's key; the same one with the same spec gives the same job again.
+
+    Returns:
+        The job's id, and whether it was made now.
+
+    Raises:
+        BudgetError: it does not fit. Nothing is consumed.
+        Conflict: the idempotency key was used for another spec.
+    """
+    digest = hashlib.sha256(json.dumps(spec.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+    with db.read() as session:
+        before = _replayed(session, caller, idempotency_key, digest)
+    if before is not None:
+        return before, False
+    planned, priced = _price(db, pricing, spec)
+    try:
+        with db.write() as session:
+            before = _replayed(session, caller, idempotency_key, digest)
+            if before is not None:
+                return before, False
+            return _admit(session, caller, planned, priced, idempotency_key, digest), True
+    except IntegrityError:
+        # Two requests with one key at once: the database let one in.
+        with db.read() as session:
+            before = _replayed(session, caller, idempotency_key, digest)
+        if before is None:
+            raise
+        return before, False
+    except BudgetError as refusal:
+        _explain(refusal, pricing, planned)
+        raise
+
+
+def cancel(db: Database, caller: Caller, job_id: str) -> None:
+    """Cancels a job: at once where it is queued, at its next block where it runs.
+
+    Raises:
+        Conflict: `wrong-state`, there is nothing to stop.
+        Forbidden: only who submitted it, the data set's owner and admins may.
+    """
+    with db.write() as session:
+        job = get_job(session, job_id)
+        owner = session.get_one(Dataset, job.dataset_id).owner_key
+        if caller.role != "admin" and caller.id not in (job.key_id, owner):
+            raise Forbidden("only the key that submitted this job, the data set's owner or an admin may cancel it")
+        if job.status == "cancelling":
+            return
+        if job.status not in ("queued", "running"):
+            raise Conflict("wrong-state", f"there is nothing to cancel: the job is {job.status}", job_status=job.status)
+        job.cancel_requested_at = now()
+        append_event(session, job.id, "cancel_requested", {"by": caller.id})
+        if job.status == "queued":
+            settle(session, job, "cancelled")
+        else:
+            job.status = "cancelling"
+
+
+def _price(db: Database, pricing: PricingService, spec: JobSpec) -> tuple[Plan, dict[str, Any]]:
+    with db.read() as session:
+        facts = repository.dataset_facts(session, spec.dataset)
+    planned = plan(spec, facts)
+    if planned.pricing is None:
+        return planned, {"mechanism": None, "epsilon": None, "comparison": None, "charge": NO_CHARGE, "lines": []}
+    return planned, pricing.price(planned.pricing)
+
+
+def _quote_body(planned: Plan, priced: dict[str, Any]) -> dict[str, Any]:
+    mechanism = priced["mechanism"]
+    return {
+        "noise_multiplier": mechanism["training"]["noise_multiplier"] if mechanism else None,
+        "sample_rate": planned.sample_rate,
+        "steps": planned.steps,
+        "expected_batch_size": planned.expected_batch_size,
+        "mechanism": events_of(mechanism),
+        "epsilon": priced["epsilon"],
+        "comparison": priced["comparison"],
+        "charge": priced["charge"],
+        "lines": priced["lines"],
+        "hpo": None,
+        "warnings": list(planned.warnings),
+    }
+
+
+def events_of(mechanism: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The event tree of each account: what an accountant composes."""
+    if mechanism is None:
+        return None
+    config = MechanismConfig.model_validate(mechanism)
+    return {"train": event_tree(config, "train"), "holdout": event_tree(config, "holdout") if config.releases else None}
+
+
+def _replayed(session: Session, caller: Caller, idempotency_key: str, digest: str) -> str | None:
+    job = repository.by_idempotency_key(session, caller.id, idempotency_key)
+    if job is None:
+        return None
+    if job.request_sha256 != digest:
+        raise Conflict(
+            "idempotency-key-reused", "this Idempotency-Key was used for another job: take a new one", job=job.id
+        )
+    return job.id
+
+
+def _admit(
+    session: Session, caller: Caller, planned: Plan, priced: dict[str, Any], idempotency_key: str, digest: str
+) -> str:
+    job_id = new_id("job")
+    charge = priced["charge"]
+    session.add(
+        Job(
+            id=job_id,
+            dataset_id=planned.facts.id,
+            key_id=caller.id,
+            idempotency_key=idempotency_key,
+            request_sha256=digest,
+            name=planned.spec.name,
+            status="queued",
+            spec=planned.spec.model_dump(mode="json"),
+            mechanism=priced["mechanism"],
+            quote=_quote_body(planned, priced),
+            segments=[{"from_step": 0, "salt": secrets.token_hex(32), "key_id": None}],
+            steps=planned.steps,
+            warnings=list(planned.warnings),
+            created_at=now(),
+        )
+    )
+    session.flush()
+    if planned.facts.is_private:
+        accounts.hold(
+            session,
+            dataset_id=planned.facts.id,
+            job_id=job_id,
+            train=charge["train"],
+            holdout=charge["holdout"],
+            actor=caller.id,
+            memo={"epsilon": priced["epsilon"]},
+        )
+    append_event(session, job_id, "queued", {"charge": charge})
+    ring(session, job_id)
+    return job_id
+
+
+def _explain(refusal: BudgetError, pricing: PricingService, planned: Plan) -> None:
+    """Adds to a refusal what would still fit."""
+    if planned.pricing is None:
+        return
+    largest = pricing.largest_that_fits(planned.pricing, refusal.members["remaining"])["epsilon"]
+    refusal.members["largest_epsilon_that_fits"] = largest
+    # Rounded down: what is printed must fit.
+    more = (
+        f"the largest target_epsilon that fits is {math.floor(largest * 1e4) / 1e4}"
+        if largest
+        else "nothing like it fits"
+    )
+    refusal.message = f"{refusal.message}; {more}"
+    refusal.args = (refusal.message,)

@@ -1,0 +1,48 @@
+"""Who is asking: the `Authorization: Bearer` key of every route but /healthz."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from app.errors import Forbidden, Unauthenticated
+from app.keys import service
+from app.keys.service import Caller
+from app.web.deps import Db
+
+bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer scrimp_key_…`.")
+
+
+def current_key(
+    request: Request, db: Db, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
+) -> Caller:
+    """The caller.
+
+    Raises:
+        Unauthenticated: no key, or one that does not hold.
+    """
+    if credentials is None:
+        raise Unauthenticated("send your key as `Authorization: Bearer …`")
+    with db.read() as session:
+        return service.authenticate(session, request.app.state.pepper, credentials.credentials)
+
+
+CurrentKey = Annotated[Caller, Depends(current_key)]
+
+
+def require_role(role: str) -> Callable[[Caller], Caller]:
+    """A dependency that lets `role` and admins pass."""
+
+    def check(caller: CurrentKey) -> Caller:
+        if not caller.may(role):
+            raise Forbidden(f"this needs a key with the role {role} or admin; yours is {caller.role}")
+        return caller
+
+    return check
+
+
+OwnerKey = Annotated[Caller, Depends(require_role("owner"))]
+AdminKey = Annotated[Caller, Depends(require_role("admin"))]

@@ -1,0 +1,322 @@
+"""The life of a charge: open → hold → post or void; and changes of the cap. Nothing else moves an account.
+
+    hold   spent + held + x ≤ budget on BOTH accounts, or nothing happens       (admission: the whole cost of a job)
+    post   held −= hold, spent += x with 0 ≤ x ≤ hold                           (the end: what was started)
+    void   held −= hold                                                         (nothing private was ever started)
+
+Each move is ONE conditional UPDATE of the data set's one row, with CHECK constraints beside it, so that no isolation level
+is relied on: reading a sum and inserting after it overspends under concurrency, this does not. The entry and the chain's head are
+written under the row lock that the UPDATE took.
+
+The caller owns the transaction (`Database.write()`). Every function happens as a whole or not at all, also where the caller
+catches its error and commits. Amounts are integers in the filter's units.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, select, update
+from sqlalchemy.orm import Session
+
+from app.db.models import Account, Block, LedgerEntry
+from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
+from app.ledger.entries import append, genesis
+
+if TYPE_CHECKING:
+    from app.privacy.filters import GdpFilter, RdpFilter
+
+# What a database's integer holds. A larger request can not fit, a larger budget can not be kept.
+MAX_AMOUNT = 2**63 - 1
+
+
+def open_account(
+    session: Session,
+    *,
+    dataset_id: str,
+    filter_kind: str,
+    order: float | None,
+    cap_epsilon: float,
+    cap_delta: float,
+    has_holdout: bool,
+    actor: str,
+) -> Account:
+    """Opens the ledger of a private data set: both budgets are those of the cap under the filter, frozen here.
+
+    Args:
+        filter_kind: "gdp" or "rdp".
+        order: α* of an `rdp` filter; None under `gdp`.
+        has_holdout: a private hold-out exists; without one its budget is 0.
+        actor: the id of the key that registers the data set.
+
+    Raises:
+        InvalidRequest: the cap has no positive budget under this filter, or one past what can be counted.
+    """
+    _check_cap(cap_epsilon, cap_delta)
+    of = filter_for(filter_kind, order)
+    budget = _budget(of, cap_epsilon, cap_delta)
+    account = Account(
+        dataset_id=dataset_id,
+        filter=filter_kind,
+        order=order,
+        cap_epsilon=cap_epsilon,
+        largest_cap_epsilon=cap_epsilon,
+        cap_delta=cap_delta,
+        train_budget=budget,
+        train_spent=0,
+        train_held=0,
+        holdout_budget=budget if has_holdout else 0,
+        holdout_spent=0,
+        holdout_held=0,
+        entries=1,
+        head=genesis(dataset_id),
+    )
+    with session.begin_nested():
+        session.add(account)
+        session.flush()
+        append(
+            session,
+            account,
+            kind="open",
+            job_id=None,
+            amounts=(account.train_budget, account.holdout_budget),
+            once="open",
+            actor=actor,
+            memo={"filter": filter_kind, "order": order, "unit": of.unit, "cap_epsilon": cap_epsilon, "cap_delta": cap_delta},
+        )
+    return account
+
+
+def hold(
+    session: Session, *, dataset_id: str, job_id: str, train: int, holdout: int, actor: str, memo: dict[str, Any] | None = None
+) -> LedgerEntry:
+    """Reserves the whole cost of a job on both accounts, or on neither.
+
+    Guarantee: after any interleaving of holds, spent + held ≤ budget on both accounts.
+
+    Raises:
+        BudgetError: it does not fit; `requested`, `remaining` (both accounts), `account` (which binds), `unit`. Consumes nothing.
+        PrivacyError: an amount is not an integer ≥ 0, both are 0, or the job has a hold already.
+        NotFound: the data set has no ledger.
+    """
+    _check_amounts(train, holdout)
+    if train == 0 and holdout == 0:
+        raise PrivacyError("a hold of nothing: a job on private data has a cost")
+    with session.begin_nested():
+        account = None
+        if max(train, holdout) <= MAX_AMOUNT:
+            account = _move(
+                session,
+                dataset_id,
+                Account.train_spent + Account.train_held <= Account.train_budget - train,
+                Account.holdout_spent + Account.holdout_held <= Account.holdout_budget - holdout,
+                train_held=Account.train_held + train,
+                holdout_held=Account.holdout_held + holdout,
+            )
+        if account is None:
+            raise _refusal(account_of(session, dataset_id), train, holdout)
+        if find(session, dataset_id, f"hold:{job_id}") is not None:
+            raise PrivacyError("this job has a hold already")
+        return append(
+            session,
+            account,
+            kind="hold",
+            job_id=job_id,
+            amounts=(train, holdout),
+            once=f"hold:{job_id}",
+            actor=actor,
+            memo=memo or {},
+        )
+
+
+def post(
+    session: Session, *, dataset_id: str, job_id: str, train: int, holdout: int, actor: str, memo: dict[str, Any] | None = None
+) -> LedgerEntry:
+    """Spends what a job started, at most its hold, and releases the rest by the same entry. Once a job.
+
+    Returns:
+        The entry; the one that is there where the same settlement was made before.
+
+    Raises:
+        PrivacyError: no hold, more than the hold, an amount that is not an integer ≥ 0, or settled otherwise before.
+    """
+    _check_amounts(train, holdout)
+    return _settle(session, dataset_id, job_id, (train, holdout), "post", actor, memo or {})
+
+
+def void(session: Session, *, dataset_id: str, job_id: str, actor: str, memo: dict[str, Any] | None = None) -> LedgerEntry:
+    """Releases the whole hold of a job of which no private step was ever started. Once a job.
+
+    Returns:
+        The entry; the one that is there where the job was voided before.
+
+    Raises:
+        PrivacyError: the write-ahead record says that a step was started; no hold; or the job was posted.
+    """
+    started = select(Block.id).where(Block.job_id == job_id, Block.last_step >= 1).limit(1)
+    if session.scalar(started) is not None:
+        raise PrivacyError("a private step of this job was started: its hold can be posted, not voided")
+    return _settle(session, dataset_id, job_id, (0, 0), "void", actor, memo or {})
+
+
+def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: str, reason: str) -> LedgerEntry:
+    """Raises or lowers the cap; δ, filter and order stay. Lowering goes down to what is spent and held.
+
+    Where a raise could depend on what was released, the data set's guarantee is that of the largest cap ever granted.
+
+    Raises:
+        Conflict: `cap-too-low`: more than that is spent and held. `smallest_epsilon` says (about) how low it may go.
+        InvalidRequest: the cap has no positive budget under the filter.
+        NotFound: the data set has no ledger.
+    """
+    before = account_of(session, dataset_id)
+    _check_cap(cap_epsilon, before.cap_delta)
+    of = filter_for(before.filter, before.order)
+    train = _budget(of, cap_epsilon, before.cap_delta)
+    has_holdout = before.holdout_budget > 0
+    holdout = train if has_holdout else 0
+    with session.begin_nested():
+        account = _move(
+            session,
+            dataset_id,
+            Account.train_spent + Account.train_held <= train,
+            Account.holdout_spent + Account.holdout_held <= holdout,
+            train_budget=train,
+            holdout_budget=holdout,
+            cap_epsilon=cap_epsilon,
+        )
+        if account is None:
+            account = account_of(session, dataset_id)
+            taken = max(account.train_spent + account.train_held, account.holdout_spent + account.holdout_held)
+            least = of.epsilon(taken, account.cap_delta)
+            raise Conflict(
+                "cap-too-low", f"what is spent and held needs a cap of about ε = {least:.6g}", smallest_epsilon=least
+            )
+        account.largest_cap_epsilon = max(account.largest_cap_epsilon, cap_epsilon)
+        return append(
+            session,
+            account,
+            kind="cap",
+            job_id=None,
+            amounts=(train, holdout),
+            once=None,
+            actor=actor,
+            memo={"cap_epsilon": cap_epsilon, "cap_delta": account.cap_delta, "reason": reason},
+        )
+
+
+def filter_for(kind: str, order: float | None) -> GdpFilter | RdpFilter:
+    """The filter of an account. Imported here: numeric libraries are slow to load."""
+    from app.privacy.filters import filter_of  # noqa: PLC0415
+
+    return filter_of(kind, order)
+
+
+def account_of(session: Session, dataset_id: str) -> Account:
+    """The row as it is now.
+
+    Raises:
+        NotFound: the data set has no ledger.
+    """
+    account = session.get(Account, dataset_id, populate_existing=True)
+    if account is None:
+        raise NotFound("this data set has no ledger: it is public, and no privacy is claimed for it, or it does not exist")
+    return account
+
+
+def find(session: Session, dataset_id: str, once: str) -> LedgerEntry | None:
+    """The entry that took the name `once`."""
+    return session.scalar(select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.once == once))
+
+
+def _settle(
+    session: Session,
+    dataset_id: str,
+    job_id: str,
+    spent: tuple[int, int],
+    kind: str,
+    actor: str,
+    memo: dict[str, Any],
+) -> LedgerEntry:
+    with session.begin_nested():
+        # The row's lock first: of two settlements at once, the second one sees the first one's entry.
+        session.execute(select(Account.dataset_id).where(Account.dataset_id == dataset_id).with_for_update())
+        held = find(session, dataset_id, f"hold:{job_id}")
+        if held is None:
+            raise PrivacyError("this job has no hold to settle")
+        settled = find(session, dataset_id, f"settle:{job_id}")
+        if settled is not None:
+            if (settled.kind, settled.train, settled.holdout) != (kind, *spent):
+                raise PrivacyError(f"this job was settled before, otherwise: {settled.kind} in entry {settled.seq}")
+            return settled
+        if spent[0] > held.train or spent[1] > held.holdout:
+            raise PrivacyError("more would be spent than the job's hold covers")
+        account = _move(
+            session,
+            dataset_id,
+            Account.train_held >= held.train,
+            Account.holdout_held >= held.holdout,
+            train_held=Account.train_held - held.train,
+            train_spent=Account.train_spent + spent[0],
+            holdout_held=Account.holdout_held - held.holdout,
+            holdout_spent=Account.holdout_spent + spent[1],
+        )
+        if account is None:
+            raise PrivacyError("the account holds less than this job's hold: its balances were changed from outside")
+        return append(
+            session,
+            account,
+            kind="post" if kind == "post" else "void",
+            job_id=job_id,
+            amounts=spent,
+            released=(held.train - spent[0], held.holdout - spent[1]),
+            once=f"settle:{job_id}",
+            actor=actor,
+            memo=memo,
+        )
+
+
+def _move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], **values: Any) -> Account | None:
+    """The one statement that moves balances. None where a condition does not hold (or there is no account)."""
+    moved = (
+        update(Account)
+        .where(Account.dataset_id == dataset_id, *conditions)
+        .values(**values, entries=Account.entries + 1)
+        .returning(Account)
+    )
+    options = {"synchronize_session": False, "populate_existing": True}
+    return session.scalars(moved, execution_options=options).one_or_none()
+
+
+def _refusal(account: Account, train: int, holdout: int) -> BudgetError:
+    remaining = {
+        "train": account.train_budget - account.train_spent - account.train_held,
+        "holdout": account.holdout_budget - account.holdout_spent - account.holdout_held,
+    }
+    requested = {"train": train, "holdout": holdout}
+    binds = "train" if train > remaining["train"] else "holdout"
+    unit = filter_for(account.filter, account.order).unit
+    message = f"the job needs {requested[binds]} of the {binds} account and {remaining[binds]} is left ({unit})"
+    return BudgetError(message, requested=requested, remaining=remaining, account=binds, unit=unit)
+
+
+def _check_amounts(*amounts: int) -> None:
+    for amount in amounts:
+        # `type`, not isinstance: True is an int, and NaN compares false with everything.
+        if type(amount) is not int or amount < 0:
+            raise PrivacyError("an amount of privacy is an integer that is not negative")
+
+
+def _check_cap(epsilon: float, delta: float) -> None:
+    if not (math.isfinite(epsilon) and epsilon > 0.0):
+        raise InvalidRequest.at("/privacy/cap/epsilon", "the cap's epsilon is a positive number")
+    if not 0.0 < delta < 1.0:
+        raise InvalidRequest.at("/privacy/cap/delta", "the cap's delta lies between 0 and 1")
+
+
+def _budget(of: GdpFilter | RdpFilter, epsilon: float, delta: float) -> int:
+    budget = of.budget(epsilon, delta)
+    if not 0 < budget <= MAX_AMOUNT:
+        raise InvalidRequest.at("/privacy/cap/epsilon", "this cap has no budget that can be counted under this filter")
+    return budget

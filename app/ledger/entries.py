@@ -1,0 +1,130 @@
+"""One line of the ledger: its canonical content, its hash, and the only way to write it.
+
+    h_0 = SHA-256("scrimp/ledger/v1:" ‖ data set's id)                       the genesis hash
+    h_k = SHA-256(canonical JSON of entry k without `hash`, with prev_hash = h_{k−1})
+
+What the API shows of an entry is its canonical content and its hash, so that a reader recomputes the chain from the
+answers alone: `json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=False)`, UTF-8, SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal, Protocol
+
+from sqlalchemy.orm import Session
+
+from app.db.models import Account, LedgerEntry
+from app.errors import PrivacyError
+from app.ids import now, rfc3339
+
+Kind = Literal["open", "hold", "post", "void", "cap"]
+
+# Every column of an entry but `hash` itself.
+COLUMNS = (
+    "dataset_id",
+    "seq",
+    "kind",
+    "job_id",
+    "train",
+    "holdout",
+    "train_released",
+    "holdout_released",
+    "once",
+    "actor",
+    "memo",
+    "created_at",
+    "prev_hash",
+)
+
+
+class EntryLike(Protocol):
+    """An ORM entry, or a row with its columns."""
+
+    def __getattribute__(self, name: str, /) -> Any: ...
+
+
+def canonical_json(document: Any) -> bytes:
+    """The one spelling of a document that hashes and signatures are made over.
+
+    Raises:
+        ValueError: it holds NaN or ∞, which JSON can not say.
+    """
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
+
+
+def genesis(dataset_id: str) -> str:
+    """The hash before the first entry; of the data set, so that a chain can not be moved to another."""
+    return hashlib.sha256(b"scrimp/ledger/v1:" + dataset_id.encode()).hexdigest()
+
+
+def content(entry: EntryLike) -> dict[str, Any]:
+    """What entry `entry` says: everything but its own hash, as JSON."""
+    said = {name: getattr(entry, name) for name in COLUMNS}
+    said["created_at"] = rfc3339(said["created_at"])
+    return {"version": 1, **said}
+
+
+def digest(said: dict[str, Any]) -> str:
+    """SHA-256 of an entry's content, in hexadecimal."""
+    return hashlib.sha256(canonical_json(said)).hexdigest()
+
+
+def balance_of(account: Account) -> dict[str, dict[str, int]]:
+    """Both accounts' balances, as each entry states them for the moment after it."""
+    return {
+        name: {part: getattr(account, f"{name}_{part}") for part in ("budget", "spent", "held")} for name in ("train", "holdout")
+    }
+
+
+def append(
+    session: Session,
+    account: Account,
+    *,
+    kind: Kind,
+    job_id: str | None,
+    amounts: tuple[int, int],
+    released: tuple[int, int] = (0, 0),
+    once: str | None,
+    actor: str,
+    memo: dict[str, Any],
+) -> LedgerEntry:
+    """Writes the entry of a move and takes the chain's head forward, in the caller's transaction.
+
+    Args:
+        account: the row AFTER the move. The statement that moved it counted `entries` up and holds the row's lock, so
+            no two entries can take the same `seq`.
+        amounts: (train, holdout), in the filter's units.
+        released: (train, holdout) that go back from the hold.
+        once: a name that this data set's ledger takes once.
+        memo: what else is to be remembered; finite JSON. The balances after the move are added as `balance`.
+
+    Raises:
+        PrivacyError: the memo is not finite JSON.
+    """
+    try:
+        text = canonical_json({**memo, "balance": balance_of(account)})
+    except (TypeError, ValueError):
+        raise PrivacyError("the memo of a ledger entry must be finite JSON") from None
+    entry = LedgerEntry(
+        dataset_id=account.dataset_id,
+        seq=account.entries,
+        kind=kind,
+        job_id=job_id,
+        train=amounts[0],
+        holdout=amounts[1],
+        train_released=released[0],
+        holdout_released=released[1],
+        once=once,
+        actor=actor,
+        memo=json.loads(text),  # as the database will give it back
+        created_at=now(),
+        prev_hash=account.head,
+    )
+    entry.hash = digest(content(entry))
+    account.head = entry.hash
+    session.add(entry)
+    session.flush()
+    return entry

@@ -1,0 +1,200 @@
+"""What an attempt writes while it runs: write-ahead record, digests, released metrics, its end. All of it fenced."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.db.engine import Database
+from app.db.models import Artifact, Block, Job, Metric
+from app.errors import PrivacyError
+from app.lifecycle.claims import Claim, end_attempt, fence, give_back
+from app.lifecycle.settle import settle
+from app.lifecycle.states import append_event
+from app.privacy.mechanism import MechanismConfig
+
+
+class AttemptLog:
+    """The database as an attempt's supervisor sees it. Every method is one transaction that first renews the lease.
+
+    Raises:
+        StaleAttempt: from every method, where another attempt has taken the job.
+    """
+
+    def __init__(self, db: Database, held: Claim, *, lease_s: float, max_attempts: int) -> None:
+        self.db, self.held, self.lease_s, self.max_attempts = db, held, lease_s, max_attempts
+
+    def _fenced(self, session: Session) -> Job:
+        return fence(session, self.held, self.lease_s)
+
+    def heartbeat(self) -> bool:
+        """Renews the lease; whether a person asked to cancel."""
+        with self.db.write() as session:
+            return self._fenced(session).status == "cancelling"
+
+    def ready(self, device: str) -> None:
+        with self.db.write() as session:
+            self._fenced(session)
+            append_event(session, self.held.job_id, "ready", {"device": device})
+
+    def start_block(self, first_step: int, last_step: int) -> bool:
+        """Writes ahead that steps first…last START. False where the attempt must stop instead (cancelled).
+
+        Steps that were started before under the same salt are a replay: not counted again.
+
+        Raises:
+            PrivacyError: more steps would be started than the job's hold covers.
+        """
+        with self.db.write() as session:
+            job = self._fenced(session)
+            if job.status == "cancelling":
+                return False
+            salt = _segment_at(job, first_step)["salt"]
+            under_salt = _started_under(session, job.id, salt)
+            new = max(0, last_step - max(under_salt, first_step - 1))
+            if job.steps_started + new > job.steps:
+                raise PrivacyError("this block would start more steps than the job's hold covers")
+            if new:
+                job.steps_started += new
+            self._add_block(session, salt, first_step, last_step)
+            return True
+
+    def record_digest(self, step: int, digest: str) -> None:
+        """The state after `step`, at a block's end; what the block made may leave only now.
+
+        Raises:
+            PrivacyError: another digest is recorded for that step and salt; the child should have seen it.
+        """
+        with self.db.write() as session:
+            job = self._fenced(session)
+            salt = _segment_at(job, step)["salt"]
+            if step == 0:
+                self._add_block(session, salt, 0, 0)
+            blocks = session.scalars(
+                select(Block).where(Block.job_id == job.id, Block.salt == salt, Block.last_step == step)
+            ).all()
+            if not blocks:
+                raise PrivacyError("a digest without a block that was started")
+            for block in blocks:
+                if block.digest not in (None, digest):
+                    raise PrivacyError("a replay differs from what was recorded, and went on under the same keys")
+                block.digest = digest
+            if step > 0:
+                job.step = step
+                append_event(session, job.id, "progress", {"step": step, "steps": job.steps})
+
+    def name_key(self, key_id: str) -> None:
+        """Notes which server secret keys the first segment, at the first claim."""
+        with self.db.write() as session:
+            job = self._fenced(session)
+            job.segments = [each | {"key_id": each["key_id"] or key_id} for each in job.segments]
+
+    def resalt(self, matched_step: int, key_id: str) -> dict[str, Any]:
+        """A replay was not identical: fresh salt from the step after the last match. Returns the new segment.
+
+        Steps under the new salt are charged again, out of the same hold: at most `allowed_steps` of them.
+        """
+        with self.db.write() as session:
+            job = self._fenced(session)
+            segment: dict[str, Any] = {"from_step": matched_step + 1, "salt": secrets.token_hex(32), "key_id": key_id}
+            job.segments = [each for each in job.segments if each["from_step"] <= matched_step] + [segment]
+            job.warnings = [
+                *job.warnings,
+                f"a replay differed after step {matched_step}: fresh noise from there, charged again",
+            ]
+            append_event(session, job.id, "replay_mismatch", {"matched_step": matched_step})
+            return segment | {"allowed_steps": job.steps - job.steps_started}
+
+    def record_metric(self, metric: dict[str, Any]) -> None:
+        """A released number. A replayed one is the same number; a second value for a step is dropped, never released.
+
+        Raises:
+            PrivacyError: more releases than the mechanism was charged for.
+        """
+        with self.db.write() as session:
+            job = self._fenced(session)
+            if session.get(Metric, (job.id, metric["name"], metric["step"])) is not None:
+                return
+            if job.mechanism is not None:
+                times = {r.what: r.times for r in MechanismConfig.model_validate(job.mechanism).releases}
+                of_name = select(func.count()).where(Metric.job_id == job.id, Metric.name == metric["name"])
+                charged = metric["released_by"] in ("noisy_count", "noisy_sum")
+                if charged and (session.scalar(of_name) or 0) >= times.get(metric["name"], 0):
+                    raise PrivacyError("more numbers would be released than the mechanism was charged for")
+            session.add(Metric(job_id=job.id, **metric))
+            append_event(session, job.id, "metric", metric)
+
+    def succeed(self, artifacts: list[dict[str, Any]], steps_effective: int, warnings: list[str]) -> None:
+        with self.db.write() as session:
+            job = self._fenced(session)
+            session.add_all(Artifact(job_id=job.id, **each) for each in artifacts)
+            job.step = steps_effective
+            job.warnings = [*job.warnings, *warnings]
+            end_attempt(session, job, "succeeded")
+            settle(session, job, "succeeded")
+
+    def cancelled(self) -> None:
+        with self.db.write() as session:
+            job = self._fenced(session)
+            end_attempt(session, job, "cancelled")
+            settle(session, job, "cancelled")
+
+    def fail(self, code: str, message: str) -> None:
+        """The attempt's own error: releases nothing of what was held, once a step was started."""
+        with self.db.write() as session:
+            job = self._fenced(session)
+            end_attempt(session, job, "failed")
+            settle(session, job, "failed", failure={"code": code, "message": message}, own_fault=True)
+
+    def gone(self, how: Literal["lost", "crashed"]) -> None:
+        """The job goes back to the queue: this worker is stopping, or the attempt's process died without a last word."""
+        with self.db.write() as session:
+            give_back(session, self._fenced(session), how, self.max_attempts)
+
+    def recorded(self) -> tuple[Job, dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
+        """The job; the blocks recorded by salt, which a replay is compared with; the metrics released so far."""
+        with self.db.read() as session:
+            job = session.get_one(Job, self.held.job_id)
+            blocks: dict[str, list[dict[str, Any]]] = {segment["salt"]: [] for segment in job.segments}
+            for block in session.scalars(select(Block).where(Block.job_id == job.id).order_by(Block.id)):
+                if block.salt in blocks:
+                    blocks[block.salt].append(
+                        {"first_step": block.first_step, "last_step": block.last_step, "digest": block.digest}
+                    )
+            metrics = session.execute(select(Metric.name, Metric.step).where(Metric.job_id == job.id))
+            return job, blocks, [{"name": name, "step": step} for name, step in metrics]
+
+    def _add_block(self, session: Session, salt: str, first_step: int, last_step: int) -> None:
+        same = select(Block.id).where(
+            Block.job_id == self.held.job_id,
+            Block.salt == salt,
+            Block.first_step == first_step,
+            Block.last_step == last_step,
+        )
+        if session.scalar(same) is not None:
+            return
+        session.add(
+            Block(
+                job_id=self.held.job_id,
+                attempt=self.held.attempt,
+                salt=salt,
+                first_step=first_step,
+                last_step=last_step,
+                digest=None,
+            )
+        )
+        session.flush()
+
+
+def _segment_at(job: Job, step: int) -> dict[str, Any]:
+    """The segment whose salt keys `step`."""
+    return max((s for s in job.segments if s["from_step"] <= step), key=lambda segment: int(segment["from_step"]))
+
+
+def _started_under(session: Session, job_id: str, salt: str) -> int:
+    """The last step that was ever started under a salt; 0 where none was."""
+    last = select(func.max(Block.last_step)).where(Block.job_id == job_id, Block.salt == salt)
+    return int(session.scalar(last) or 0)

@@ -1,0 +1,42 @@
+"""How Celery is set up, in one place for who rings (the relay), who answers (workers) and who asks whether it is up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.settings import Settings
+
+QUEUE = "scrimp"
+
+
+def celery_options(settings: Settings) -> dict[str, Any]:
+    """Celery's configuration. No results, no retries, early acknowledgement: the database is the queue of record."""
+    options: dict[str, Any] = {
+        "broker_url": settings.effective_broker_url,
+        "task_default_queue": QUEUE,
+        "task_ignore_result": True,
+        "task_acks_late": False,
+        "worker_prefetch_multiplier": 1,
+        "broker_connection_retry_on_startup": True,
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "worker_hijack_root_logger": False,
+    }
+    if not settings.broker_url:
+        options["broker_transport_options"] = filesystem_options(settings)
+    return options
+
+
+def filesystem_options(settings: Settings) -> dict[str, Any]:
+    """kombu's file-system transport: the spool, its processed folder and its control folder on one file system."""
+    spool = settings.broker_dir / "spool"
+    control = settings.broker_dir / "control"
+    for folder in (spool, control):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {
+        "data_folder_in": str(spool),
+        "data_folder_out": str(spool),
+        "control_folder": str(control),
+        "store_processed": False,
+        "polling_interval": 0.05,
+    }

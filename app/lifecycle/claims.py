@@ -1,0 +1,101 @@
+"""Claims and leases: which attempt holds a job, and how every write of it proves that it still does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from app.db.models import Attempt, Job
+from app.errors import StaleAttempt
+from app.ids import now
+from app.lifecycle.settle import settle
+from app.lifecycle.states import ACTIVE, append_event, ring
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A worker's hold on a job. `attempt` is the fencing token: it grows with every claim."""
+
+    job_id: str
+    attempt: int
+    worker: str
+
+
+def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim | None:
+    """Takes a queued job by compare-and-set; None where it is not queued (a doubled or late message)."""
+    attempt = session.execute(
+        update(Job)
+        .where(Job.id == job_id, Job.status == "queued")
+        .values(
+            status="running",
+            attempt=Job.attempt + 1,
+            worker=worker,
+            lease_expires_at=now() + timedelta(seconds=lease_s),
+        )
+        .returning(Job.attempt),
+        execution_options={"synchronize_session": False},
+    ).scalar_one_or_none()
+    if attempt is None:
+        return None
+    session.execute(update(Job).where(Job.id == job_id, Job.started_at.is_(None)).values(started_at=now()))
+    session.add(
+        Attempt(job_id=job_id, number=attempt, worker=worker, status="running", started_at=now(), ended_at=None)
+    )
+    append_event(session, job_id, "attempt_started", {"attempt": attempt, "worker": worker})
+    return Claim(job_id, attempt, worker)
+
+
+def fence(session: Session, held: Claim, lease_s: float) -> Job:
+    """Renews the lease and proves that this attempt still holds the job. The first statement of every write of it.
+
+    Raises:
+        StaleAttempt: another attempt has the job, or it has ended. Nothing may be written.
+    """
+    renewed = session.execute(
+        update(Job)
+        .where(Job.id == held.job_id, Job.attempt == held.attempt, Job.status.in_(ACTIVE))
+        .values(lease_expires_at=now() + timedelta(seconds=lease_s))
+        .returning(Job.id),
+        execution_options={"synchronize_session": False},
+    ).scalar_one_or_none()
+    if renewed is None:
+        raise StaleAttempt("another attempt holds this job, or it has ended")
+    return session.execute(
+        select(Job).where(Job.id == held.job_id).execution_options(populate_existing=True)
+    ).scalar_one()
+
+
+def end_attempt(session: Session, job: Job, status: str) -> None:
+    session.execute(
+        update(Attempt)
+        .where(Attempt.job_id == job.id, Attempt.number == job.attempt)
+        .values(status=status, ended_at=now())
+    )
+
+
+def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_attempts: int) -> None:
+    """The attempt is gone: the job is queued again, and a replay under the same keys is identical and free.
+
+    `lost`: the worker died or was stopped, a cause from outside; after ten times `max_attempts` the job fails and what was
+    not started is released. `crashed`: the attempt's own process died under a living worker (the kernel may have killed
+    it for memory that private lengths asked for); after `max_attempts` the job fails and nothing is released.
+    A job that was being cancelled is cancelled.
+    """
+    end_attempt(session, job, how)
+    append_event(session, job.id, "attempt_lost", {"attempt": job.attempt, "how": how})
+    if job.status == "cancelling":
+        settle(session, job, "cancelled")
+        return
+    of_kind = select(func.count()).select_from(Attempt).where(Attempt.job_id == job.id, Attempt.status == how)
+    gone = session.scalar(of_kind) or 0
+    if gone >= max_attempts * (1 if how == "crashed" else 10):
+        message = f"{gone} attempts ended without a result ({how})"
+        failure = {"code": f"worker-{how}", "message": message}
+        settle(session, job, "failed", failure=failure, own_fault=how == "crashed")
+    else:
+        job.status, job.lease_expires_at, job.worker, job.rung_at = "queued", None, None, None
+        ring(session, job.id)

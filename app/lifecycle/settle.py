@@ -1,0 +1,80 @@
+"""The end of a job and of its hold: one transaction, once.
+
+nothing private was started                       void
+succeeded, all T steps                            post the whole hold
+cancelled, lost (causes from outside)             post what was started, over all attempts; release the rest
+the attempt's own error (also out of memory)      post the whole hold: that it failed may depend on private data
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.db.models import Account, Job, Metric
+from app.errors import PrivacyError
+from app.ids import now
+from app.ledger import accounts
+from app.lifecycle.states import append_event, want_certificate
+from app.privacy.filters import filter_of
+from app.privacy.mechanism import MechanismConfig
+
+Outcome = Literal["succeeded", "cancelled", "failed"]
+
+
+def settle(
+    session: Session, job: Job, outcome: Outcome, *, failure: dict[str, Any] | None = None, own_fault: bool = False
+) -> None:
+    """Ends the job and moves its hold, in the caller's transaction.
+
+    Args:
+        job: a fresh row of the job, locked by this transaction.
+        failure: the code and sentence of a failed job; no values.
+        own_fault: the attempt itself raised the error: nothing is released.
+    """
+    charge = _charge(session, job, whole=outcome == "failed" and own_fault)
+    job.status, job.failure, job.finished_at = outcome, failure, now()
+    job.lease_expires_at, job.worker = None, None
+    data: dict[str, Any] = {"steps": job.steps_started} | (failure or {})
+    if charge is not None:
+        spent = job.steps_started > 0 or charge["holdout"] > 0
+        if spent:
+            accounts.post(
+                session, dataset_id=job.dataset_id, job_id=job.id, **charge, actor="worker", memo={"outcome": outcome}
+            )
+        else:
+            accounts.void(session, dataset_id=job.dataset_id, job_id=job.id, actor="worker", memo={"outcome": outcome})
+        data["charge"] = charge if spent else {"train": 0, "holdout": 0}
+        if spent:
+            want_certificate(session, job.id)
+    append_event(session, job.id, outcome, data)
+
+
+def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None:
+    """What the started part of the job costs, at most the hold. None where there is no account (public data)."""
+    held = {account: int(job.quote["charge"][account]) for account in ("train", "holdout")}
+    if job.mechanism is None or held == {"train": 0, "holdout": 0}:
+        return None
+    mechanism = MechanismConfig.model_validate(job.mechanism)
+    released = session.scalar(select(func.count()).select_from(Metric).where(Metric.job_id == job.id)) or 0
+    planned = sum(release.times for release in mechanism.releases)
+    if job.steps_started > mechanism.training.steps or released > planned:
+        raise PrivacyError("more was started or released than the job's hold covers")
+    if job.steps_started == 0:
+        return {"train": 0, "holdout": 0}
+    if whole:
+        return held
+    account = session.get_one(Account, job.dataset_id)
+    of = filter_of(account.filter, account.order)
+    started = mechanism.model_copy(
+        update={"training": mechanism.training.model_copy(update={"steps": job.steps_started}), "releases": ()}
+    )
+    train = held["train"] if job.steps_started == mechanism.training.steps else of.charge(started, "train")
+    return {"train": min(train, held["train"]), "holdout": _released_charge(held["holdout"], released, planned)}
+
+
+def _released_charge(held: int, released: int, planned: int) -> int:
+    """The hold-out's share for `released` of `planned` equal releases, rounded up."""
+    return -(-held * released // planned) if planned else 0

@@ -1,0 +1,52 @@
+"""What makes lost messages and lost workers harmless: unclaimed jobs are rung again, expired leases are taken back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import or_, select, update
+
+from app.db.engine import Database
+from app.db.models import Job
+from app.ids import now
+from app.lifecycle.claims import give_back
+from app.lifecycle.states import ACTIVE
+
+
+def reap_expired(db: Database, max_attempts: int) -> int:
+    """Takes back every job whose lease has run out; returns how many."""
+    with db.read() as session:
+        expired = session.scalars(select(Job.id).where(Job.status.in_(ACTIVE), Job.lease_expires_at < now())).all()
+    reaped = 0
+    for job_id in expired:
+        with db.write() as session:
+            # Looked at again inside the write: the worker may have renewed its lease since.
+            lapsed = (
+                select(Job)
+                .where(Job.id == job_id, Job.status.in_(ACTIVE), Job.lease_expires_at < now())
+                .with_for_update()
+            )
+            job = session.scalars(lapsed).one_or_none()
+            if job is not None:
+                give_back(session, job, "lost", max_attempts)
+                reaped += 1
+    return reaped
+
+
+def expire_all_leases(db: Database) -> None:
+    """For an embedded home at start: its lock proves that no other worker is alive, so nobody waits for a lease."""
+    with db.write() as session:
+        session.execute(update(Job).where(Job.status.in_(ACTIVE)).values(lease_expires_at=now() - timedelta(seconds=1)))
+
+
+def unclaimed(db: Database, ring_again_s: float, limit: int = 100) -> list[str]:
+    """Queued jobs whose bell was never rung, or so long ago that the message must be lost; oldest first."""
+    stale = now() - timedelta(seconds=ring_again_s)
+    query = (
+        select(Job.id)
+        .where(Job.status == "queued", or_(Job.rung_at.is_(None), Job.rung_at < stale))
+        .order_by(Job.created_at, Job.id)
+        .limit(limit)
+    )
+    with db.read() as session:
+        return list(session.scalars(query))

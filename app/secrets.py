@@ -1,0 +1,81 @@
+"""Secrets: each has one holder, and comes from the environment or from a file of mode 0600.
+
+    api_key_pepper   the API     keys are stored as HMACs under it
+    session_key      the API     signs dashboard sign-ins
+    data_hmac_key    the API     keyed hashes of contents, and the hold-out split
+    noise_secret     the worker  every job's noise and sampling keys are derived from it
+    signing_key      the relay   Ed25519, signs certificates
+
+`SCRIMP_SECRET_<NAME>` (hex) wins over `secrets_dir/<name>`. A missing secret is an error, never a default: `scrimp
+serve` makes the files of an embedded home once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from pathlib import Path
+
+from app.errors import ServiceError
+from app.settings import Settings
+
+NAMES = ("api_key_pepper", "session_key", "data_hmac_key", "noise_secret", "signing_key")
+SECRET_BYTES = 32
+
+
+class SecretError(ServiceError):
+    """A secret is missing, malformed, or readable by others."""
+
+    code = "secret-unusable"
+
+
+def load_secret(settings: Settings, name: str) -> bytes:
+    """The 32 bytes of secret `name`.
+
+    Raises:
+        SecretError: it is missing, not 32 bytes of hex, or its file is readable by others.
+    """
+    text = os.environ.get(f"SCRIMP_SECRET_{name.upper()}")
+    if text is None:
+        path = settings.secrets_dir / name
+        try:
+            mode = path.stat().st_mode
+            text = path.read_text()
+        except OSError as error:
+            raise SecretError(f"the secret {name} is missing: {path} ({error.strerror})") from None
+        if mode & 0o077:
+            raise SecretError(f"{path} is readable by others: chmod 600 it, and consider the secret known")
+    try:
+        secret = bytes.fromhex(text.strip())
+    except ValueError:
+        raise SecretError(f"the secret {name} is not hexadecimal") from None
+    if len(secret) != SECRET_BYTES:
+        raise SecretError(f"the secret {name} is not {SECRET_BYTES} bytes long")
+    return secret
+
+
+def secret_id(secret: bytes) -> str:
+    """A public name of a secret: says which one was used, and nothing about it."""
+    return hashlib.sha256(b"scrimp/secret-id/v1" + secret).hexdigest()[:16]
+
+
+def ensure_secrets(settings: Settings) -> None:
+    """Makes the secret files that an embedded home lacks. Existing ones are never touched."""
+    settings.secrets_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in NAMES:
+        write_private(settings.secrets_dir / name, secrets.token_hex(SECRET_BYTES) + "\n", overwrite=False)
+
+
+def write_private(path: Path, text: str, *, overwrite: bool) -> bool:
+    """Writes a file of mode 0600, whole or not at all. Returns whether it was written."""
+    if path.exists() and not overwrite:
+        return False
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    return True

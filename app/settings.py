@@ -1,0 +1,86 @@
+"""Every setting of the service, in one frozen class, read from the environment (prefix SCRIMP_).
+
+The embedded default needs nothing but a home folder: SQLite and a file-system broker live in it.
+Secrets are files of mode 0600 under `home/secrets` (see app.secrets), never settings.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MIB = 1024 * 1024
+
+
+class Settings(BaseSettings):
+    """What an operator may set. Names in the environment are these, upper case, after SCRIMP_."""
+
+    model_config = SettingsConfigDict(env_prefix="SCRIMP_", frozen=True, extra="ignore")
+
+    home: Path = Field(Path.home() / ".scrimp", description="Where the service keeps everything it writes.")
+    database_url: str = Field("", description="SQLAlchemy URL; empty means SQLite in home/scrimp.db.")
+    broker_url: str = Field("", description="Celery broker; empty means the file-system transport in home/broker.")
+
+    host: str = Field("127.0.0.1", description="Address the API listens on. Loopback unless told otherwise.")
+    port: int = Field(8100, description="Port the API listens on.")
+    allowed_hosts: list[str] = Field(
+        ["127.0.0.1", "localhost", "[::1]"],
+        description="Host headers that are answered (JSON list); others get 400, against DNS rebinding.",
+    )
+    data_root: Path | None = Field(
+        None, description="Folder that `path` registrations may read from; none: uploads only."
+    )
+
+    max_upload_bytes: int = Field(512 * MIB, description="Largest data file accepted.")
+    max_body_bytes: int = Field(1 * MIB, description="Largest JSON body accepted.")
+    parse_memory_bytes: int = Field(4096 * MIB, description="Address space of the process that parses a data file.")
+    parse_time_s: float = Field(300.0, description="Wall clock of the process that parses a data file.")
+    pricing_memory_bytes: int = Field(3072 * MIB, description="Address space of the process that prices jobs.")
+    pricing_time_s: float = Field(30.0, description="Wall clock for pricing one job.")
+
+    heartbeat_s: float = Field(5.0, description="How often a worker renews the lease of the job that it runs.")
+    lease_s: float = Field(30.0, description="How long a claim holds without a heartbeat.")
+    sweep_s: float = Field(1.0, description="How often the relay looks for messages, lost jobs and expired leases.")
+    ring_again_s: float = Field(
+        10.0, description="How long a queued job stays unclaimed before its bell is rung again."
+    )
+    cancel_grace_s: float = Field(10.0, description="How long a cancelled attempt may take to end by itself.")
+    max_attempts: int = Field(5, description="Attempts of one job before it fails, where workers keep dying under it.")
+    session_hours: float = Field(12.0, description="How long a dashboard sign-in lasts.")
+    log_level: str = Field("INFO", description="Level of the service's logs.")
+
+    @property
+    def effective_database_url(self) -> str:
+        return self.database_url or f"sqlite:///{self.home / 'scrimp.db'}"
+
+    @property
+    def effective_broker_url(self) -> str:
+        return self.broker_url or "filesystem://"
+
+    @property
+    def broker_dir(self) -> Path:
+        """The file-system transport's spool; its processed folder must be on the same file system."""
+        return self.home / "broker"
+
+    @property
+    def storage_root(self) -> Path:
+        """Data sets and artifacts; a shared volume where there are several hosts."""
+        return self.home / "storage"
+
+    @property
+    def secrets_dir(self) -> Path:
+        return self.home / "secrets"
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+@cache
+def get_settings() -> Settings:
+    """The settings of this process, read once."""
+    return Settings()

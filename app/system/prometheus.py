@@ -1,0 +1,82 @@
+"""The Prometheus registry of one API process. All numbers are public: counts of requests and jobs, and the ledger's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from sqlalchemy import select
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.db.engine import Database
+from app.db.models import Account
+from app.jobs.repository import count_by_status
+
+
+class LedgerCollector(Collector):
+    """Reads the database at each scrape."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        jobs = GaugeMetricFamily("scrimp_jobs", "Jobs by status.", labels=["status"])
+        budget = GaugeMetricFamily(
+            "scrimp_ledger_units",
+            "Budget units of a data set's account.",
+            labels=["dataset", "account", "filter", "state"],
+        )
+        with self.db.read() as session:
+            for status, count in count_by_status(session).items():
+                jobs.add_metric([status], count)
+            for row in session.scalars(select(Account)):
+                for account in ("train", "holdout"):
+                    for state in ("budget", "spent", "held"):
+                        budget.add_metric(
+                            [row.dataset_id, account, row.filter, state], float(getattr(row, f"{account}_{state}"))
+                        )
+        yield jobs
+        yield budget
+
+
+class RequestMetrics:
+    """Counts and times requests by route template (never by the ids in it)."""
+
+    def __init__(self, app: ASGIApp, registry: CollectorRegistry) -> None:
+        self.app = app
+        labels = ["method", "route", "status"]
+        self.requests = Counter("scrimp_http_requests_total", "Requests.", labels, registry=registry)
+        self.seconds = Histogram(
+            "scrimp_http_request_seconds", "Time to answer.", ["method", "route"], registry=registry
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), "500"
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        try:
+            await self.app(scope, receive, counted)
+        finally:
+            route = getattr(scope.get("route"), "path", "unmatched")
+            method = (
+                scope["method"] if scope["method"] in ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD") else "other"
+            )
+            self.requests.labels(method, route, status).inc()
+            self.seconds.labels(method, route).observe(time.perf_counter() - began)
+
+
+def make_registry(db: Database) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(LedgerCollector(db))
+    return registry

@@ -1,0 +1,34 @@
+"""/healthz (open), /readyz and /metrics (with a key)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.requests import Request
+
+from app.keys.auth import current_key
+from app.system.health import checks
+from app.web.deps import Db, ServiceSettings
+
+router = APIRouter(tags=["system"])
+
+
+@router.get("/healthz")
+def healthz() -> dict[str, str]:
+    """The process answers. Tells nothing else, and needs no key."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", dependencies=[Depends(current_key)])
+def readyz(db: Db, settings: ServiceSettings, response: Response) -> dict[str, object]:
+    """The database, its migrations and the broker answer; 503 where one does not."""
+    found = checks(db, settings)
+    ready = all(state == "ok" for state in found.values())
+    response.status_code = 200 if ready else 503
+    return {"status": "ready" if ready else "not ready", "checks": found}
+
+
+@router.get("/metrics", dependencies=[Depends(current_key)], response_class=Response)
+def metrics(request: Request) -> Response:
+    """Prometheus: requests of this process; jobs by status and budgets by data set from the database."""
+    return Response(generate_latest(request.app.state.registry), media_type=CONTENT_TYPE_LATEST)

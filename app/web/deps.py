@@ -1,0 +1,29 @@
+"""What routes are handed: the database, the settings, pricing. All live on `app.state`, made once by create_app()."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, cast
+
+from fastapi import Depends, Request
+
+from app.db.engine import Database
+from app.settings import Settings
+
+if TYPE_CHECKING:
+    from app.jobs.pricing import PricingService
+
+
+def get_db(request: Request) -> Database:
+    return cast(Database, request.app.state.db)
+
+
+def get_settings(request: Request) -> Settings:
+    return cast(Settings, request.app.state.settings)
+
+
+def get_pricing(request: Request) -> PricingService:
+    return cast("PricingService", request.app.state.pricing)
+
+
+Db = Annotated[Database, Depends(get_db)]
+ServiceSettings = Annotated[Settings, Depends(get_settings)]

@@ -1,0 +1,39 @@
+"""Keyset pagination: `{"items": […], "next": cursor or null}`. A cursor is opaque and holds the last row's sort key."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Annotated, Any
+
+from fastapi import Query
+
+from app.errors import InvalidRequest
+
+Limit = Annotated[int, Query(ge=1, le=200, description="Items on a page.")]
+After = Annotated[str | None, Query(max_length=500, description="The `next` of the page before.")]
+
+
+def encode_cursor(*key: Any) -> str:
+    """The sort key of a page's last row, URL-safe."""
+    return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
+    """The sort key back.
+
+    Args:
+        cursor: what `encode_cursor` made.
+        types: the type of each member, checked.
+
+    Raises:
+        InvalidRequest: it is not a cursor of this list.
+    """
+    try:
+        key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, binascii.Error, RecursionError):
+        key = None
+    if not isinstance(key, list) or [type(member) for member in key] != list(types):
+        raise InvalidRequest.at("/after", "this is not a cursor of this list: take `next` of the page before")
+    return tuple(key)

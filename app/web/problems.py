@@ -1,0 +1,84 @@
+"""Errors as application/problem+json (RFC 9457). One handler for the whole tree of app.errors."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from app.errors import InvalidRequest, ServiceError
+
+logger = logging.getLogger(__name__)
+
+CODES = {
+    400: "bad-request",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "too-large",
+    415: "unsupported-media-type",
+}
+
+
+def problem(error: ServiceError, headers: dict[str, str] | None = None) -> JSONResponse:
+    """The problem document of an error."""
+    members = {key: value for key, value in error.members.items() if key not in ("errors",) or value}
+    body = {
+        "type": f"/problems/{error.code}",
+        "title": error.title,
+        "status": error.status,
+        "detail": error.message,
+        **members,
+    }
+    return JSONResponse(body, error.status, headers, media_type="application/problem+json")
+
+
+def pointer(
+    location: tuple[int | str, ...], skip: frozenset[str] = frozenset({"body", "query", "path", "header"})
+) -> str:
+    """A JSON pointer from pydantic's location, without the names of the union members it tried."""
+    parts = list(location)
+    if parts and parts[0] in skip:
+        parts = parts[1:]
+    return "/" + "/".join(str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def validation_errors(errors: list[Any]) -> list[dict[str, Any]]:
+    """pydantic's findings as the contract's `[{pointer, detail}]`. The offending input is not echoed."""
+    return [
+        {"pointer": pointer(tuple(each["loc"])), "detail": str(each["msg"]).removeprefix("Value error, ")}
+        for each in errors[:50]
+    ]
+
+
+def install(app: FastAPI) -> None:
+    """Registers the handlers."""
+
+    @app.exception_handler(ServiceError)
+    def _service_error(_request: Request, error: ServiceError) -> JSONResponse:
+        if error.status >= 500:
+            logger.error("%s: %s", error.code, error.message)
+        headers = {"WWW-Authenticate": 'Bearer realm="scrimp"'} if error.status == 401 else None
+        return problem(error, headers)
+
+    @app.exception_handler(RequestValidationError)
+    def _validation(_request: Request, error: RequestValidationError) -> JSONResponse:
+        return problem(
+            InvalidRequest("the request is not valid; see `errors`", validation_errors(list(error.errors())))
+        )
+
+    @app.exception_handler(HTTPException)
+    def _http(_request: Request, error: HTTPException) -> JSONResponse:
+        failure = ServiceError(str(error.detail))
+        failure.code, failure.status = CODES.get(error.status_code, "bad-request"), error.status_code
+        failure.title = str(error.detail)
+        return problem(failure, dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    def _unexpected(request: Request, error: Exception) -> JSONResponse:
+        # The type alone: a message may hold what was sent.
+        logger.error("unexpected %s at %s %s", type(error).__name__, request.method, request.url.path, exc_info=error)
+        return problem(ServiceError("an unexpected error; the server's log has its type and place"))

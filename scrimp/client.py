@@ -1,0 +1,256 @@
+"""`scrimp.Client`: the REST contract as typed calls. Light: it imports httpx and pydantic, never torch.
+
+client = scrimp.Client("http://127.0.0.1:8100", key)
+dataset = client.create_dataset(spec, Path("reviews.csv"))
+job = client.wait_for(client.submit(job_spec))
+print(job.metrics["accuracy"].value, "±", job.metrics["accuracy"].std)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from scrimp.errors import ApiError, Conflict, NotFound, ScrimpError, ServiceUnreachable, WaitTimeout, error_of
+from scrimp.models import (
+    Dataset,
+    Event,
+    Job,
+    Key,
+    Ledger,
+    LedgerEntry,
+    MetricPoint,
+    NewKey,
+    Quote,
+    Resource,
+    SignedCertificate,
+    Verification,
+)
+
+DEFAULT_URL = "http://127.0.0.1:8100"
+PAGE = 100
+POLL_S = 0.25
+
+R = TypeVar("R", bound=Resource)
+
+
+class Client:
+    """A caller of one service, with one key. Safe to share between threads; close it, or use it in a `with`.
+
+    Args:
+        base_url: where the service listens.
+        key: an API key, sent as a bearer token.
+        timeout_s: how long one call may take; uploads and pricing are the long ones.
+    """
+
+    def __init__(self, base_url: str = DEFAULT_URL, key: str | None = None, *, timeout_s: float = 60.0) -> None:
+        headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        # A key is sent to the address that was named and to no other: no redirects, no proxy from the environment.
+        self._http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout_s, trust_env=False)
+        self.base_url = base_url
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    # Data sets
+
+    def create_dataset(
+        self, spec: Mapping[str, Any], file: Path | None = None, holdout_file: Path | None = None
+    ) -> Dataset:
+        """Register a data set: by upload, streamed from disk, or by the spec's `path` under the service's data root.
+
+        Returns:
+            the data set, with its new ledger. `content_sha256` (data-dependent) is shown to its owner alone.
+        """
+        if file is None and holdout_file is None:
+            return Dataset.model_validate(self._json("POST", "/v1/datasets", json=dict(spec)))
+        with ExitStack() as stack:
+            parts: dict[str, Any] = {"spec": (None, json.dumps(dict(spec)), "application/json")}
+            for field, path in (("file", file), ("holdout_file", holdout_file)):
+                if path is not None:
+                    parts[field] = (path.name, stack.enter_context(path.open("rb")), "application/octet-stream")
+            # Parsing and hashing happen before the answer: as long as the service allows them.
+            return Dataset.model_validate(self._json("POST", "/v1/datasets", files=parts, timeout=600.0))
+
+    def datasets(self) -> Iterator[Dataset]:
+        return self._pages("/v1/datasets", Dataset)
+
+    def dataset(self, name_or_id: str) -> Dataset:
+        return Dataset.model_validate(self._json("GET", f"/v1/datasets/{self.dataset_id(name_or_id)}"))
+
+    def dataset_id(self, name_or_id: str) -> str:
+        """The id of a data set that may be given by its name."""
+        if name_or_id.startswith("ds_"):
+            return name_or_id
+        for dataset in self.datasets():
+            if dataset.name == name_or_id:
+                return dataset.id
+        raise NotFound({"status": 404, "title": "Not found", "detail": f"there is no data set named {name_or_id!r}"})
+
+    # The ledger
+
+    def ledger(self, dataset: str) -> Ledger:
+        return Ledger.model_validate(self._json("GET", f"/v1/datasets/{self.dataset_id(dataset)}/ledger"))
+
+    def ledger_entries(self, dataset: str, job: str | None = None) -> Iterator[LedgerEntry]:
+        return self._pages(f"/v1/datasets/{self.dataset_id(dataset)}/ledger/entries", LedgerEntry, job=job)
+
+    def verify_ledger(self, dataset: str) -> Verification:
+        """Have the service recompute hash chain and balances. The head can be compared with one kept elsewhere."""
+        return Verification.model_validate(self._json("GET", f"/v1/datasets/{self.dataset_id(dataset)}/ledger/verify"))
+
+    # Jobs
+
+    def quote(self, spec: Mapping[str, Any]) -> Quote:
+        """The price of a job. Free, and nothing is written."""
+        return Quote.model_validate(self._json("POST", "/v1/quotes", json=dict(spec)))
+
+    def submit(self, spec: Mapping[str, Any], idempotency_key: str | None = None) -> Job:
+        """Admit a job and hold its whole cost.
+
+        Args:
+            spec: a JobSpec; its `dataset` may be a name.
+            idempotency_key: the same key with the same spec answers the same job; random where none is given.
+
+        Raises:
+            BudgetRefused: it does not fit; nothing was charged.
+        """
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return Job.model_validate(self._json("POST", "/v1/jobs", json=dict(spec), headers=headers))
+
+    def jobs(self, dataset: str | None = None, status: str | None = None) -> Iterator[Job]:
+        """Jobs, newest first, page by page as they are asked for."""
+        return self._pages("/v1/jobs", Job, dataset=self.dataset_id(dataset) if dataset else None, status=status)
+
+    def job(self, job_id: str) -> Job:
+        return Job.model_validate(self._json("GET", f"/v1/jobs/{job_id}"))
+
+    def cancel(self, job_id: str) -> Job:
+        return Job.model_validate(self._json("POST", f"/v1/jobs/{job_id}/cancel"))
+
+    def events(self, job_id: str) -> Iterator[Event]:
+        return self._pages(f"/v1/jobs/{job_id}/events", Event)
+
+    def metrics(self, job_id: str) -> list[MetricPoint]:
+        """Every released number of a job, by step."""
+        return list(self._pages(f"/v1/jobs/{job_id}/metrics", MetricPoint))
+
+    def wait_for(
+        self, job: Job | str, timeout_s: float = 600.0, on_progress: Callable[[Job], None] | None = None
+    ) -> Job:
+        """Poll until the job has ended.
+
+        Raises:
+            WaitTimeout: it had not by the deadline. It goes on.
+        """
+        job_id = job if isinstance(job, str) else job.id
+        deadline = time.monotonic() + timeout_s
+        while True:
+            current = self.job(job_id)
+            if on_progress is not None:
+                on_progress(current)
+            if current.done:
+                return current
+            if time.monotonic() >= deadline:
+                raise WaitTimeout(f"{job_id} is still {current.status} after {timeout_s:g} s; it goes on")
+            time.sleep(POLL_S)
+
+    def download(self, job_id: str, name: str, to: Path) -> Path:
+        """Fetch an artifact, streamed, and check its SHA-256 against the job's record before the file appears at `to`."""
+        record = {a.name: a for a in self.job(job_id).artifacts}.get(name)
+        if record is None:
+            raise NotFound({"status": 404, "title": "Not found", "detail": f"{job_id} has no artifact named {name!r}"})
+        part = to.with_name(to.name + ".part")
+        digest = hashlib.sha256()
+        with self._sending(), self._http.stream("GET", f"/v1/jobs/{job_id}/artifacts/{name}") as response:
+            if response.is_error:
+                response.read()
+                raise _refusal(response)
+            with part.open("wb") as out:
+                for chunk in response.iter_bytes():
+                    digest.update(chunk)
+                    out.write(chunk)
+        if digest.hexdigest() != record.sha256:
+            part.unlink()
+            raise ScrimpError(f"{name} of {job_id} arrived damaged: its SHA-256 is not the recorded one")
+        return part.replace(to)
+
+    def certificate(self, job_id: str, timeout_s: float = 15.0) -> SignedCertificate:
+        """The signed certificate of a finished job. It is issued a moment after the job's end: waited for until `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return SignedCertificate.model_validate(self._json("GET", f"/v1/jobs/{job_id}/certificate"))
+            except Conflict as pending:
+                if pending.code != "certificate-pending" or time.monotonic() >= deadline:
+                    raise
+            time.sleep(POLL_S)
+
+    # Keys
+
+    def create_key(self, name: str, role: str) -> NewKey:
+        """A new key; its token is in this answer and nowhere else."""
+        return NewKey.model_validate(self._json("POST", "/v1/keys", json={"name": name, "role": role}))
+
+    def keys(self) -> Iterator[Key]:
+        return self._pages("/v1/keys", Key)
+
+    def revoke_key(self, key_id: str) -> Key:
+        return Key.model_validate(self._json("DELETE", f"/v1/keys/{key_id}"))
+
+    # The wire
+
+    def _pages(self, path: str, resource: type[R], **filters: Any) -> Iterator[R]:
+        params: dict[str, Any] = {"limit": PAGE} | {k: v for k, v in filters.items() if v is not None}
+        while True:
+            page = self._json("GET", path, params=params)
+            yield from map(resource.model_validate, page["items"])
+            if page.get("next") is None:
+                return
+            params["after"] = page["next"]
+
+    def _json(self, method: str, path: str, **arguments: Any) -> Any:
+        with self._sending():
+            response = self._http.request(method, path, **arguments)
+        if response.is_error:
+            raise _refusal(response)
+        return response.json() if response.content else None
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Turns transport errors into one sentence that names the address."""
+        try:
+            yield
+        except httpx.ConnectError as error:
+            raise ServiceUnreachable(f"no service answers at {self.base_url}: is `scrimp serve` running?") from error
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ServiceUnreachable(
+                f"the call to {self.base_url} broke off: {str(error) or type(error).__name__}"
+            ) from error
+
+
+def _refusal(response: httpx.Response) -> ApiError:
+    if "json" in response.headers.get("content-type", ""):
+        problem = response.json()
+        if isinstance(problem, dict):
+            return error_of({"status": response.status_code} | problem)
+    return error_of(
+        {"status": response.status_code, "title": response.reason_phrase or "Refused", "detail": response.text[:300]}
+    )

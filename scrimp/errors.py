@@ -1,0 +1,108 @@
+"""What the client raises. Every refusal of the service carries its problem document.
+
+ScrimpError
+├── ServiceUnreachable   no answer: not running, wrong address, cut off
+├── WaitTimeout          a job had not ended by the deadline; it goes on
+└── ApiError             the service answered with a problem document (RFC 9457)
+    ├── InvalidRequest     422, .errors: [{"pointer", "detail"}]
+    ├── NotAllowed         401, 403
+    ├── NotFound           404
+    ├── Conflict           409
+    └── BudgetRefused      409 /problems/budget-exceeded: .requested, .remaining, .largest_epsilon_that_fits, .account
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ScrimpError(Exception):
+    """Anything that the client can not carry out."""
+
+
+class ServiceUnreachable(ScrimpError):
+    pass
+
+
+class WaitTimeout(ScrimpError):
+    pass
+
+
+class ApiError(ScrimpError):
+    """The service refused.
+
+    Args:
+        problem: the problem document: `type`, `title`, `status`, `detail` and further members.
+    """
+
+    def __init__(self, problem: dict[str, Any]) -> None:
+        super().__init__(problem.get("detail") or problem.get("title") or "the service refused the request")
+        self.problem = problem
+
+    @property
+    def status(self) -> int:
+        return int(self.problem.get("status", 0))
+
+    @property
+    def title(self) -> str:
+        return str(self.problem.get("title", "Refused"))
+
+    @property
+    def code(self) -> str:
+        """The problem's stable name, such as `duplicate-name`."""
+        return str(self.problem.get("type", "")).rsplit("/", 1)[-1]
+
+
+class InvalidRequest(ApiError):
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        return list(self.problem.get("errors", []))
+
+
+class NotAllowed(ApiError):
+    pass
+
+
+class NotFound(ApiError):
+    pass
+
+
+class Conflict(ApiError):
+    pass
+
+
+class BudgetRefused(Conflict):
+    """The whole cost of the job does not fit the cap. Nothing was charged."""
+
+    @property
+    def requested(self) -> Any:
+        return self.problem.get("requested")
+
+    @property
+    def remaining(self) -> Any:
+        return self.problem.get("remaining")
+
+    @property
+    def largest_epsilon_that_fits(self) -> float | None:
+        value = self.problem.get("largest_epsilon_that_fits")
+        return None if value is None else float(value)
+
+    @property
+    def account(self) -> str | None:
+        return self.problem.get("account")
+
+
+BY_STATUS: dict[int, type[ApiError]] = {
+    401: NotAllowed,
+    403: NotAllowed,
+    404: NotFound,
+    409: Conflict,
+    422: InvalidRequest,
+}
+
+
+def error_of(problem: dict[str, Any]) -> ApiError:
+    """The error class for a problem document: by its type where that has a class of its own, else by its status."""
+    if str(problem.get("type", "")).endswith("/budget-exceeded"):
+        return BudgetRefused(problem)
+    return BY_STATUS.get(int(problem.get("status", 0)), ApiError)(problem)

@@ -1,0 +1,176 @@
+"""The answers of the service, typed. Fields that a newer service adds are kept, so that an older client still works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+FINAL = frozenset({"succeeded", "failed", "cancelled"})
+
+
+class Resource(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class Epsilon(Resource):
+    """A privacy loss with what it means: never an ε without its δ, unit, relation and accountant."""
+
+    value: float
+    delta: float
+    accountant: str
+    unit: str = "example"
+    relation: str = "add_or_remove_one"
+
+
+class Account(Resource):
+    """One budget of a data set, in integers of `unit`."""
+
+    filter: str
+    order: float | None = None
+    unit: str
+    budget: int
+    spent: int
+    held: int
+    remaining: int
+
+
+class Ledger(Resource):
+    cap: Epsilon
+    accounts: dict[str, Account | None]
+    epsilon_spent: Epsilon
+    epsilon_spent_and_held: Epsilon
+    epsilon_remaining: Epsilon | None = None
+    comparison: dict[str, Epsilon | None]
+    entries: int
+    head: str
+
+
+class LedgerEntry(Resource):
+    seq: int
+    kind: str
+    job_id: str | None = None
+    train: int
+    holdout: int
+    train_released: int = 0
+    holdout_released: int = 0
+    created_at: str
+    hash: str
+
+
+class Verification(Resource):
+    valid: bool
+    entries: int
+    head: str
+    first_bad_entry: int | None = None
+
+
+class Dataset(Resource):
+    id: str
+    name: str
+    ledger: Ledger | None = None
+
+
+class Line(Resource):
+    """One line of a quote's bill."""
+
+    what: str
+    account: str
+    charge: int
+    epsilon: Epsilon | None = None
+
+
+class Quote(Resource):
+    """A price, before it is paid. `epsilon` is null on public data."""
+
+    noise_multiplier: float | None = None
+    sample_rate: float | None = None
+    steps: int
+    expected_batch_size: int | None = None
+    epsilon: Epsilon | None = None
+    comparison: dict[str, Any] | None = None
+    charge: dict[str, Any] | None = None
+    lines: list[Line] = []
+    fits: bool
+    remaining_after: dict[str, Any] | None = None
+    largest_epsilon_that_fits: float | None = None
+    estimated_duration_s: float | None = None
+    warnings: list[str] = []
+
+
+class Metric(Resource):
+    """A released number; `std` is that of the noise on it, 0 where it is exact (public data)."""
+
+    value: float
+    std: float
+    on: str
+    released_by: str
+
+
+class MetricPoint(Metric):
+    name: str
+    step: int
+
+
+class Progress(Resource):
+    step: int
+    steps: int
+    elapsed_s: float | None = None
+    remaining_s: float | None = None
+
+
+class Artifact(Resource):
+    name: str
+    sha256: str
+    size_bytes: int
+
+
+class Job(Resource):
+    id: str
+    name: str = ""
+    dataset: str
+    status: str
+    spec: dict[str, Any]
+    progress: Progress
+    epsilon_spent: Epsilon | None = None
+    metrics: dict[str, Metric] = {}
+    artifacts: list[Artifact] = []
+    failure: dict[str, Any] | None = None
+    warnings: list[Any] = []
+    created_at: str
+    started_at: str | None = None
+    finished_at: str | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.status in FINAL
+
+
+class Event(Resource):
+    seq: int
+    type: str
+    data: dict[str, Any] = {}
+    at: str
+
+
+class SignedCertificate(Resource):
+    """What the service signed, its Ed25519 signature, and the public key that checks it."""
+
+    certificate: dict[str, Any]
+    signature: str
+    public_key: str
+
+
+class Key(Resource):
+    id: str
+    name: str
+    role: str
+    created_at: str
+    revoked_at: str | None = None
+
+
+class NewKey(Resource):
+    """A key that was just made, with its token: the service does not keep it."""
+
+    key: Key
+    token: str

@@ -1,0 +1,276 @@
+"""Helper processes: what comes back, what is kept from them, and that limits kill them and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import BudgetError, Conflict, InvalidRequest, LimitError, ServiceError
+from app.helpers import limited
+from app.helpers.limited import LimitedServer, run_limited
+
+TARGETS = "tests.helpers.targets"
+MIB = 2**20
+
+
+def run(
+    function: str, request: dict[str, Any] | None = None, *, memory: int = 512 * MIB, time_s: float = 20.0
+) -> dict[str, Any]:
+    return run_limited(f"{TARGETS}:{function}", request or {}, memory_bytes=memory, time_s=time_s)
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for: {what}"
+        time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    """Ended, or a zombie that nobody waits for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.fixture
+def server() -> Iterator[LimitedServer]:
+    server = LimitedServer(f"{TARGETS}:who", memory_bytes=512 * MIB, time_s=5.0)
+    yield server
+    server.close()
+
+
+def test_the_answer_comes_back_and_prints_do_not_mix_with_it(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("echo", {"a": [1, 2.5, None, "ü\n"]}) == {"a": [1, 2.5, None, "ü\n"]}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_it_runs_in_a_session_of_its_own() -> None:
+    answer = run("who")
+    assert answer["session"] == answer["pid"] != os.getsid(0)
+    assert answer["cwd"] == "/"
+
+
+def test_the_environment_holds_no_settings_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCRIMP_DATABASE_URL", "postgresql://user:password@host/db")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    answer = run("environment", {"key": "00ff00ff"})
+    assert not [name for name in answer["environment"] if "SCRIMP" in name or "SECRET" in name]
+    assert "00ff00ff" not in str(answer), "a request must not show in the process list"
+    assert answer["environment"]["PATH"] == os.environ["PATH"]
+    assert answer["environment"]["OMP_NUM_THREADS"] == "1"
+
+
+def test_limits_are_set() -> None:
+    answer = run("limits", memory=300 * MIB, time_s=20.0)
+    assert answer == {"RLIMIT_AS": [300 * MIB] * 2, "RLIMIT_CPU": [21, 22], "RLIMIT_CORE": [0, 0]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "cls", "code", "members"),
+    [
+        (
+            "invalid",
+            InvalidRequest,
+            "invalid-request",
+            {"errors": [{"pointer": "/features/columns/1", "detail": "2 cells are not numbers", "count": 2}]},
+        ),
+        ("conflict", Conflict, "duplicate-name", {"name": "x"}),
+        ("budget", BudgetError, "budget-exceeded", {"requested": 1.5, "remaining": 0.5}),
+    ],
+)
+def test_service_errors_come_back_as_they_were(
+    kind: str, cls: type[ServiceError], code: str, members: dict[str, Any]
+) -> None:
+    with pytest.raises(cls) as caught:
+        run("fail", {"kind": kind})
+    assert (type(caught.value), caught.value.code, caught.value.members) == (cls, code, members)
+    assert caught.value.status == cls.status
+
+
+@pytest.mark.parametrize("kind", ["value", "not-json", "nan"])
+def test_other_errors_show_no_value(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG), pytest.raises(ServiceError) as caught:
+        run("fail", {"kind": kind})
+    assert type(caught.value) is ServiceError
+    assert "Ada" not in str(caught.value) + caplog.text
+    assert ("ValueError" in caplog.text or "TypeError" in caplog.text) and ".py:" in caplog.text
+
+
+def test_the_memory_limit_holds() -> None:
+    assert run("allocate", {"bytes": 100 * MIB}, memory=400 * MIB) == {"length": 100 * MIB}
+    with pytest.raises(LimitError, match="more memory than the 400 MiB"):
+        run("allocate", {"bytes": 800 * MIB}, memory=400 * MIB)
+
+
+def test_a_memory_limit_too_small_even_to_start_is_an_error_of_ours() -> None:
+    with pytest.raises(ServiceError):
+        run("echo", memory=8 * MIB)
+
+
+def test_the_wall_clock_kills_and_what_was_started_goes_too(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    began = time.monotonic()
+    with pytest.raises(LimitError, match="longer than the 1 s"):
+        run("sleep_with_child", {"mark": str(mark)}, time_s=1.0)
+    assert time.monotonic() - began < 5.0
+    wait_for(lambda: gone(int(mark.read_text())), "the end of the process's own child")
+
+
+def test_processor_time_is_limited_too() -> None:
+    with pytest.raises(LimitError, match="processor time"):
+        run("spin")
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGABRT", "segfault"])
+def test_a_crash_reads_as_a_limit(how: str) -> None:
+    with pytest.raises(LimitError):
+        run("die", {"how": how})
+
+
+def test_a_plain_exit_reads_as_our_error() -> None:
+    with pytest.raises(ServiceError, match="without an answer") as caught:
+        run("die", {"how": "exit"})
+    assert type(caught.value) is ServiceError
+
+
+def test_an_answer_without_bounds_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited, "MAX_ANSWER_BYTES", 3 * MIB)
+    with pytest.raises(ServiceError):
+        run("flood", {"bytes": 5 * MIB})
+
+
+def test_no_file_descriptors_are_left_behind() -> None:
+    run("echo")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        run("echo")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_process_outlives_the_thread_that_asked_for_it(server: LimitedServer) -> None:
+    """PR_SET_PDEATHSIG is about the thread that forked, and threads of a pool end."""
+    pids: list[int] = []
+    thread = threading.Thread(target=lambda: pids.append(server.call({})["pid"]))
+    thread.start()
+    thread.join()
+    wait_for(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists(), "the thread's end in the kernel")
+    pids += [server.call({})["pid"] for _ in range(2)]
+    assert len(set(pids)) == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_it_dies_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
+    mark = tmp_path / "pid"
+    code = (
+        "import threading; from app.helpers.limited import run_limited\n"
+        f"t = threading.Thread(target=run_limited, args=('{TARGETS}:sleep', {{'mark': {str(mark)!r}}}),"
+        " kwargs={'memory_bytes': 2**29, 'time_s': 600})\n"
+        "t.start(); t.join()"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        wait_for(lambda: mark.exists() and mark.read_text() != "", "the helper process")
+        pid = int(mark.read_text())
+        assert not gone(pid)
+    finally:
+        parent.send_signal(how)
+        parent.wait()
+    wait_for(lambda: gone(pid), "the end of the helper process")
+
+
+def test_a_helper_whose_parent_is_already_gone_does_not_start() -> None:
+    settings = '{"parent": 1, "memory_bytes": 1000000000, "cpu_s": null, "preload": []}'
+    assert subprocess.run([sys.executable, "-m", "app.helpers.limited", "0", settings], check=False).returncode == 1
+
+
+def test_a_server_keeps_its_process_warm(server: LimitedServer) -> None:
+    first, second = server.call({}), server.call({})
+    assert (second["pid"], second["calls"]) == (first["pid"], 2)
+    assert server.call({"x": 1}, target=f"{TARGETS}:echo") == {"x": 1}
+
+
+def test_an_error_of_the_request_keeps_a_server_warm(server: LimitedServer) -> None:
+    first = server.call({})
+    with pytest.raises(InvalidRequest):
+        server.call({"kind": "invalid"}, target=f"{TARGETS}:fail")
+    assert server.call({})["pid"] == first["pid"]
+
+
+@pytest.mark.parametrize(
+    ("function", "request_", "error"),
+    [
+        ("sleep", {}, LimitError),
+        ("allocate", {"bytes": 2**34}, LimitError),
+        ("fail", {"kind": "value"}, ServiceError),
+        ("die", {"how": "exit"}, ServiceError),
+    ],
+)
+def test_a_server_is_replaced_after_a_failure(
+    function: str, request_: dict[str, Any], error: type[ServiceError]
+) -> None:
+    server = LimitedServer(f"{TARGETS}:who", memory_bytes=512 * MIB, time_s=1.5)
+    try:
+        first = server.call({})
+        with pytest.raises(error):
+            server.call(request_, target=f"{TARGETS}:{function}")
+        assert gone(first["pid"])
+        assert server.call({})["pid"] != first["pid"]
+    finally:
+        server.close()
+
+
+def test_a_server_that_died_while_idle_is_replaced(server: LimitedServer) -> None:
+    first = server.call({})
+    os.kill(first["pid"], signal.SIGKILL)
+    wait_for(lambda: gone(first["pid"]), "its end")
+    assert server.call({})["pid"] != first["pid"]
+
+
+def test_a_server_serves_many_threads_one_at_a_time(server: LimitedServer) -> None:
+    answers: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda i=i: answers.append(server.call({"i": i}, target=f"{TARGETS}:echo") == {"i": i}))
+        for i in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [True] * 20
+
+
+def test_who_waits_too_long_for_a_turn_is_sent_away(tmp_path: Path) -> None:
+    server = LimitedServer(f"{TARGETS}:sleep", memory_bytes=512 * MIB, time_s=1.0)
+    errors: list[ServiceError] = []
+
+    def call() -> None:
+        try:
+            server.call({})
+        except LimitError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    server.close()
+    assert {error.status for error in errors} == {422, 503}
+
+
+def test_a_closed_server_leaves_no_process(server: LimitedServer) -> None:
+    pid = server.call({})["pid"]
+    server.close()
+    assert gone(pid)

@@ -1,0 +1,290 @@
+"""What an attempt's process and its supervisor say to each other: one JSON document a line, over a socket pair.
+
+    supervisor → child                          child → supervisor
+    start   the whole job, once                 ready      the data are loaded and checked
+                                                digest     the state at step 0, and at the end of every block
+    go      the block is written ahead          block      about to start these steps: answered by go or stop
+    stop    cancelled: end now (at any time)    mismatch   a replay differs from the record: answered by resalt or stop
+    resalt  fresh keys from a step on           metric     a released number, after the digest of its block
+                                                finished | stopped | failed   the last word
+
+The process has no database and no secret but the keys in `start` and `resalt`. Everything that depends on the data
+leaves through worker.telemetry and this pipe.
+
+Steps are numbered from 1; "step 0" is the state before the first one. A segment is a stretch of steps under one salt:
+it rules from `from_step` until a later segment of the list begins, and what it recorded from there on is void.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+
+from app.contracts.base import Document
+from app.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
+from app.contracts.job_spec import JobSpec
+from app.errors import WorkerError
+from app.privacy.mechanism import MechanismConfig
+
+MAX_LINE_BYTES = 64 * 1024 * 1024  # a start message names every block recorded so far
+
+KeyHex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), Field(repr=False)]
+Sha256Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Step = Annotated[int, Field(ge=0)]
+
+# The closed set of what can go wrong in an attempt, with the only texts that leave it: no value, no path, no traceback.
+FailureCode = Literal["data-damaged", "out-of-memory", "privacy-invariant", "protocol", "storage", "internal"]
+FAILURE_TEXTS: dict[FailureCode, str] = {
+    "data-damaged": "A stored part of the data set is missing, or is not what was registered.",
+    "out-of-memory": "The attempt needs more memory than there is; set a smaller physical_batch_size.",
+    "privacy-invariant": "A privacy invariant does not hold; nothing was released.",
+    "protocol": "The attempt and its supervisor disagree about the protocol.",
+    "storage": "The model's files could not be written.",
+    "internal": "The attempt failed.",
+}
+
+# Warnings that `finished` may carry.
+WarningCode = Literal["steps-short", "evaluation-skipped", "parameters-not-finite", "metric-not-finite"]
+
+
+class ProtocolError(WorkerError):
+    """A message that does not belong here."""
+
+    code = "protocol"
+
+
+class Shape(Document):
+    """A data set's public numbers. `outputs`: classes, or 1 for regression."""
+
+    records_train: Annotated[int, Field(ge=1)]
+    records_holdout: Annotated[int, Field(ge=0)]
+    features: Annotated[int, Field(ge=1)]
+    outputs: Annotated[int, Field(ge=1)]
+    sparse: bool
+
+
+class Part(Document):
+    """A stored part of the data set: an absolute path and the SHA-256 of the file."""
+
+    path: str
+    sha256: Sha256Hex
+
+
+class Parts(Document):
+    train: Part
+    holdout: Part | None = None
+
+
+class Recorded(Document):
+    """Steps first…last were started; `digest` is the state after them, null where their end was not recorded.
+
+    The state before the first step is recorded as the block 0…0.
+    """
+
+    first_step: Step
+    last_step: Step
+    digest: Sha256Hex | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Recorded:
+        if self.first_step > self.last_step:
+            raise ValueError("a block ends after it begins")
+        return self
+
+
+class Keys(Document):
+    """32 bytes each, as hex: HKDF of the server's secret and the segment's salt (worker.noise.keys), one a purpose."""
+
+    noise_key: KeyHex
+    sampler_key: KeyHex
+    release_key: KeyHex
+
+
+class Segment(Keys):
+    from_step: Step
+    recorded: tuple[Recorded, ...] = ()
+
+
+class Released(Document):
+    """A metric that is recorded as released: it is not measured again."""
+
+    name: str
+    step: Step
+
+
+# --- supervisor → child ---
+
+
+class Start(Document):
+    """Everything that an attempt needs.
+
+    Attributes:
+        steps: T of the stored plan.
+        segments: the salts in use, oldest first, with the blocks recorded under each.
+        released: the metrics recorded so far, by any attempt.
+        allowed_steps: how many steps that were not started yet may still be charged.
+        output_dir: an existing folder of this attempt's own for its artifacts; nothing in it is published before
+            `finished`.
+    """
+
+    kind: Literal["start"] = "start"
+    job_id: str
+    spec: JobSpec
+    mechanism: MechanismConfig | None
+    task: Annotated[ClassificationTask | RegressionTask, Field(discriminator="kind")]
+    features: Annotated[HashedText | Columns | Tensor, Field(discriminator="kind")]
+    shape: Shape
+    parts: Parts
+    holdout_public: bool
+    steps: Annotated[int, Field(ge=1)]
+    segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
+    released: tuple[Released, ...] = ()
+    allowed_steps: Annotated[int, Field(ge=0)]
+    output_dir: str
+
+
+class Go(Document):
+    kind: Literal["go"] = "go"
+
+
+class Stop(Document):
+    kind: Literal["stop"] = "stop"
+
+
+class Resalt(Keys):
+    """Fresh keys for `from_step` (the matched step + 1) and everything after; nothing is recorded under them yet."""
+
+    kind: Literal["resalt"] = "resalt"
+    from_step: Step
+    allowed_steps: Annotated[int, Field(ge=0)]
+
+
+# --- child → supervisor ---
+
+
+class Ready(Document):
+    kind: Literal["ready"] = "ready"
+    device: str
+
+
+class BlockStart(Document):
+    """About to start these steps, replayed ones too. Nothing of them runs before `go`."""
+
+    kind: Literal["block"] = "block"
+    first_step: Annotated[int, Field(ge=1)]
+    last_step: Annotated[int, Field(ge=1)]
+
+
+class Digest(Document):
+    """SHA-256 of parameters and optimizer state after `step`, under the segment that rules it."""
+
+    kind: Literal["digest"] = "digest"
+    step: Step
+    digest: Sha256Hex
+
+
+class Mismatch(Document):
+    """The state differs from what was recorded. `matched_step`: the last one that did not; −1: not even step 0."""
+
+    kind: Literal["mismatch"] = "mismatch"
+    matched_step: Annotated[int, Field(ge=-1)]
+
+
+class MetricValue(Document):
+    """A released number. `std`: of the noise on `value`; 0 where it is exact, on public data."""
+
+    kind: Literal["metric"] = "metric"
+    name: Literal["accuracy", "loss", "training_loss"]
+    step: Step
+    value: float
+    std: Annotated[float, Field(ge=0.0)]
+    on: Literal["train", "holdout"]
+    released_by: Literal["noisy_count", "noisy_sum", "public_data"]
+
+
+class ArtifactFile(Document):
+    """A file under the attempt's `output_dir`; `path` is absolute."""
+
+    name: str
+    path: str
+    sha256: Sha256Hex
+    size_bytes: Annotated[int, Field(ge=0)]
+
+
+class Finished(Document):
+    kind: Literal["finished"] = "finished"
+    steps_effective: Step
+    artifacts: tuple[ArtifactFile, ...]
+    warnings: tuple[WarningCode, ...] = ()
+
+
+class Stopped(Document):
+    """Ended because it was told to. `steps_started`: the last step that this attempt started; 0: none."""
+
+    kind: Literal["stopped"] = "stopped"
+    steps_started: Step
+
+
+class Failed(Document):
+    kind: Literal["failed"] = "failed"
+    code: FailureCode
+    message: str
+
+
+ToChild = Start | Go | Stop | Resalt
+ToSupervisor = Ready | BlockStart | Digest | Mismatch | MetricValue | Finished | Stopped | Failed
+
+TO_CHILD: TypeAdapter[ToChild] = TypeAdapter(Annotated[ToChild, Field(discriminator="kind")])
+TO_SUPERVISOR: TypeAdapter[ToSupervisor] = TypeAdapter(Annotated[ToSupervisor, Field(discriminator="kind")])
+
+
+class Channel:
+    """One end of the pipe. Not thread-safe.
+
+    Args:
+        connection: one socket of a pair; the channel owns it.
+        receives: what may arrive at this end, TO_CHILD or TO_SUPERVISOR.
+    """
+
+    def __init__(self, connection: socket.socket, receives: TypeAdapter[Any]) -> None:
+        self._socket = connection
+        self._receives = receives
+        self._buffer = bytearray()
+
+    def send(self, message: Document) -> None:
+        """Raises OSError (BrokenPipeError) where the other end is gone."""
+        self._socket.sendall(message.model_dump_json().encode() + b"\n")
+
+    def receive(self) -> Any:
+        """The next message, waited for.
+
+        Raises:
+            EOFError: the other end is gone.
+            ProtocolError: the line is not a message for this end. Its text holds nothing of the line.
+        """
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > MAX_LINE_BYTES:
+                raise ProtocolError("a message is too long")
+            chunk = self._socket.recv(1 << 20)
+            if not chunk:
+                raise EOFError
+            self._buffer += chunk
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        try:
+            return self._receives.validate_json(line)
+        except ValidationError:
+            raise ProtocolError("a line is not a message that is expected here") from None
+
+    def pending(self, timeout_s: float = 0.0) -> bool:
+        """Whether something (a message, or the end) can be received within the time given."""
+        return bool(self._buffer) or bool(select.select([self._socket], [], [], timeout_s)[0])
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,253 @@
+"""The supervisor of one attempt: starts its process, keeps its lease, writes down what it says, and ends it.
+
+The attempt's process has no database credentials and no secret: it is handed the keys of this one job. What it says is
+written fenced, so that an attempt whose lease was taken writes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from app.db.models import Dataset, Job
+from app.errors import PrivacyError, StaleAttempt
+from app.lifecycle.attempts import AttemptLog
+from app.secrets import load_secret, secret_id
+from app.settings import Settings
+from worker.attempt import messages
+from worker.noise.keys import derive_key
+
+logger = logging.getLogger(__name__)
+
+STOPPING = threading.Event()  # set when this worker is told to stop
+TICK_S = 0.2
+KEPT_ENVIRONMENT = (
+    "PATH",
+    "PYTHONPATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+)
+ROOT = Path(__file__).resolve().parents[2]
+
+WARNINGS = {
+    "steps-short": "fewer steps than planned were run: a replay differed, and was charged again out of the same hold",
+    "evaluation-skipped": "an evaluation was left out: its release was charged to an earlier, different replay",
+    "parameters-not-finite": "the released parameters are not finite: lower the learning rate",
+    "metric-not-finite": "a score could not be computed: the model's outputs are not finite",
+}
+
+
+def run_attempt(log: AttemptLog, settings: Settings) -> None:
+    """Runs one attempt of a claimed job to its end, whatever that is. Never raises for what the attempt did."""
+    output = settings.storage_root / "jobs" / log.held.job_id / f"attempt-{log.held.attempt}"
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True, mode=0o700)
+    attempt = _Supervised(log, settings, output)
+    kept = False
+    try:
+        kept = attempt.run()
+    except StaleAttempt:
+        logger.warning("attempt %s of %s is stale: it writes nothing", log.held.attempt, log.held.job_id)
+    except PrivacyError as error:
+        logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, error.message)
+        _try_to_fail(log, error)
+    finally:
+        attempt.kill()
+        if not kept:
+            shutil.rmtree(output, ignore_errors=True)
+
+
+def _try_to_fail(log: AttemptLog, error: PrivacyError) -> None:
+    try:
+        log.fail(error.code, error.title)
+    except StaleAttempt:
+        return
+
+
+class _Supervised:
+    """One attempt's process and the two-way conversation with it."""
+
+    def __init__(self, log: AttemptLog, settings: Settings, output: Path) -> None:
+        self.log, self.settings, self.output = log, settings, output
+        self.secret = load_secret(settings, "noise_secret")
+        self.key_id = secret_id(self.secret)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.next_beat = 0.0
+        self.cancelled_at: float | None = None
+
+    def run(self) -> bool:
+        """Talks to the process until its last word; returns whether its artifacts are published."""
+        start = self._start_message()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = self._spawn(theirs.fileno())
+        channel = messages.Channel(ours, messages.TO_SUPERVISOR)
+        try:
+            channel.send(start)
+            while True:
+                if STOPPING.is_set():
+                    self.kill()
+                    self.log.gone("lost")
+                    return False
+                if not self._beat(channel):
+                    return False
+                if channel.pending(TICK_S):
+                    ended = self._hear(channel, channel.receive())
+                    if ended is not None:
+                        return ended
+        except (EOFError, OSError):
+            self.kill()
+            self.log.gone("crashed")
+            return False
+        except messages.ProtocolError:
+            self.kill()
+            self.log.fail("protocol", messages.FAILURE_TEXTS["protocol"])
+            return False
+        finally:
+            channel.close()
+
+    def kill(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def _beat(self, channel: messages.Channel) -> bool:
+        """Renews the lease and looks for a cancel; False where the attempt had to be ended for it."""
+        if time.monotonic() < self.next_beat:
+            return True
+        if self.log.heartbeat() and self.cancelled_at is None:
+            self.cancelled_at = time.monotonic()
+            channel.send(messages.Stop())
+        if self.cancelled_at is not None and time.monotonic() - self.cancelled_at > self.settings.cancel_grace_s:
+            self.kill()
+            self.log.cancelled()
+            return False
+        # A cancel is looked for every second; the lease itself would need it only every heartbeat_s.
+        self.next_beat = time.monotonic() + min(self.settings.heartbeat_s, 1.0)
+        return True
+
+    def _hear(self, channel: messages.Channel, said: messages.ToSupervisor) -> bool | None:
+        """Writes one message down and answers it. None while the attempt goes on; at its end, whether it succeeded."""
+        match said:
+            case messages.Ready():
+                self.log.ready(said.device)
+            case messages.BlockStart():
+                granted = self.log.start_block(said.first_step, said.last_step)
+                channel.send(messages.Go() if granted else messages.Stop())
+            case messages.Digest():
+                self.log.record_digest(said.step, said.digest)
+            case messages.Mismatch():
+                segment = self.log.resalt(said.matched_step, self.key_id)
+                channel.send(
+                    messages.Resalt(
+                        from_step=segment["from_step"],
+                        allowed_steps=segment["allowed_steps"],
+                        **self._keys(segment["salt"]),
+                    )
+                )
+            case messages.MetricValue():
+                self.log.record_metric(said.model_dump(exclude={"kind"}))
+            case messages.Finished():
+                self._wait()
+                warnings = [WARNINGS[code] for code in said.warnings]
+                self.log.succeed([self._published(each) for each in said.artifacts], said.steps_effective, warnings)
+                return True
+            case messages.Stopped():
+                self._wait()
+                self.log.cancelled()
+                return False
+            case messages.Failed():
+                self._wait()
+                self.log.fail(said.code, said.message)
+                return False
+        return None
+
+    def _published(self, file: messages.ArtifactFile) -> dict[str, Any]:
+        """An artifact's row, after a look at the file itself."""
+        path = Path(file.path).resolve()
+        if not path.is_relative_to(self.output.resolve()):
+            raise PrivacyError("an artifact lies outside the attempt's own folder")
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            raise PrivacyError("an artifact is not what the attempt said it was")
+        stored = str(path.relative_to(self.settings.storage_root.resolve()))
+        return {"name": file.name, "sha256": file.sha256, "size_bytes": len(content), "path": stored}
+
+    def _wait(self) -> None:
+        """The last word was said: the process ends by itself, or is ended."""
+        if self.process is not None:
+            try:
+                self.process.wait(self.settings.cancel_grace_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def _spawn(self, descriptor: int) -> subprocess.Popen[bytes]:
+        environment = {name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ}
+        return subprocess.Popen(
+            [sys.executable, "-m", "worker.attempt.child", str(descriptor)],
+            cwd=ROOT,
+            env=environment | {"SCRIMP_ATTEMPT": "1"},
+            pass_fds=[descriptor],
+            stdin=subprocess.DEVNULL,
+        )
+
+    def _keys(self, salt: str) -> dict[str, str]:
+        return {
+            f"{purpose}_key": derive_key(self.secret, self.key_id, bytes.fromhex(salt), purpose).hex()
+            for purpose in ("noise", "sampler", "release")
+        }
+
+    def _start_message(self) -> messages.Start:
+        """Everything the attempt needs, from the database as it is now."""
+        self.log.name_key(self.key_id)
+        job, _blocks, _released = self.log.recorded()
+        foreign = [each["from_step"] for each in job.segments if each["key_id"] != self.key_id]
+        if foreign:
+            # The noise secret was changed since: those keys are gone, and with them an identical replay.
+            self.log.resalt(min(foreign) - 1, self.key_id)
+        job, blocks, released = self.log.recorded()
+        with self.log.db.read() as session:
+            dataset = session.get_one(Dataset, job.dataset_id)
+        segments = [
+            {"from_step": each["from_step"], "recorded": blocks[each["salt"]], **self._keys(each["salt"])}
+            for each in job.segments
+        ]
+        return messages.Start.model_validate(
+            self._described(job, dataset) | {"segments": segments, "released": released}
+        )
+
+    def _described(self, job: Job, dataset: Dataset) -> dict[str, Any]:
+        root = self.settings.storage_root.resolve()
+        parts = {
+            name: {"path": str(root / part["path"]), "sha256": part["sha256"]}
+            for name, part in dataset.parts.items()
+            if part
+        }
+        holdout = dataset.spec.get("holdout")
+        return {
+            "job_id": job.id,
+            "spec": job.spec,
+            "mechanism": job.mechanism,
+            "task": dataset.spec["task"],
+            "features": dataset.spec["features"],
+            "shape": dataset.shape,
+            "parts": parts,
+            "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),
+            "steps": job.steps,
+            "allowed_steps": job.steps - job.steps_started,
+            "output_dir": str(self.output.resolve()),
+        }

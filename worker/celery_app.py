@@ -1,0 +1,21 @@
+"""The Celery app of workers: one task, rung by the relay. `celery -A worker.celery_app worker --pool solo`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+from celery.signals import worker_shutting_down
+
+from app.lifecycle.broker import celery_options
+from app.settings import get_settings
+from worker.attempt.supervisor import STOPPING
+
+app = Celery("scrimp", include=["worker.tasks"])
+app.conf.update(celery_options(get_settings()))
+
+
+@worker_shutting_down.connect  # type: ignore[untyped-decorator]
+def _stop_attempt(**_: Any) -> None:
+    """Runs in the signal's handler: the attempt under way is ended, and its job queued again."""
+    STOPPING.set()

@@ -1,0 +1,34 @@
+"""The one task: claim the job, run an attempt, settle. The message is a doorbell; the database decides."""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import cache
+
+from app.contracts.events import RUN_JOB
+from app.db.engine import Database
+from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.claims import claim
+from app.settings import get_settings
+from worker.attempt.supervisor import run_attempt
+from worker.celery_app import app
+
+
+@cache
+def _database() -> Database:
+    return Database.of(get_settings())
+
+
+def worker_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@app.task(name=RUN_JOB)  # type: ignore[untyped-decorator]
+def run_job(job_id: str) -> None:
+    """Runs one attempt of a job, where it is queued. A late or doubled message finds nothing to claim."""
+    settings, db = get_settings(), _database()
+    with db.write() as session:
+        held = claim(session, job_id, worker_name(), settings.lease_s)
+    if held is not None:
+        run_attempt(AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts), settings)
