@@ -80,9 +80,9 @@ def end_attempt(session: Session, job: Job, status: str) -> None:
 def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_attempts: int) -> None:
     """The attempt is gone: the job is queued again, and a replay under the same keys is identical and free.
 
-    `lost`: the worker died or was stopped, a cause from outside; after ten times `max_attempts` the job fails and what was
-    not started is released. `crashed`: the attempt's own process died under a living worker (the kernel may have killed
-    it for memory that private lengths asked for); after `max_attempts` the job fails and nothing is released.
+    `lost`: the worker died or was stopped, a cause from outside; after ten times `max_attempts` the job fails and what
+    was not started is released. `crashed`: the attempt's own process died under a living worker (the kernel may have
+    killed it for memory that private lengths asked for); after `max_attempts` the job fails and nothing is released.
     A job that was being cancelled is cancelled.
     """
     end_attempt(session, job, how)
