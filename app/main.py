@@ -15,6 +15,7 @@ from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
 from app.jobs.pricing import PricingService
 from app.jobs.routes import router as jobs_router
+from app.jobs.stream import EventHub
 from app.keys.auth import current_key
 from app.keys.routes import router as keys_router
 from app.ledger.routes import router as ledger_router
@@ -53,7 +54,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
     )
-    app.state.settings, app.state.db, app.state.pricing = settings, db, pricing
+    app.state.settings, app.state.db, app.state.pricing, app.state.hub = settings, db, pricing, EventHub(db)
     app.state.pepper = load_secret(settings, "api_key_pepper")
     app.state.registry = make_registry(db)
     problems.install(app)

@@ -173,7 +173,7 @@ class Client:
             time.sleep(POLL_S)
 
     def download(self, job_id: str, name: str, to: Path) -> Path:
-        """Fetch an artifact, streamed, and check its SHA-256 against the job's record before the file appears at `to`."""
+        """Fetch an artifact, streamed; the file appears at `to` once its SHA-256 is the recorded one."""
         record = {a.name: a for a in self.job(job_id).artifacts}.get(name)
         if record is None:
             raise NotFound({"status": 404, "title": "Not found", "detail": f"{job_id} has no artifact named {name!r}"})
@@ -193,7 +193,7 @@ class Client:
         return part.replace(to)
 
     def certificate(self, job_id: str, timeout_s: float = 15.0) -> SignedCertificate:
-        """The signed certificate of a finished job. It is issued a moment after the job's end: waited for until `timeout_s`."""
+        """The signed certificate of a finished job. It is issued a moment after the job's end, and waited for."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:

@@ -41,12 +41,15 @@ class Ledger(Resource):
     epsilon_spent: Epsilon
     epsilon_spent_and_held: Epsilon
     epsilon_remaining: Epsilon | None = None
-    comparison: dict[str, Epsilon | None]
+    comparison: dict[str, Epsilon | None] | None = None
     entries: int
     head: str
 
 
 class LedgerEntry(Resource):
+    """One line of a ledger; all its members but `hash` are what `hash` is made of."""
+
+    dataset_id: str
     seq: int
     kind: str
     job_id: str | None = None
@@ -55,6 +58,7 @@ class LedgerEntry(Resource):
     train_released: int = 0
     holdout_released: int = 0
     created_at: str
+    prev_hash: str
     hash: str
 
 
@@ -63,6 +67,7 @@ class Verification(Resource):
     entries: int
     head: str
     first_bad_entry: int | None = None
+    problem: str | None = None
 
 
 class Dataset(Resource):
@@ -91,7 +96,7 @@ class Quote(Resource):
     comparison: dict[str, Any] | None = None
     charge: dict[str, Any] | None = None
     lines: list[Line] = []
-    fits: bool
+    fits: bool | None = None
     remaining_after: dict[str, Any] | None = None
     largest_epsilon_that_fits: float | None = None
     estimated_duration_s: float | None = None
@@ -131,6 +136,7 @@ class Job(Resource):
     dataset: str
     status: str
     spec: dict[str, Any]
+    quote: Quote
     progress: Progress
     epsilon_spent: Epsilon | None = None
     metrics: dict[str, Metric] = {}
@@ -140,6 +146,11 @@ class Job(Resource):
     created_at: str
     started_at: str | None = None
     finished_at: str | None = None
+
+    @property
+    def epsilon_planned(self) -> Epsilon | None:
+        """What the whole job costs; null on public data."""
+        return self.quote.epsilon
 
     @property
     def done(self) -> bool:
@@ -154,11 +165,12 @@ class Event(Resource):
 
 
 class SignedCertificate(Resource):
-    """What the service signed, its Ed25519 signature, and the public key that checks it."""
+    """What the service signed; its Ed25519 signature over the canonical JSON, and the public key (base64)."""
 
     certificate: dict[str, Any]
     signature: str
     public_key: str
+    algorithm: str
 
 
 class Key(Resource):

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
 
+from app.db.writers import WriterQueue
 from app.settings import Settings
 
 WRITES = "scrimp_writes"
@@ -25,6 +27,9 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.engine = make_engine(url)
+        database = self.engine.url.database
+        # Writers of a SQLite file queue fairly; PostgreSQL has row locks.
+        self._writers = WriterQueue(Path(database)) if self.engine.dialect.name == "sqlite" and database else None
 
     @classmethod
     def of(cls, settings: Settings) -> Database:
@@ -38,7 +43,8 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Session]:
         writer = self.engine.execution_options(**{WRITES: True})
-        with Session(writer, expire_on_commit=False) as session, session.begin():
+        turn = self._writers.place() if self._writers else nullcontext()
+        with turn, Session(writer, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:

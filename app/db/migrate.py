@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from sqlalchemy import Engine, inspect, make_url, text
 from sqlalchemy.engine import Connection
 
 from app.db.engine import WRITES, make_engine
+from app.db.writers import WriterQueue
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "alembic"
 ADVISORY_LOCK = 0x5C819B  # any number that is ours
@@ -22,8 +22,9 @@ def upgrade(url: str, revision: str = "head") -> None:
 
     Safe to start in several processes at once, from any folder: one works, the others wait and find it done.
     """
-    from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
+
+    from alembic import command  # noqa: PLC0415
 
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
@@ -56,7 +57,7 @@ def head_revision() -> str | None:
 @contextmanager
 def migration_connection(url: str) -> Iterator[Connection]:
     """One transaction that no other migration can run beside; commits where nothing raised."""
-    with _file_lock(url):
+    with _writers_place(url):
         engine = make_engine(url)
         try:
             # On SQLite BEGIN IMMEDIATE: a running service does not write in between.
@@ -68,15 +69,11 @@ def migration_connection(url: str) -> Iterator[Connection]:
             engine.dispose()
 
 
-@contextmanager
-def _file_lock(url: str) -> Iterator[None]:
-    """SQLite only: taken before the first connection, which turns a new file to WAL and fails where another does so too."""
+def _writers_place(url: str) -> AbstractContextManager[None]:
+    """SQLite's queue of writers: others wait for a long migration, where its busy handler would give up."""
     parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database == ":memory:":
-        yield
-        return
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return nullcontext()
     path = Path(parsed.database)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(path.name + ".migrating").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return WriterQueue(path).place()

@@ -191,8 +191,8 @@ class Job(Base):
     spec: Mapped[dict[str, Any]]
     mechanism: Mapped[dict[str, Any] | None]  # null on public data
     quote: Mapped[dict[str, Any]]
-    # Which salt keys noise and sampler from which step on: [{"from_step": 0, "salt": hex, "key_id": …}]. One salt unless a
-    # replay was not identical. The keys themselves are derived in the worker's supervisor and stored nowhere.
+    # Which salt keys noise and sampler from which step on: [{"from_step": 0, "salt": hex, "key_id": …}]. One salt
+    # unless a replay was not identical. The keys themselves are derived in the worker's supervisor and stored nowhere.
     segments: Mapped[list[Any]] = mapped_column(JSON)
     steps: Mapped[int]
     attempt: Mapped[int] = mapped_column(default=0)  # the fencing token

@@ -1,4 +1,4 @@
-"""A parsed part of a data set on disk: one NPZ file without pickle, written once, checked by its hash when it is loaded.
+"""A parsed part of a data set on disk: one NPZ file without pickle, written once, its hash checked when it is loaded.
 
     dense     x float32 (n, d), y (n,)
     sparse    CSR: indptr int64 (n + 1,), indices int32, data float32, shape int64 (2,), y (n,)
@@ -14,6 +14,7 @@ import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from app.errors import PermanentError
 
 
-class DataDamaged(PermanentError):
+class DataDamagedError(PermanentError):
     """A stored part is missing or is not what was registered."""
 
     code = "data-damaged"
@@ -58,11 +59,16 @@ def save_part(path: Path, part: StoredPart) -> str:
     """Write a new file of mode 0600, synced to disk. Returns its SHA-256."""
     if isinstance(part.x, Csr):
         shape = np.asarray(part.x.shape, dtype=np.int64)
-        arrays = {"indptr": part.x.indptr, "indices": part.x.indices, "data": part.x.data, "shape": shape}
+        arrays: dict[str, Any] = {
+            "indptr": part.x.indptr,
+            "indices": part.x.indices,
+            "data": part.x.data,
+            "shape": shape,
+        }
     else:
         arrays = {"x": part.x}
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
-        np.savez(file, **arrays, y=part.y)
+        np.savez(file, allow_pickle=False, **arrays, y=part.y)
         file.flush()
         os.fsync(file.fileno())
         file.seek(0)
@@ -73,22 +79,22 @@ def load_part(path: Path | str, sha256: str) -> StoredPart:
     """The part that `save_part` wrote, hashed before a byte of it is interpreted.
 
     Raises:
-        DataDamaged: the file is missing or does not have this SHA-256.
+        DataDamagedError: the file is missing or does not have this SHA-256.
     """
     try:
         with Path(path).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-                raise DataDamaged("a stored part of the data set is not what was registered")
+                raise DataDamagedError("a stored part of the data set is not what was registered")
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
                 return _assembled(dict(arrays))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile):
-        raise DataDamaged("a stored part of the data set can not be read") from None
+        raise DataDamagedError("a stored part of the data set can not be read") from None
 
 
-def _assembled(arrays: dict[str, NDArray[np.generic]]) -> StoredPart:
+def _assembled(arrays: dict[str, NDArray[Any]]) -> StoredPart:
     y = arrays["y"]
     if "x" in arrays:
-        return StoredPart(x=arrays["x"], y=y)  # type: ignore[arg-type]
+        return StoredPart(x=arrays["x"], y=y)
     rows, columns = (int(size) for size in arrays["shape"])
-    return StoredPart(x=Csr(arrays["indptr"], arrays["indices"], arrays["data"], (rows, columns)), y=y)  # type: ignore[arg-type, call-overload]
+    return StoredPart(x=Csr(arrays["indptr"], arrays["indices"], arrays["data"], (rows, columns)), y=y)

@@ -148,7 +148,7 @@ class _Process:
             self.kill()
             raise LimitError(f"This takes longer than the {time_s:g} s that it may take") from None
         except (OSError, EOFError):
-            raise self._death(target, self.kill()) from None
+            raise self._death(target) from None
         except BaseException:
             self.kill()  # a late answer must not be taken for that of the next call
             raise
@@ -182,7 +182,10 @@ class _Process:
                 raise EOFError
         return dict(json.loads(buffer))
 
-    def _death(self, target: str, status: int) -> ServiceError:
+    def _death(self, target: str) -> ServiceError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(1.0)  # its connection closes before it has ended, and the status tells why
+        status = self.kill()
         if status == -signal.SIGXCPU:
             return LimitError("This takes more processor time than it may take")
         if status == OUT_OF_MEMORY or -status in LIMIT_SIGNALS:

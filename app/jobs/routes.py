@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Response
-from fastapi.responses import FileResponse
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import FileResponse, StreamingResponse
 
 from app.contracts.job_spec import JobSpec
 from app.errors import Conflict, InvalidRequest, NotFound
@@ -23,6 +23,7 @@ from app.jobs.schemas import (
     MetricView,
     Quote,
 )
+from app.jobs.stream import follow
 from app.keys.auth import CurrentKey, current_key
 from app.lifecycle.states import FINISHED, get_job
 from app.web.deps import Db, ServiceSettings, get_pricing
@@ -31,6 +32,9 @@ from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(current_key)])
 Pricing = Annotated[PricingService, Depends(get_pricing)]
 Status = Literal["queued", "running", "pausing", "paused", "cancelling", "cancelled", "succeeded", "failed"]
+Sequence = Annotated[int, Query(ge=0, le=2**53, description="The sequence number seen last.")]
+# Events must not wait in a proxy's buffer, nor be kept.
+NO_BUFFERING = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
 
 
@@ -96,14 +100,27 @@ def cancel_job(job_id: str, db: Db, caller: CurrentKey) -> JobView:
     return _view(db, job_id)
 
 
-@router.get("/jobs/{job_id}/events")
-def list_events(job_id: str, db: Db, after: Annotated[int, Query(ge=0, le=2**53)] = 0, limit: Limit = 200) -> EventList:
-    """The job's event log; `after` is the sequence number seen last, which is also what `next` holds."""
+@router.get("/jobs/{job_id}/events", response_model=EventList)
+def list_events(
+    request: Request,
+    job_id: str,
+    db: Db,
+    after: Sequence = 0,
+    limit: Limit = 200,
+    last_event_id: Annotated[str | None, Header(max_length=20, pattern=r"^\d+$")] = None,
+) -> EventList | StreamingResponse:
+    """The job's event log; `after` is the sequence number seen last, which is also what `next` holds.
+
+    With `Accept: text/event-stream` the events come as they happen; Last-Event-ID resumes.
+    """
     with db.read() as session:
         get_job(session, job_id)
-        events = repository.events_after(session, job_id, after, limit)
-        more, events = len(events) > limit, events[:limit]
-        return EventList(items=[EventView.of(event) for event in events], next=str(events[-1].seq) if more else None)
+        if "text/event-stream" in request.headers.get("accept", ""):
+            events = follow(request.app.state.hub, job_id, max(after, int(last_event_id or 0)))
+            return StreamingResponse(events, media_type="text/event-stream", headers=NO_BUFFERING)
+        page = repository.events_after(session, job_id, after, limit)
+        more, page = len(page) > limit, page[:limit]
+        return EventList(items=[EventView.of(event) for event in page], next=str(page[-1].seq) if more else None)
 
 
 @router.get("/jobs/{job_id}/metrics")

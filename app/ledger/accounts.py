@@ -4,12 +4,12 @@
     post   held −= hold, spent += x with 0 ≤ x ≤ hold                           (the end: what was started)
     void   held −= hold                                                         (nothing private was ever started)
 
-Each move is ONE conditional UPDATE of the data set's one row, with CHECK constraints beside it, so that no isolation level
-is relied on: reading a sum and inserting after it overspends under concurrency, this does not. The entry and the chain's head are
-written under the row lock that the UPDATE took.
+Each move is ONE conditional UPDATE of the data set's one row, with CHECK constraints beside it, so that no isolation
+level is relied on: reading a sum and inserting after it overspends under concurrency, this does not. The entry and the
+chain's head are written under the row lock that the UPDATE took.
 
-The caller owns the transaction (`Database.write()`). Every function happens as a whole or not at all, also where the caller
-catches its error and commits. Amounts are integers in the filter's units.
+The caller owns the transaction (`Database.write()`). Every function happens as a whole or not at all, also where the
+caller catches its error and commits. Amounts are integers in the filter's units.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyE
 from app.ledger.entries import append, genesis
 
 if TYPE_CHECKING:
-    from app.privacy.filters import GdpFilter, RdpFilter
+    from app.privacy.filters import Filter
 
 # What a database's integer holds. A larger request can not fit, a larger budget can not be kept.
 MAX_AMOUNT = 2**63 - 1
@@ -83,20 +83,33 @@ def open_account(
             amounts=(account.train_budget, account.holdout_budget),
             once="open",
             actor=actor,
-            memo={"filter": filter_kind, "order": order, "unit": of.unit, "cap_epsilon": cap_epsilon, "cap_delta": cap_delta},
+            memo={
+                "filter": filter_kind,
+                "order": order,
+                "unit": of.unit,
+                "cap_epsilon": cap_epsilon,
+                "cap_delta": cap_delta,
+            },
         )
     return account
 
 
 def hold(
-    session: Session, *, dataset_id: str, job_id: str, train: int, holdout: int, actor: str, memo: dict[str, Any] | None = None
+    session: Session,
+    *,
+    dataset_id: str,
+    job_id: str,
+    train: int,
+    holdout: int,
+    actor: str,
+    memo: dict[str, Any] | None = None,
 ) -> LedgerEntry:
     """Reserves the whole cost of a job on both accounts, or on neither.
 
     Guarantee: after any interleaving of holds, spent + held ≤ budget on both accounts.
 
     Raises:
-        BudgetError: it does not fit; `requested`, `remaining` (both accounts), `account` (which binds), `unit`. Consumes nothing.
+        BudgetError: it does not fit: `requested`, `remaining`, `account` (which binds), `unit`. Consumes nothing.
         PrivacyError: an amount is not an integer ≥ 0, both are 0, or the job has a hold already.
         NotFound: the data set has no ledger.
     """
@@ -131,7 +144,14 @@ def hold(
 
 
 def post(
-    session: Session, *, dataset_id: str, job_id: str, train: int, holdout: int, actor: str, memo: dict[str, Any] | None = None
+    session: Session,
+    *,
+    dataset_id: str,
+    job_id: str,
+    train: int,
+    holdout: int,
+    actor: str,
+    memo: dict[str, Any] | None = None,
 ) -> LedgerEntry:
     """Spends what a job started, at most its hold, and releases the rest by the same entry. Once a job.
 
@@ -145,7 +165,9 @@ def post(
     return _settle(session, dataset_id, job_id, (train, holdout), "post", actor, memo or {})
 
 
-def void(session: Session, *, dataset_id: str, job_id: str, actor: str, memo: dict[str, Any] | None = None) -> LedgerEntry:
+def void(
+    session: Session, *, dataset_id: str, job_id: str, actor: str, memo: dict[str, Any] | None = None
+) -> LedgerEntry:
     """Releases the whole hold of a job of which no private step was ever started. Once a job.
 
     Returns:
@@ -206,7 +228,7 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
         )
 
 
-def filter_for(kind: str, order: float | None) -> GdpFilter | RdpFilter:
+def filter_for(kind: str, order: float | None) -> Filter:
     """The filter of an account. Imported here: numeric libraries are slow to load."""
     from app.privacy.filters import filter_of  # noqa: PLC0415
 
@@ -221,7 +243,9 @@ def account_of(session: Session, dataset_id: str) -> Account:
     """
     account = session.get(Account, dataset_id, populate_existing=True)
     if account is None:
-        raise NotFound("this data set has no ledger: it is public, and no privacy is claimed for it, or it does not exist")
+        raise NotFound(
+            "this data set has no ledger: it is public, and no privacy is claimed for it, or it does not exist"
+        )
     return account
 
 
@@ -315,7 +339,7 @@ def _check_cap(epsilon: float, delta: float) -> None:
         raise InvalidRequest.at("/privacy/cap/delta", "the cap's delta lies between 0 and 1")
 
 
-def _budget(of: GdpFilter | RdpFilter, epsilon: float, delta: float) -> int:
+def _budget(of: Filter, epsilon: float, delta: float) -> int:
     budget = of.budget(epsilon, delta)
     if not 0 < budget <= MAX_AMOUNT:
         raise InvalidRequest.at("/privacy/cap/epsilon", "this cap has no budget that can be counted under this filter")

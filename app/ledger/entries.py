@@ -75,7 +75,8 @@ def digest(said: dict[str, Any]) -> str:
 def balance_of(account: Account) -> dict[str, dict[str, int]]:
     """Both accounts' balances, as each entry states them for the moment after it."""
     return {
-        name: {part: getattr(account, f"{name}_{part}") for part in ("budget", "spent", "held")} for name in ("train", "holdout")
+        name: {part: getattr(account, f"{name}_{part}") for part in ("budget", "spent", "held")}
+        for name in ("train", "holdout")
     }
 
 

@@ -274,3 +274,11 @@ def test_a_closed_server_leaves_no_process(server: LimitedServer) -> None:
     pid = server.call({})["pid"]
     server.close()
     assert gone(pid)
+
+
+def test_a_server_whose_module_can_not_be_imported_says_so() -> None:
+    server = LimitedServer("tests.helpers.no_such_module:f", memory_bytes=512 * MIB, time_s=5.0)
+    with pytest.raises(ServiceError, match="without an answer") as caught:
+        server.call({})
+    server.close()
+    assert type(caught.value) is ServiceError

@@ -47,7 +47,13 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
 }
 
 # Warnings that `finished` may carry.
-WarningCode = Literal["steps-short", "evaluation-skipped", "parameters-not-finite", "metric-not-finite"]
+WarningCode = Literal[
+    "steps-short",  # fewer than T: a replay was not identical and the hold was used up
+    "evaluation-skipped",  # a score was not measured again, because it was charged once
+    "parameters-not-finite",
+    "metric-not-finite",  # an exact score on public data
+    "device-unavailable",  # the model was trained on the CPU
+]
 
 
 class ProtocolError(WorkerError):
@@ -122,6 +128,8 @@ class Start(Document):
     """Everything that an attempt needs.
 
     Attributes:
+        data_public: the data set is declared public: only then a job may lack a mechanism or have a seed.
+        holdout_public: the hold-out is (a public file, or a part of public data): scores on it are exact and free.
         steps: T of the stored plan.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
@@ -138,6 +146,7 @@ class Start(Document):
     features: Annotated[HashedText | Columns | Tensor, Field(discriminator="kind")]
     shape: Shape
     parts: Parts
+    data_public: bool
     holdout_public: bool
     steps: Annotated[int, Field(ge=1)]
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]

@@ -1,0 +1,56 @@
+# Each target sets up what it needs: a virtual environment in .venv, with everything pinned by constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+PINS := pyproject.toml constraints.txt
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test check lint bench clean
+
+help:
+	@echo "make demo    the whole path on 25,000 real reviews, in under 3 minutes (KEEP=1 leaves it running)"
+	@echo "make serve   the service on http://127.0.0.1:8100, with its home in ~/.scrimp"
+	@echo "make test    all tests"
+	@echo "make check   ruff, mypy, import-linter and the fast tests"
+	@echo "make bench   the benchmarks"
+	@echo "make clean   removes .venv and the demo's home"
+
+demo: .venv/.demo
+	$(BIN)/python scripts/demo.py $(if $(KEEP),--keep)
+
+serve: .venv/.demo
+	$(BIN)/scrimp serve
+
+test: .venv/.dev
+	@command -v chromium || command -v chromium-browser || command -v google-chrome \
+	  || echo "No Chromium here: the browser tests are skipped (apt install chromium; SCRIMP_REQUIRE_BROWSER=1 forbids it)"
+	$(BIN)/python -m pytest
+
+check: lint
+	$(BIN)/python -m pytest -m "not slow and not browser"
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.dev
+	@for file in benchmarks/bench_*.py; do echo "== $$file" && $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf .venv .scrimp-demo
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Scrimp needs Python 3.11 or newer; this is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	  echo "This Python can not make virtual environments (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+# The stamps are made again when a version or a dependency changes. `dev` has all that `demo` has.
+.venv/.dev: $(PINS) | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch .venv/.dev .venv/.demo
+
+.venv/.demo: $(PINS) | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[demo]'
+	@touch .venv/.demo

@@ -1,0 +1,97 @@
+"""Released numbers as a drawing: where points, error bars and ticks lie. The template turns it to SVG.
+
+error bar = value ± 1.96 std        95 % of the noise that was added; nothing else is in it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.jobs.schemas import MetricView
+
+WIDTH, HEIGHT = 640, 280
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 46
+NORMAL_95 = 1.96
+
+
+@dataclass(frozen=True)
+class Tick:
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Point:
+    x: float
+    y: float
+    low: float
+    high: float
+    metric: MetricView
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric's drawing, in a viewBox of WIDTH × HEIGHT."""
+
+    name: str
+    on: str
+    released_by: str
+    points: list[Point]
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+
+    left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
+    width, height = WIDTH, HEIGHT
+
+    @property
+    def line(self) -> str:
+        """The points as an SVG polyline."""
+        return " ".join(f"{point.x:.1f},{point.y:.1f}" for point in self.points)
+
+
+def curves(metrics: Iterable[MetricView], steps: int) -> list[Curve]:
+    """A curve for each metric, over steps 0 … T."""
+    by_name: dict[str, list[MetricView]] = {}
+    for metric in metrics:
+        if math.isfinite(metric.value) and math.isfinite(metric.std):
+            by_name.setdefault(metric.name, []).append(metric)
+    return [_curve(name, sorted(found, key=lambda each: each.step), steps) for name, found in by_name.items()]
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` + 1 round numbers that cover [low, high], evenly spaced by 1, 2 or 5 times a power of ten."""
+    span = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(span))
+    width = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= span * (1 - 1e-9))
+    first, last = math.floor(low / width + 1e-9), math.ceil(high / width - 1e-9)
+    return [round(each * width, 12) for each in range(first, last + 1)]
+
+
+def _curve(name: str, metrics: list[MetricView], steps: int) -> Curve:
+    lows = [each.value - NORMAL_95 * each.std for each in metrics]
+    highs = [each.value + NORMAL_95 * each.std for each in metrics]
+    low, high = min(lows), max(highs)
+    # A span of its own for a single exact number; else a little air above and below.
+    pad = 0.08 * (high - low) or max(abs(high) * 0.05, 0.01)
+    y_values = ticks(low - pad, high + pad, 5)
+    x_values = [each for each in ticks(0, max(steps, 1), 8) if each <= steps and each == int(each)]
+
+    def x(step: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * step / max(steps, 1)
+
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - y_values[0]) / (y_values[-1] - y_values[0])
+
+    return Curve(
+        name=name,
+        on=metrics[-1].on,
+        released_by=metrics[-1].released_by,
+        points=[
+            Point(x(each.step), y(each.value), y(bottom), y(top), each)
+            for each, bottom, top in zip(metrics, lows, highs, strict=True)
+        ],
+        x_ticks=[Tick(x(each), f"{each:g}" if each < 1e5 else f"{each:.0e}") for each in x_values],
+        y_ticks=[Tick(y(each), f"{each:.6g}") for each in y_values],
+    )

@@ -1,0 +1,156 @@
+"""Numbers for people. What is spent is rounded up, what is left is rounded down, and a full value stays exact."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Any
+
+from app.ids import now
+
+DECIMALS = 4
+
+
+def up(value: float, decimals: int = DECIMALS) -> str:
+    """The smallest number of `decimals` places that is not below `value`: for what is spent, and for noise."""
+    return _directed(value, decimals, ROUND_CEILING)
+
+
+def down(value: float, decimals: int = DECIMALS) -> str:
+    """The largest number of `decimals` places that is not above `value`: for what is left, and for protection."""
+    return _directed(value, decimals, ROUND_FLOOR)
+
+
+def exact(value: float) -> str:
+    """A declared number, as it was declared: 1e-5, 0.25, 1953."""
+    number = Decimal(repr(value)).normalize()
+    if number and not -4 < number.adjusted() < 7:
+        return f"{number:e}".replace("e+", "e").replace("E+", "e").replace("E", "e")
+    return f"{number:f}"
+
+
+def delta(value: float) -> str:
+    """δ as a power of ten where it is one: 1e-5."""
+    return f"{Decimal(repr(value)).normalize():e}".replace("e+", "e")
+
+
+def significant(value: float, digits: int = 5) -> str:
+    """Rounded to nearest: for what is neither spent nor left."""
+    return exact(float(f"{value:.{digits}g}"))
+
+
+def down_significant(value: float, digits: int = 5) -> str:
+    """σ: rounded down, so that nobody reads more noise than there was."""
+    return down(value, max(0, digits - 1 - math.floor(math.log10(value)))) if value > 0 else exact(value)
+
+
+def up_significant(value: float, digits: int = 5) -> str:
+    """q and stds: rounded up."""
+    return up(value, max(0, digits - 1 - math.floor(math.log10(value)))) if value > 0 else exact(value)
+
+
+def with_noise(value: float, std: float) -> str:
+    """`0.823 ± 0.005`: two digits of the noise, rounded up; an exact number stands alone."""
+    if not math.isfinite(value):
+        return str(value)
+    if std <= 0:
+        return significant(value, 4)
+    decimals = max(0, 1 - math.floor(math.log10(std)))
+    return f"{value:.{decimals}f} ± {up(std, decimals)}"
+
+
+def amount(value: int, unit: str | None) -> str:
+    """An account's integer in its filter's own measure, exact: every digit of it is a unit of the ledger."""
+    _, _, scale = (unit or "").partition(" * 1e-")
+    return f"{Decimal(value).scaleb(-int(scale or 0)):f}"
+
+
+def unit_name(unit: str | None) -> str:
+    """`mu^2 * 1e-12` counts μ²; `rdp(order) * 1e-9` counts RDP at the fixed order."""
+    name, _, _ = (unit or "").partition(" * ")
+    return name.replace("mu^2", "μ²").replace("rdp(order)", "RDP at order α")
+
+
+def part(name: str) -> str:
+    """What a part of the data is called."""
+    return {"train": "training", "holdout": "hold-out"}.get(name, name)
+
+
+def integer(value: int) -> str:
+    """1,234,567 with thin spaces, which no country reads as a decimal mark."""
+    return f"{value:,}".replace(",", "\u202f")
+
+
+def size(size_bytes: int) -> str:
+    amount, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `33 s`, `3 min 05 s`, `2 h 07 min`."""
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def clock(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%H:%M:%S")
+
+
+def ago(at: datetime) -> str:
+    """How long ago, in one unit; past a month the day."""
+    seconds = max(0.0, (now() - at).total_seconds())
+    for limit, length, unit in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (30 * 86400, 86400, "d")):
+        if seconds < limit:
+            return f"{int(seconds // length)} {unit} ago"
+    return at.astimezone(UTC).strftime("%Y-%m-%d")
+
+
+def machine_time(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _directed(value: float, decimals: int, rounding: str) -> str:
+    """Rounds the number as JSON writes it (0.1, not the binary number just above); keeps at least two places."""
+    if not math.isfinite(value):
+        return str(value)
+    text = f"{Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), rounding=rounding):f}"
+    whole, dot, places = text.partition(".")
+    return f"{whole}.{places.rstrip('0').ljust(min(2, decimals), '0')}" if dot else whole
+
+
+FILTERS: dict[str, Any] = {
+    each.__name__: each
+    for each in (
+        up,
+        down,
+        exact,
+        delta,
+        significant,
+        down_significant,
+        up_significant,
+        with_noise,
+        amount,
+        unit_name,
+        part,
+        integer,
+        size,
+        duration,
+        moment,
+        ago,
+        clock,
+        machine_time,
+    )
+}

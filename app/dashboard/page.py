@@ -1,0 +1,74 @@
+"""How a page is made: the templates, the headers that every answer carries, and errors as pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from app.dashboard import numbers
+from app.dashboard.session import SignInNeeded, Viewer, login_url
+from app.errors import InvalidRequest, ServiceError
+
+HERE = Path(__file__).parent
+
+# Scripts and styles come from our own files alone: markup that slipped through the escaping could run nothing.
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+}
+
+
+@cache
+def templates() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(numbers.FILTERS)
+    return made
+
+
+def render(
+    request: Request, template: str, *, viewer: Viewer | None, status: int = 200, **context: Any
+) -> HTMLResponse:
+    """A page. It may show what only this viewer may see: nothing is kept by caches."""
+    html = templates().get_template(template).render(request=request, viewer=viewer, **context)
+    return HTMLResponse(html, status, {"Cache-Control": "no-store"})
+
+
+class PageRoute(APIRoute):
+    """A route of the dashboard: its errors are pages, and every answer of it carries the security headers."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def page(request: Request) -> Response:
+            try:
+                response = await handle(request)
+            except SignInNeeded:
+                response = RedirectResponse(login_url(request), 303)
+            except ServiceError as error:
+                response = _error_page(request, error)
+            except RequestValidationError:
+                response = _error_page(request, InvalidRequest("the address or the form of this page is not valid"))
+            for name, value in SECURITY_HEADERS.items():
+                response.headers[name] = value
+            return response
+
+        return page
+
+
+def _error_page(request: Request, error: ServiceError) -> Response:
+    return render(request, "error.html", viewer=None, status=error.status, error=error)

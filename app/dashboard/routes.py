@@ -1,0 +1,239 @@
+"""/dashboard: pages made on the server, over the same functions and queries as the REST API.
+
+/dashboard                       jobs             /dashboard/live/…      the parts of a page that change, polled
+/dashboard/jobs/{id}             one job          /dashboard/login       with an API key
+/dashboard/datasets[/{id}]       budgets          /dashboard/static/…    our own CSS and JavaScript, nothing else's
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Form, Path, Query, Request, Response
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+from app.dashboard import views
+from app.dashboard.page import HERE, PageRoute, render
+from app.dashboard.session import (
+    HOME,
+    LOGIN,
+    CurrentViewer,
+    PostingViewer,
+    check_login_form,
+    current_viewer,
+    login_token,
+    safe_next,
+    sign_in,
+    sign_out,
+    start_login,
+)
+from app.datasets.routes import list_datasets
+from app.db.engine import Database
+from app.errors import NotFound, RequestError, Unauthenticated
+from app.jobs import service as job_service
+from app.jobs.repository import count_by_status
+from app.jobs.routes import Pricing, Status, download_artifact, list_jobs, show_certificate
+from app.keys import service as keys
+from app.ledger import summary
+from app.ledger.verify import verify
+from app.web.deps import Db, ServiceSettings
+from app.web.pagination import After
+
+router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
+static_files = StaticFiles(directory=HERE / "static")
+
+Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
+ROWS = 25
+WRONG_KEY = "This key is unknown or was revoked."
+STALE_FORM = "The form was out of date. Please try again; cookies must be allowed for this site."
+
+
+@router.get("/static/{path:path}")
+async def static(path: str, request: Request) -> Response:
+    """Our own CSS and JavaScript; open, as the login page needs them. StaticFiles lets no path leave its folder."""
+    try:
+        return await static_files.get_response(path, request.scope)
+    except HTTPException:
+        raise NotFound("there is no such file") from None
+
+
+@router.get("/login")
+def login_page(request: Request, db: Db, settings: ServiceSettings, next: str | None = None) -> Response:
+    try:
+        current_viewer(request, db, settings, None)
+    except RequestError:
+        return _login(request, settings, next)
+    return RedirectResponse(safe_next(next), 303)
+
+
+@router.post("/login")
+def login(
+    request: Request,
+    db: Db,
+    settings: ServiceSettings,
+    key: Annotated[str, Form()] = "",
+    csrf: Annotated[str, Form()] = "",
+    next: Annotated[str | None, Form()] = None,
+) -> Response:
+    """An API key becomes a session."""
+    if not check_login_form(request, settings, csrf):
+        return _login(request, settings, next, problem=STALE_FORM, status=403)
+    token = key.strip()
+    if not (token.isascii() and token.isprintable() and len(token) <= 200):
+        return _login(request, settings, next, problem=WRONG_KEY, status=401)
+    try:
+        with db.read() as session:
+            caller = keys.authenticate(session, request.app.state.pepper, token)
+    except Unauthenticated:
+        return _login(request, settings, next, problem=WRONG_KEY, status=401)
+    response = RedirectResponse(safe_next(next), 303)
+    sign_in(response, request, settings, caller)
+    return response
+
+
+@router.post("/logout")
+def logout(_viewer: PostingViewer) -> Response:
+    response = RedirectResponse(LOGIN, 303)
+    sign_out(response)
+    return response
+
+
+class JobsQuery:
+    """What the list of jobs is asked for."""
+
+    def __init__(
+        self,
+        status: Status | Literal[""] | None = None,
+        dataset: Annotated[str | None, Query(max_length=100)] = None,
+        after: After = None,
+    ) -> None:
+        self.status, self.dataset, self.after = status or None, dataset or None, after or None
+
+    def url(self, path: str, **changes: Any) -> str:
+        """The address of this list with other filters; a filter that is None is left out."""
+        asked = {"status": self.status, "dataset": self.dataset} | changes
+        kept = {name: value for name, value in asked.items() if value}
+        return f"{path}?{urlencode(kept)}" if kept else path
+
+
+AskedJobs = Annotated[JobsQuery, Depends()]
+
+
+@router.get("")
+def jobs_page(request: Request, db: Db, viewer: CurrentViewer, asked: AskedJobs) -> Response:
+    return render(request, "jobs.html", viewer=viewer, **_jobs(db, asked))
+
+
+@router.get("/live/jobs")
+def live_jobs(request: Request, db: Db, viewer: CurrentViewer, asked: AskedJobs) -> Response:
+    return render(request, "_jobs.html", viewer=viewer, **_jobs(db, asked))
+
+
+@router.get("/jobs/{job_id}")
+def job_page(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
+    with db.read() as session:
+        page = views.job_page(session, job_id, viewer)
+    return render(request, "job.html", viewer=viewer, page=page)
+
+
+@router.get("/live/jobs/{job_id}")
+def live_job(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
+    with db.read() as session:
+        page = views.job_page(session, job_id, viewer)
+    return render(request, "_job.html", viewer=viewer, page=page)
+
+
+@router.post("/jobs/{job_id}/cancel")
+def cancel_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
+    job_service.cancel(db, viewer.caller, job_id)
+    return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)
+
+
+@router.get("/jobs/{job_id}/certificate")
+def certificate(job_id: Id, db: Db, _viewer: CurrentViewer) -> Response:
+    """The signed document, as a file."""
+    document = show_certificate(job_id, db).model_dump(mode="json")
+    name = f'attachment; filename="certificate-{job_id}.json"'
+    return JSONResponse(document, headers={"Content-Disposition": name, "Cache-Control": "no-store"})
+
+
+@router.get("/jobs/{job_id}/artifacts/{name}")
+def artifact(job_id: Id, name: str, db: Db, settings: ServiceSettings, _viewer: CurrentViewer) -> FileResponse:
+    return download_artifact(job_id, name, db, settings)
+
+
+@router.get("/datasets")
+def datasets_page(request: Request, db: Db, viewer: CurrentViewer, after: After = None) -> Response:
+    page = list_datasets(db, viewer.caller, after or None)
+    cards = [(dataset, views.budgets(dataset.ledger)) for dataset in page.items]
+    return render(request, "datasets.html", viewer=viewer, cards=cards, following=page.next)
+
+
+Before = Annotated[int | None, Query(ge=2, le=2**53)]
+
+
+@router.get("/datasets/{dataset_id}")
+def dataset_page(
+    dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer, before: Before = None, check: bool = False
+) -> Response:
+    """Budgets, entries and jobs of a data set; `check` recomputes its hash chain."""
+    with db.read() as session:
+        page = views.dataset_page(session, dataset_id, viewer, before)
+        checked = asdict(verify(session, dataset_id)) if check and page.ledger else None
+    recent = list_jobs(db, dataset=dataset_id, limit=views.JOBS_ON_DATASET)
+    return render(request, "dataset.html", viewer=viewer, page=page, checked=checked, jobs=recent.items)
+
+
+@router.get("/live/datasets/{dataset_id}")
+def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer, before: Before = None) -> Response:
+    with db.read() as session:
+        page = views.dataset_page(session, dataset_id, viewer, before)
+    if page.ledger is None:
+        raise NotFound("this data set is public: it has no ledger")
+    return render(request, "_ledger.html", viewer=viewer, page=page)
+
+
+@router.get("/live/datasets/{dataset_id}/comparison")
+def live_comparison(dataset_id: Id, request: Request, db: Db, pricing: Pricing, viewer: CurrentViewer) -> Response:
+    """What other accountants would say: a page of its own, because composing many jobs can take seconds."""
+    figures = summary.overview(db, pricing, dataset_id)
+    return render(request, "_comparison.html", viewer=viewer, ledger=figures)
+
+
+@router.get("/{_path:path}")
+def nothing_here(_path: str, _viewer: CurrentViewer) -> Response:
+    raise NotFound("there is no such page")
+
+
+def _jobs(db: Database, asked: JobsQuery) -> dict[str, Any]:
+    """One page of jobs, and what its filters need."""
+    page = list_jobs(db, dataset=asked.dataset, status=asked.status, after=asked.after, limit=ROWS)
+    with db.read() as session:
+        return {
+            "asked": asked,
+            "page": page,
+            "counts": count_by_status(session),
+            "names": views.dataset_names(session),
+            "is_active": any(job.status in views.ACTIVE for job in page.items),
+        }
+
+
+def _login(
+    request: Request, settings: ServiceSettings, following: str | None, *, problem: str = "", status: int = 200
+) -> Response:
+    nonce, csrf = login_token(settings, request)
+    response = render(
+        request,
+        "login.html",
+        viewer=None,
+        status=status,
+        csrf=csrf,
+        following=safe_next(following),
+        problem=problem,
+    )
+    start_login(response, request, nonce)
+    return response

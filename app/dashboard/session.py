@@ -1,0 +1,162 @@
+"""Who looks at the dashboard: a signed cookie made from an API key, or the key itself as a Bearer header.
+
+The cookie holds the key's id and the time of signing, nothing else. The key is looked up at every request, so that a
+revoked one stops at once. Every form carries a token: an HMAC of the visitor's own cookie, which another site can
+neither read nor make.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import Depends, Form, Request, Response
+from fastapi.security import HTTPAuthorizationCredentials
+from itsdangerous import BadSignature, TimestampSigner
+
+from app.errors import Forbidden, RequestError, Unauthenticated
+from app.keys import service
+from app.keys.auth import bearer
+from app.keys.service import Caller
+from app.secrets import load_secret
+from app.settings import Settings
+from app.web.deps import Db, ServiceSettings
+
+HOME = "/dashboard"
+LOGIN = "/dashboard/login"
+SESSION_COOKIE = "scrimp_session"
+LOGIN_COOKIE = "scrimp_login"  # ties a login form to the browser that was shown it
+LOGIN_MINUTES = 60
+# Local pages only: no scheme, no host, no "//", no backslash, no dot segments.
+SAFE_NEXT = re.compile(r"/dashboard(/[A-Za-z0-9_-]+)*(\?[A-Za-z0-9_=&%.-]*)?")
+
+
+class SignInNeeded(RequestError):
+    """Nobody is signed in: the page answers with the way to the login form."""
+
+    code = "sign-in-needed"
+    status = 303
+    title = "Sign in first"
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Who is signed in. `csrf` is what this viewer's forms carry; None where a Bearer key made the request."""
+
+    caller: Caller
+    csrf: str | None
+
+
+def current_viewer(
+    request: Request,
+    db: Db,
+    settings: ServiceSettings,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+) -> Viewer:
+    """The signed-in caller of every page.
+
+    Raises:
+        SignInNeeded: no session, an expired or forged one, or its key was revoked.
+        Unauthenticated: a Bearer key that does not hold.
+    """
+    if credentials is not None:
+        with db.read() as session:
+            return Viewer(service.authenticate(session, request.app.state.pepper, credentials.credentials), None)
+    cookie = request.cookies.get(SESSION_COOKIE, "")
+    try:
+        key_id = _signer(settings).unsign(cookie, max_age=int(settings.session_hours * 3600)).decode()
+        with db.read() as session:
+            return Viewer(service.caller_of(session, key_id), _token(settings, cookie))
+    except (BadSignature, Unauthenticated):
+        raise SignInNeeded("sign in first") from None
+
+
+CurrentViewer = Annotated[Viewer, Depends(current_viewer)]
+
+
+def posting_viewer(viewer: CurrentViewer, csrf: Annotated[str, Form(max_length=200)] = "") -> Viewer:
+    """The viewer who sent a form, once the form is known to be ours. A Bearer header no other site can send.
+
+    Raises:
+        Forbidden: the form's token is not this session's.
+    """
+    if viewer.csrf is not None and not hmac.compare_digest(viewer.csrf.encode(), csrf.encode()):
+        raise Forbidden("this form is out of date: go back, reload the page and send it again")
+    return viewer
+
+
+PostingViewer = Annotated[Viewer, Depends(posting_viewer)]
+
+
+def sign_in(response: Response, request: Request, settings: Settings, caller: Caller) -> None:
+    value = _signer(settings).sign(caller.id).decode()
+    _set_cookie(response, request, SESSION_COOKIE, value, settings.session_hours * 3600)
+    response.delete_cookie(LOGIN_COOKIE, path=LOGIN)
+
+
+def sign_out(response: Response) -> None:
+    response.delete_cookie(SESSION_COOKIE, path=HOME)
+
+
+def start_login(response: Response, request: Request, nonce: str) -> None:
+    """Gives the browser the other half of the login form's token."""
+    _set_cookie(response, request, LOGIN_COOKIE, nonce, LOGIN_MINUTES * 60, path=LOGIN)
+
+
+def login_token(settings: Settings, request: Request) -> tuple[str, str]:
+    """The nonce of this browser's login form, kept where it has one, and the token that the form carries."""
+    nonce = request.cookies.get(LOGIN_COOKIE, "")
+    if len(nonce) != 43:
+        nonce = secrets.token_urlsafe(32)
+    return nonce, _token(settings, nonce)
+
+
+def check_login_form(request: Request, settings: Settings, csrf: str) -> bool:
+    """Whether a login form was made for the browser that sends it: nobody is signed in under somebody else's key."""
+    nonce = request.cookies.get(LOGIN_COOKIE, "")
+    return bool(nonce) and hmac.compare_digest(_token(settings, nonce).encode(), csrf.encode())
+
+
+def safe_next(target: str | None) -> str:
+    """Where to go after the login: a page of the dashboard, else its first one."""
+    return target if target and SAFE_NEXT.fullmatch(target) and not target.startswith(LOGIN) else HOME
+
+
+def login_url(request: Request) -> str:
+    """The login page, with the way back to a page that was asked for by GET."""
+    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    if request.method != "GET" or safe_next(path) == HOME:
+        return LOGIN
+    return f"{LOGIN}?next={quote(path, safe='')}"
+
+
+def _set_cookie(
+    response: Response, request: Request, name: str, value: str, max_age_s: float, path: str = HOME
+) -> None:
+    response.set_cookie(
+        name,
+        value,
+        max_age=int(max_age_s),
+        path=path,
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def _signer(settings: Settings) -> TimestampSigner:
+    key = load_secret(settings, "session_key")
+    return TimestampSigner(
+        key, salt=b"scrimp/dashboard/session/v1", key_derivation="hmac", digest_method=hashlib.sha256
+    )
+
+
+def _token(settings: Settings, cookie: str) -> str:
+    """HMAC of a cookie: bound to this browser's session, and nothing has to be stored."""
+    key = load_secret(settings, "session_key")
+    return hmac.new(key, b"scrimp/dashboard/csrf/v1" + cookie.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,110 @@
+// Keeps the parts of a page that change up to date, without reloading it.
+//
+// An element with `data-live="URL"` shows what URL answers. The answer's first element may carry `data-poll="ms"`: how soon
+// to ask again. Without it the part is final. Nothing is asked while the tab is hidden. Where nothing changes, or the
+// service does not answer, the pace slows down.
+"use strict";
+
+const SLOWEST = 4; // times the pace that the answer asks for
+const LONGEST_WAIT_MS = 30000; // while the service does not answer
+
+function follow(region) {
+  if (region.dataset.followed) return;
+  region.dataset.followed = "yes";
+  const once = "once" in region.dataset;
+  let shown = null;
+  let wait = once ? 0 : pace(region);
+  let timer = null;
+  let asking = false;
+
+  async function ask() {
+    if (asking || document.hidden || !region.isConnected) return;
+    asking = true;
+    try {
+      const answer = await fetch(region.dataset.live, { cache: "no-store", headers: { Accept: "text/html" } });
+      if (answer.redirected || answer.status === 401) return location.reload(); // signed out: the page leads to the login
+      if (!answer.ok) throw new Error(String(answer.status));
+      const html = await answer.text();
+      const changed = html !== shown;
+      if (changed) show(region, html);
+      shown = html;
+      wait = changed || pace(region) === null ? pace(region) : Math.min(wait * 1.5, pace(region) * SLOWEST);
+      if (once) wait = null;
+      say("");
+    } catch {
+      wait = Math.min(Math.max(wait ?? 1000, 1000) * 2, LONGEST_WAIT_MS);
+      say("The service does not answer. Trying again…");
+    } finally {
+      asking = false;
+    }
+    plan();
+  }
+
+  function plan() {
+    clearTimeout(timer);
+    if (wait !== null) timer = setTimeout(ask, wait);
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden && wait !== null) ask();
+  });
+  plan();
+}
+
+function pace(region) {
+  const first = region.firstElementChild;
+  return first && first.dataset.poll ? Number(first.dataset.poll) : null;
+}
+
+function say(text) {
+  const place = document.getElementById("connection");
+  if (place.textContent !== text) place.textContent = text;
+}
+
+function show(region, html) {
+  const page = new DOMParser().parseFromString(html, "text/html");
+  matchChildren(region, page.body);
+  followAll(region);
+}
+
+// Makes `old` equal to `fresh` by the smallest change, so that focus, selection and open dialogs stay where they are.
+function match(old, fresh) {
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
+    return;
+  }
+  if ("once" in old.dataset) return; // filled by itself
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  matchChildren(old, fresh);
+}
+
+function matchChildren(old, fresh) {
+  let at = old.firstChild;
+  for (const next of [...fresh.childNodes]) {
+    let found = at;
+    if (next.id) found = [...old.children].find((child) => child.id === next.id) ?? null;
+    else if (at && at.id) found = null;
+    if (found && found.nodeName === next.nodeName) {
+      if (found === at) at = at.nextSibling;
+      else old.insertBefore(found, at);
+      match(found, next);
+    } else {
+      old.insertBefore(document.adoptNode(next), at);
+    }
+  }
+  while (at) {
+    const gone = at;
+    at = at.nextSibling;
+    gone.remove();
+  }
+}
+
+function followAll(place) {
+  for (const region of place.querySelectorAll("[data-live]")) follow(region);
+}
+
+followAll(document);
+for (const form of document.querySelectorAll("form[data-submit-on-change]")) {
+  form.addEventListener("change", () => form.requestSubmit());
+}

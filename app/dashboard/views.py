@@ -1,0 +1,212 @@
+"""What the pages show, gathered from the database: plain data for the templates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.contracts.base import Epsilon
+from app.dashboard.curve import Curve, curves
+from app.dashboard.session import Viewer
+from app.datasets import repository as datasets
+from app.datasets.schemas import DatasetView
+from app.db.models import Account, ApiKey, Certificate, Dataset, LedgerEntry
+from app.jobs import repository as jobs
+from app.jobs.schemas import EventView, JobView, MetricView
+from app.ledger import repository as ledger
+from app.ledger.accounts import filter_for
+from app.ledger.schemas import AccountView, LedgerView
+from app.lifecycle.states import FINISHED, get_job
+from app.privacy.mechanism import MechanismConfig
+
+EVENTS_SHOWN = 200
+ENTRIES_SHOWN = 50
+JOBS_ON_DATASET = 10
+STOPPABLE = ("queued", "running")
+ACTIVE = ("queued", "running", "pausing", "cancelling")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One account's balance: drawn by the amounts that the filter counts, said in ε.
+
+    Attributes:
+        spent_percent, held_percent: of the budget, rounded up; `left_percent` is the rest.
+        spent, held, left: what the filter says of each amount alone, as ε at the cap's δ. These do not add up to the
+            cap: amounts do.
+    """
+
+    name: str
+    account: AccountView
+    spent_percent: float
+    held_percent: float
+    left_percent: float
+    spent: float
+    held: float
+    left: float
+
+
+def budgets(figures: LedgerView | None) -> list[Budget]:
+    """The training part's account, and the hold-out's where there is a private hold-out. None on public data."""
+    if figures is None:
+        return []
+    accounts = {"train": figures.accounts.train, "holdout": figures.accounts.holdout}
+    return [_budget(name, view, figures.cap.delta) for name, view in accounts.items() if view is not None]
+
+
+def _budget(name: str, view: AccountView, delta: float) -> Budget:
+    of = filter_for(view.filter, view.order)
+    spent = _percent(view.spent, view.budget)
+    held = min(_percent(view.held, view.budget), 100.0 - spent)
+    epsilons = [of.epsilon(amount, delta) if amount else 0.0 for amount in (view.spent, view.held, view.remaining)]
+    return Budget(name, view, spent, held, abs(round(100.0 - spent - held, 1)), *epsilons)
+
+
+def _percent(amount: int, budget: int) -> float:
+    """Tenths of a percent, rounded up: what is gone is never shown smaller."""
+    return -(-amount * 1000 // budget) / 10
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """Everything on a job's page.
+
+    Attributes:
+        factor: e^ε, rounded up.
+        has_account: whether the job is charged: the data are private.
+        unit: what charges are counted in.
+        entries: the job's own entries in the ledger.
+        certificate_due: it spent privacy and has settled, so that one is or will be issued.
+    """
+
+    job: JobView
+    dataset: DatasetView
+    submitted_by: str
+    mechanism: MechanismConfig | None
+    factor: str | None
+    has_account: bool
+    unit: str | None
+    curves: list[Curve]
+    metrics: list[MetricView]
+    events: list[EventView]
+    entries: list[LedgerEntry]
+    certificate: Certificate | None
+    certificate_due: bool
+    may_cancel: bool
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the page can still change by itself."""
+        return self.job.status not in FINISHED or (self.certificate_due and self.certificate is None)
+
+
+def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
+    """Gathers a job's page.
+
+    Raises:
+        NotFound: no such job.
+    """
+    job = get_job(session, job_id)
+    dataset = datasets.get(session, job.dataset_id)
+    details = jobs.details(session, [job_id])[job_id]
+    metrics = [MetricView.of(metric) for metric in details["metrics"]]
+    # Events are numbered without gaps: the last ones are those after this number.
+    events = jobs.events_after(session, job_id, max(0, job.events - EVENTS_SHOWN), EVENTS_SHOWN)
+    entries = ledger.page_of_entries(session, dataset.id, after=0, job=job_id, limit=10)
+    account = session.get(Account, dataset.id)
+    view = JobView.of(job, details)
+    caller = viewer.caller
+    return JobPage(
+        job=view,
+        dataset=DatasetView.of(dataset, account, caller),
+        submitted_by=key_names(session, viewer, {job.key_id})[job.key_id],
+        mechanism=MechanismConfig.model_validate(job.mechanism) if job.mechanism else None,
+        factor=_factor(view.quote.epsilon),
+        has_account=account is not None,
+        unit=view.quote.charge["unit"],
+        curves=curves(metrics, job.steps),
+        metrics=metrics,
+        events=[EventView.of(event) for event in reversed(events)],
+        entries=entries,
+        certificate=jobs.certificate(session, job_id),
+        certificate_due=job.status in FINISHED and any(entry.kind == "post" for entry in entries),
+        may_cancel=job.status in STOPPABLE and (caller.role == "admin" or caller.id in (job.key_id, dataset.owner_key)),
+    )
+
+
+def _factor(epsilon: Epsilon | None) -> str | None:
+    """e^ε, rounded up, where it still says something to a person."""
+    if epsilon is None or epsilon.value > 10:
+        return None
+    return f"{math.ceil(math.exp(epsilon.value) * 100) / 100:g}"
+
+
+@dataclass(frozen=True)
+class DatasetPage:
+    """A data set, its budgets, and a page of its entries, newest first.
+
+    Attributes:
+        names: who is behind a key's id, as far as the viewer may know.
+        older: where the next page of entries ends; None on the last one.
+    """
+
+    dataset: DatasetView
+    budgets: list[Budget]
+    entries: list[LedgerEntry]
+    names: dict[str, str]
+    before: int | None
+    older: int | None
+
+    @property
+    def ledger(self) -> LedgerView | None:
+        return self.dataset.ledger
+
+
+def dataset_page(session: Session, dataset_id: str, viewer: Viewer, before: int | None) -> DatasetPage:
+    """Gathers a data set's page.
+
+    Args:
+        before: show the entries below this number; None for the newest ones.
+
+    Raises:
+        NotFound: no such data set.
+    """
+    row = datasets.get(session, dataset_id)
+    dataset = DatasetView.of(row, session.get(Account, dataset_id), viewer.caller)
+    entries, older = _entries(session, dataset, before)
+    return DatasetPage(
+        dataset=dataset,
+        budgets=budgets(dataset.ledger),
+        entries=entries,
+        names=key_names(session, viewer, {dataset.owner} | {entry.actor for entry in entries}),
+        before=before,
+        older=older,
+    )
+
+
+def _entries(session: Session, dataset: DatasetView, before: int | None) -> tuple[list[LedgerEntry], int | None]:
+    """The last entries below `before`. Their numbers have no gaps, so that the place to start from is known."""
+    if dataset.ledger is None:
+        return [], None
+    count = dataset.ledger.entries
+    end = min(before - 1, count) if before else count
+    start = max(0, end - ENTRIES_SHOWN)
+    found = ledger.page_of_entries(session, dataset.id, after=start, job=None, limit=end - start)
+    return found[: end - start][::-1], start + 1 if start else None
+
+
+def dataset_names(session: Session) -> dict[str, str]:
+    """Every data set's name by its id, in the order of names."""
+    return {row.id: row.name for row in session.execute(select(Dataset.id, Dataset.name).order_by(Dataset.name))}
+
+
+def key_names(session: Session, viewer: Viewer, key_ids: set[str]) -> dict[str, str]:
+    """Who did it: names for owners and admins; an analyst sees the ids of other keys, as in the API."""
+    names = {}
+    for key_id in key_ids:
+        key = session.get(ApiKey, key_id) if viewer.caller.role != "analyst" else None
+        names[key_id] = "you" if key_id == viewer.caller.id else key.name if key else key_id
+    return names

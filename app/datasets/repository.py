@@ -1,0 +1,62 @@
+"""Every query on data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from sqlalchemy import select, tuple_
+from sqlalchemy.orm import Session
+
+from app.db.models import Account, ApiKey, Dataset, DatasetContent
+from app.errors import NotFound
+
+
+def get(session: Session, dataset_id: str) -> Dataset:
+    dataset = session.get(Dataset, dataset_id)
+    if dataset is None:
+        raise NotFound("there is no such data set")
+    return dataset
+
+
+def exists(session: Session, dataset_id: str) -> bool:
+    return session.get(Dataset, dataset_id) is not None
+
+
+def name_is_taken(session: Session, name: str) -> bool:
+    return session.scalar(select(Dataset.id).where(Dataset.name == name)) is not None
+
+
+def with_content(session: Session, hmacs: Iterable[str]) -> list[Dataset]:
+    """The data sets of which a file or the records have one of these keyed hashes."""
+    same = select(DatasetContent.dataset_id).where(DatasetContent.hmac.in_(list(hmacs)))
+    return list(session.scalars(select(Dataset).where(Dataset.id.in_(same)).order_by(Dataset.created_at)))
+
+
+def take_turns(session: Session) -> None:
+    """Holds other registrations back until this transaction ends.
+
+    Of two that register one content at once, the second must see the first: no constraint can say so, since public
+    content may be there twice. The oldest key's row is always there and serves as the lock. (SQLite has one writer.)
+    """
+    session.execute(select(ApiKey.id).order_by(ApiKey.created_at, ApiKey.id).limit(1).with_for_update())
+
+
+def add(session: Session, dataset: Dataset, contents: Iterable[DatasetContent]) -> None:
+    session.add(dataset)
+    session.flush()
+    session.add_all(contents)
+    session.flush()
+
+
+def page(session: Session, *, after: tuple[datetime, str] | None, limit: int) -> list[tuple[Dataset, Account | None]]:
+    """Newest first, one more than asked for, so that the caller knows whether there is a next page."""
+    query = (
+        select(Dataset, Account)
+        .outerjoin(Account, Account.dataset_id == Dataset.id)
+        .order_by(Dataset.created_at.desc(), Dataset.id.desc())
+        .limit(limit + 1)
+    )
+    if after is not None:
+        query = query.where(tuple_(Dataset.created_at, Dataset.id) < after)
+    return [(dataset, account) for dataset, account in session.execute(query)]

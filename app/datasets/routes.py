@@ -1,0 +1,165 @@
+"""/v1/datasets: registered by owners and admins, seen by all."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.datasets import repository, service, storage
+from app.datasets.schemas import DatasetList, DatasetView, RegisteredDataset
+from app.datasets.upload import Upload
+from app.db.engine import Database
+from app.db.models import Account
+from app.errors import InvalidRequest, TooLarge
+from app.ids import rfc3339
+from app.keys.auth import CurrentKey, OwnerKey
+from app.keys.service import Caller
+from app.settings import Settings
+from app.web.deps import Db, ServiceSettings, get_pricing
+from app.web.pagination import After, Limit, decode_cursor, encode_cursor
+from app.web.problems import validation_errors
+
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+Pricing = Annotated[service.OrderChooser, Depends(get_pricing)]
+
+
+def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
+    """A JSON schema without references."""
+    if isinstance(node, list):
+        return [_inlined(each, definitions) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _inlined(definitions[node["$ref"].rpartition("/")[2]], definitions)
+    return {key: _inlined(each, definitions) for key, each in node.items() if key not in ("$defs", "discriminator")}
+
+
+# The body is read by hand, so that nothing of it is stored before it is bounded. It is documented all the same.
+FILE = {"type": "string", "format": "binary"}
+SPEC_SCHEMA = DatasetSpec.model_json_schema()
+SPEC = _inlined(SPEC_SCHEMA, SPEC_SCHEMA["$defs"])
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["spec", "file"],
+                    "properties": {"spec": SPEC, "file": FILE, "holdout_file": FILE},
+                }
+            },
+            "application/json": {"schema": SPEC},
+        },
+    }
+}
+
+
+@router.post("", status_code=201, openapi_extra=BODY)
+async def register_dataset(
+    request: Request, response: Response, db: Db, settings: ServiceSettings, pricing: Pricing, caller: OwnerKey
+) -> RegisteredDataset:
+    """Registers a data set: by upload (multipart: `spec`, `file`, `holdout_file`), or by `path` under the data root.
+
+    The data are checked against the declaration; what is wrong is named by column and count. Content that is already
+    registered as private is refused.
+    """
+    with storage.staging(settings.storage_root) as folder:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "multipart/form-data":
+            spec = await _uploaded(request, folder, settings)
+        elif kind == "application/json":
+            spec = await _by_path(request, folder, settings)
+        else:
+            raise InvalidRequest.at(
+                "/headers/Content-Type", "send multipart/form-data, or application/json with a `path`"
+            )
+        view = await run_in_threadpool(_register, db, settings, pricing, caller, spec, folder)
+    response.headers["Location"] = f"/v1/datasets/{view.id}"
+    return view
+
+
+@router.get("")
+def list_datasets(db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50) -> DatasetList:
+    """Data sets, newest first, each with its ledger's balances."""
+    key = None
+    if after is not None:
+        moment, dataset_id = decode_cursor(after, str, str)
+        key = (_moment(moment), dataset_id)
+    with db.read() as session:
+        found = repository.page(session, after=key, limit=limit)
+    more, found = len(found) > limit, found[:limit]
+    last = encode_cursor(rfc3339(found[-1][0].created_at), found[-1][0].id) if more else None
+    return DatasetList(items=[DatasetView.of(dataset, account, caller) for dataset, account in found], next=last)
+
+
+@router.get("/{dataset_id}")
+def show_dataset(dataset_id: str, db: Db, caller: CurrentKey) -> DatasetView:
+    """One data set."""
+    with db.read() as session:
+        dataset = repository.get(session, dataset_id)
+        return DatasetView.of(dataset, session.get(Account, dataset.id), caller)
+
+
+def _register(
+    db: Database, settings: Settings, pricing: service.OrderChooser, caller: Caller, spec: DatasetSpec, folder: Path
+) -> RegisteredDataset:
+    made = service.register(db, settings, pricing, caller, spec, folder)
+    view = DatasetView.of(made.dataset, made.account, caller)
+    return RegisteredDataset(**view.model_dump(), counts=made.counts, warnings=made.warnings)
+
+
+async def _uploaded(request: Request, folder: Path, settings: Settings) -> DatasetSpec:
+    upload = Upload(
+        request.headers["content-type"],
+        folder,
+        max_file_bytes=settings.max_upload_bytes,
+        max_spec_bytes=settings.max_body_bytes,
+    )
+    try:
+        async for chunk in request.stream():
+            await run_in_threadpool(upload.feed, chunk)  # it writes to disk
+    finally:
+        upload.close()
+    spec = _spec(upload.check())
+    if spec.path is not None or spec.holdout_path is not None:
+        raise InvalidRequest.at("/path", "give a `path` or upload a file, not both")
+    return spec
+
+
+async def _by_path(request: Request, folder: Path, settings: Settings) -> DatasetSpec:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > settings.max_body_bytes:
+            raise TooLarge(f"a spec may have at most {settings.max_body_bytes} bytes")
+    spec = _spec(bytes(body))
+    if spec.path is None:
+        raise InvalidRequest.at("/path", "name a file under the data root, or upload one as multipart/form-data")
+    for name, path, pointer in (("file", spec.path, "/path"), ("holdout_file", spec.holdout_path, "/holdout_path")):
+        if path is not None:
+            copied = (settings.data_root, path, pointer, folder / name, settings.max_upload_bytes)
+            await run_in_threadpool(storage.copy_from_data_root, *copied)
+    return spec
+
+
+def _spec(content: bytes) -> DatasetSpec:
+    try:
+        return DatasetSpec.model_validate_json(content)
+    except ValidationError as error:
+        raise InvalidRequest(
+            "The specification is not valid; see `errors`", validation_errors(list(error.errors()))
+        ) from None
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest.at("/after", "this is not a cursor of this list: take `next` of the page before") from None

@@ -1,0 +1,70 @@
+"""What the data sets' routes answer: the shapes of the REST contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from app.db.models import Account, Dataset
+from app.ids import rfc3339
+from app.keys.service import Caller
+from app.ledger import summary
+from app.ledger.schemas import LedgerView
+
+
+class Shape(BaseModel):
+    """Public sizes: those that jobs are planned with. On private data, from the declared count and fraction."""
+
+    records_train: int
+    records_holdout: int
+    features: int
+    outputs: int
+    sparse: bool
+
+
+class DatasetView(BaseModel):
+    """A data set. Everything but `content_sha256` is public.
+
+    `privacy` holds the resolved cap (its δ) and order. `ledger` is null on public data, where no privacy is claimed.
+    `content_sha256`, a function of the data without noise, is null for everyone but the data set's owner and admins.
+    """
+
+    id: str
+    name: str
+    owner: str
+    format: str
+    task: dict[str, Any]
+    features: dict[str, Any]
+    privacy: dict[str, Any]
+    holdout: dict[str, Any] | None
+    shape: Shape
+    content_hmac: str
+    content_sha256: str | None
+    ledger: LedgerView | None
+    created_at: str
+
+    @classmethod
+    def of(cls, dataset: Dataset, account: Account | None, caller: Caller) -> DatasetView:
+        return cls(
+            **{name: dataset.spec[name] for name in ("name", "format", "task", "features", "privacy", "holdout")},
+            id=dataset.id,
+            owner=dataset.owner_key,
+            shape=Shape(**dataset.shape),
+            content_hmac=dataset.content_hmac,
+            content_sha256=dataset.content_sha256 if caller.role == "admin" or caller.id == dataset.owner_key else None,
+            ledger=None if account is None else summary.view(dataset, account, None),
+            created_at=rfc3339(dataset.created_at) or "",
+        )
+
+
+class RegisteredDataset(DatasetView):
+    """The answer to the owner who registers. `counts` and `warnings` speak of the file's content and are not stored."""
+
+    counts: dict[str, int]
+    warnings: list[str]
+
+
+class DatasetList(BaseModel):
+    items: list[DatasetView]
+    next: str | None

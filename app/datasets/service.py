@@ -1,0 +1,259 @@
+"""Data sets: declared, checked, stored once, never changed.
+
+`register` is the admission: declaration (public numbers, cap, order) → parsing in a limited process → one transaction
+that writes the data set, the keyed hashes of its content and its account, and puts its files in place. A crash leaves
+at worst a folder that nothing refers to, which `sweep` removes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec
+from app.datasets import repository, storage
+from app.db.engine import Database
+from app.db.models import Account, Dataset, DatasetContent
+from app.errors import Conflict, InvalidRequest
+from app.helpers.limited import run_limited
+from app.ids import new_id, now
+from app.jobs.planning import default_delta
+from app.keys.service import Caller
+from app.ledger import accounts
+from app.secrets import load_secret
+from app.settings import Settings
+
+PARSER = "app.formats.parse:parse"
+
+
+class OrderChooser(Protocol):
+    """Finds, in a limited process, the order under which most typical jobs fit."""
+
+    def choose_order(self, **arguments: Any) -> float: ...
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A new data set, and what only its owner is told: counts and warnings speak of the content."""
+
+    dataset: Dataset
+    account: Account | None
+    counts: dict[str, int]
+    warnings: list[str]
+
+
+def register(
+    db: Database, settings: Settings, pricing: OrderChooser, caller: Caller, spec: DatasetSpec, folder: Path
+) -> Registered:
+    """Checks and stores a data set, and opens its account.
+
+    Args:
+        spec: the declaration; everything in it is public.
+        folder: a staging folder that holds `file` and, for a public hold-out, `holdout_file`.
+
+    Raises:
+        InvalidRequest: the declaration or a file can not be used; pointers, columns and counts.
+        Conflict: `duplicate-name`, or `duplicate-content`: it is there already, and it or this one is private. A second
+            registration of private content would be a second budget for it.
+        LimitError: parsing took more memory or time than is allowed.
+    """
+    _check_files(spec, folder)
+    spec = resolved(spec, pricing)
+    with db.read() as session:
+        _check_name(session, spec.name)
+    parts = folder / storage.PARTS
+    parts.mkdir(mode=0o700)
+    parsed = run_limited(
+        PARSER,
+        {
+            "spec": spec.model_dump(mode="json"),
+            "file": str((folder / "file").resolve()),
+            "holdout_file": str((folder / "holdout_file").resolve()) if _wants_holdout_file(spec) else None,
+            "output_dir": str(parts.resolve()),
+            "keys": content_keys(load_secret(settings, "data_hmac_key")),
+            "max_unpacked_bytes": settings.parse_memory_bytes // 2,
+        },
+        memory_bytes=settings.parse_memory_bytes,
+        time_s=settings.parse_time_s,
+    )
+    try:
+        with db.write() as session:
+            dataset, account = _insert(session, caller, spec, parsed)
+            # Before the commit: a data set that is there has its files. The other order could lose them.
+            storage.keep(settings.storage_root, parts, dataset.id)
+    except IntegrityError:
+        with db.read() as session:
+            _check_name(session, spec.name)
+        raise
+    return Registered(dataset, account, parsed["counts"], parsed["warnings"] + _warnings(spec))
+
+
+def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
+    """The declaration with its defaults filled in: the cap's δ, the filter's order. Paths are dropped.
+
+    Raises:
+        InvalidRequest: the cap has no budget under the filter, or the hold-out leaves one side without a record.
+    """
+    plain = spec.model_copy(update={"path": None, "holdout_path": None})
+    privacy = spec.privacy
+    if privacy.records is not None:
+        _split_sizes(spec, privacy.records)
+    if privacy.cap is None or privacy.records is None:
+        return plain
+    cap = privacy.cap.model_copy(update={"delta": privacy.cap.delta or default_delta(privacy.records)})
+    order = _order(privacy, cap.epsilon, cap.delta, _split_sizes(spec, privacy.records)[0], pricing)
+    accounts.filter_for(privacy.filter, order).budget(
+        cap.epsilon, cap.delta
+    )  # refused now rather than after the parsing
+    return plain.model_copy(update={"privacy": privacy.model_copy(update={"cap": cap, "order": order})})
+
+
+def content_keys(secret: bytes) -> dict[str, str]:
+    """Keys for the split and for the hashes of content: all that the parsing process gets of the service's data key."""
+    return {
+        purpose: HKDF(SHA256(), 32, salt=None, info=f"scrimp/v1/data/{purpose}".encode()).derive(secret).hex()
+        for purpose in ("split", "content")
+    }
+
+
+def sweep(db: Database, settings: Settings) -> int:
+    """Removes what crashed registrations left behind, a day later. Returns how many folders that were."""
+    left = list(storage.stale(settings.storage_root, "staging"))
+    with db.read() as session:
+        left += [
+            folder
+            for folder in storage.stale(settings.storage_root, "datasets")
+            if not repository.exists(session, folder.name)
+        ]
+    for folder in left:
+        shutil.rmtree(folder, ignore_errors=True)
+    return len(left)
+
+
+def _wants_holdout_file(spec: DatasetSpec) -> bool:
+    return spec.holdout is not None and spec.holdout.kind == "public"
+
+
+def _check_files(spec: DatasetSpec, folder: Path) -> None:
+    if not (folder / "file").exists():
+        raise InvalidRequest.at("/file", "there is no data file: send the part `file`, or JSON with a `path`")
+    has = (folder / "holdout_file").exists()
+    if _wants_holdout_file(spec) and not has:
+        raise InvalidRequest.at("/holdout_file", "a public hold-out is a file of its own: send it too")
+    if has and not _wants_holdout_file(spec):
+        raise InvalidRequest.at("/holdout", 'a hold-out file was sent: declare it with {"kind": "public"}')
+
+
+def _check_name(session: Session, name: str) -> None:
+    if repository.name_is_taken(session, name):
+        raise Conflict("duplicate-name", f"there is a data set named {name!r} already: take another name", name=name)
+
+
+def _order(
+    privacy: DatasetPrivacy, cap_epsilon: float, cap_delta: float | None, records: int, pricing: OrderChooser
+) -> float | None:
+    if privacy.filter == "gdp" or privacy.order is not None:
+        return privacy.order
+    typical = None if privacy.typical_job is None else privacy.typical_job.model_dump(mode="json")
+    return pricing.choose_order(cap_epsilon=cap_epsilon, cap_delta=cap_delta, records=records, typical_job=typical)
+
+
+def _split_sizes(spec: DatasetSpec, records: int) -> tuple[int, int]:
+    """The public sizes of training part and hold-out, from the declared count: what the split gave is private."""
+    if spec.holdout is None or spec.holdout.kind != "split":
+        return records, 0
+    train = round(records * (1 - spec.holdout.fraction))
+    if not 0 < train < records:
+        detail = f"of {records} records that leaves {train} for training and {records - train} held out"
+        raise InvalidRequest.at("/holdout/fraction", detail)
+    return train, records - train
+
+
+def _insert(
+    session: Session, caller: Caller, spec: DatasetSpec, parsed: dict[str, Any]
+) -> tuple[Dataset, Account | None]:
+    repository.take_turns(session)
+    _check_name(session, spec.name)
+    _check_content(session, caller, spec, parsed["contents"])
+    dataset_id = new_id("ds")
+    hmacs = {(each["part"], each["kind"]): each["hmac"] for each in parsed["contents"]}
+    dataset = Dataset(
+        id=dataset_id,
+        name=spec.name,
+        owner_key=caller.id,
+        sensitivity=spec.privacy.sensitivity,
+        spec=spec.model_dump(mode="json"),
+        shape=_shape(spec, parsed),
+        parts={
+            name: {"path": f"datasets/{dataset_id}/{part['file']}", "sha256": part["sha256"]}
+            for name, part in parsed["parts"].items()
+        },
+        content_sha256=parsed["content_sha256"],
+        content_hmac=hmacs["data", "file"],
+        created_at=now(),
+    )
+    contents = [DatasetContent(dataset_id=dataset_id, **each) for each in parsed["contents"]]
+    repository.add(session, dataset, contents)
+    return dataset, _open_account(session, caller, spec, dataset_id)
+
+
+def _open_account(session: Session, caller: Caller, spec: DatasetSpec, dataset_id: str) -> Account | None:
+    cap = spec.privacy.cap
+    if cap is None or cap.delta is None:  # public: no privacy is claimed
+        return None
+    return accounts.open_account(
+        session,
+        dataset_id=dataset_id,
+        filter_kind=spec.privacy.filter,
+        order=spec.privacy.order,
+        cap_epsilon=cap.epsilon,
+        cap_delta=cap.delta,
+        has_holdout=spec.holdout is not None and spec.holdout.kind == "split",
+        actor=caller.id,
+    )
+
+
+def _check_content(session: Session, caller: Caller, spec: DatasetSpec, contents: list[dict[str, str]]) -> None:
+    sent: dict[str, set[str]] = {"data": set(), "holdout": set()}
+    for each in contents:
+        sent[each["part"]].add(each["hmac"])
+    if sent["data"] & sent["holdout"]:
+        raise InvalidRequest.at("/holdout_file", "the hold-out file is the data themselves")
+    same = repository.with_content(session, sent["data"] | sent["holdout"])
+    clash = [each for each in same if "private" in (each.sensitivity, spec.privacy.sensitivity)]
+    if clash:
+        own = [each.id for each in clash if caller.role == "admin" or each.owner_key == caller.id]
+        raise Conflict(
+            "duplicate-content",
+            "this content is registered already, and it or this is private: a second registration is a second budget",
+            **({"dataset": own[0]} if own else {}),
+        )
+
+
+def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:
+    """The public sizes. Private data: from what was declared. Public data, and a public hold-out: what there is."""
+    counts = parsed["counts"]
+    if spec.privacy.sensitivity == "private" and spec.privacy.records is not None:
+        train, holdout = _split_sizes(spec, spec.privacy.records)
+        holdout = counts["holdout"] if _wants_holdout_file(spec) else holdout
+    else:
+        train, holdout = counts["train"], counts.get("holdout", 0)
+    return {
+        "records_train": train,
+        "records_holdout": holdout,
+        **{name: parsed[name] for name in ("features", "outputs", "sparse")},
+    }
+
+
+def _warnings(spec: DatasetSpec) -> list[str]:
+    cap, records = spec.privacy.cap, spec.privacy.records
+    if cap is not None and cap.delta is not None and records is not None and cap.delta > 1 / records:
+        return [f"δ = {cap.delta:g} is more than 1/records: a mechanism that publishes a record outright could meet it"]
+    return []

@@ -1,0 +1,111 @@
+"""Where data sets lie under the storage root, and how their files get there whole or not at all.
+
+staging/<random>/     an upload and the parts parsed from it; gone when the request ends, whatever happened
+datasets/<id>/        the parts of a registered data set, never changed
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from app.errors import InvalidRequest, TooLarge
+from app.ids import new_id
+
+PARTS = "parts"
+COPY_BYTES = 1 << 20
+STALE_S = 24 * 3600.0
+
+
+@contextmanager
+def staging(storage_root: Path) -> Iterator[Path]:
+    """A folder that only this process can read, removed at the end."""
+    storage_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (storage_root / "staging").mkdir(mode=0o700, exist_ok=True)
+    folder = storage_root / "staging" / new_id("in")
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def create(path: Path) -> BinaryIO:
+    """A new file of mode 0600."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def copy_from_data_root(data_root: Path | None, path: str, pointer: str, target: Path, limit_bytes: int) -> None:
+    """Copies a regular file from under the data root, links followed as long as they do not lead out of it.
+
+    A copy, so that what is hashed, parsed and stored is one content even where the original changes meanwhile.
+
+    Raises:
+        InvalidRequest: there is no data root, or no such file under it: which of both outside of it is not said.
+        TooLarge: it is larger than `limit_bytes`.
+    """
+    if data_root is None:
+        raise InvalidRequest.at(
+            pointer, "this service reads no files by path: no data root is configured; upload the file"
+        )
+    root = data_root.resolve()
+    try:
+        found = (root / path).resolve(strict=True)
+        if not found.is_relative_to(root):
+            raise FileNotFoundError
+        original = open(found, "rb", opener=_opener)  # noqa: SIM115 - closed below; Path.open takes no opener
+    except (OSError, ValueError, RuntimeError):
+        raise InvalidRequest.at(pointer, "there is no such file under the data root") from None
+    with original, create(target) as copy:
+        copied = 0
+        while block := original.read(COPY_BYTES):
+            copied += len(block)
+            if copied > limit_bytes:
+                raise too_large(limit_bytes)
+            copy.write(block)
+
+
+def _opener(path: str, flags: int) -> int:
+    """A regular file; no link put in place since the path was resolved, no waiting for a pipe's other end."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError
+    return descriptor
+
+
+def too_large(limit_bytes: int) -> TooLarge:
+    return TooLarge(f"a data file may have at most {limit_bytes} bytes here", limit_bytes=limit_bytes)
+
+
+def keep(storage_root: Path, folder: Path, dataset_id: str) -> None:
+    """Moves a staged folder to its final place, on disk before this returns."""
+    final = storage_root / "datasets"
+    final.mkdir(mode=0o700, exist_ok=True)
+    sync(folder)
+    folder.rename(final / dataset_id)
+    sync(final)
+
+
+def sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def stale(storage_root: Path, kind: str) -> Iterator[Path]:
+    """Folders under `kind` that nobody has touched for a day: no request lives that long."""
+    for folder in (storage_root / kind).glob("*"):
+        try:
+            if time.time() - folder.stat().st_mtime > STALE_S:
+                yield folder
+        except FileNotFoundError:
+            continue

@@ -1,0 +1,212 @@
+"""What cells become: a matrix of numbers, a list of texts, a vector of labels. Bad cells are counted, not kept.
+
+Registration is the one moment at which counts of cells may be told, and to the owner alone, who sent them.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.contracts.dataset_spec import ClassLabel
+from app.errors import InvalidRequest
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+CHUNK_CELLS = 1 << 20
+SHOWN_LABELS = 5
+SHOWN_FAULTS = 20
+
+Fault = dict[str, Any]
+
+
+def fault(pointer: str, column: str, counts: dict[str, int], note: str = "") -> list[Fault]:
+    """One entry of a problem's `errors` that names column and counts; none where all counts are zero."""
+    found = [f"{count} {what}" for what, count in counts.items() if count]
+    if not found:
+        return []
+    detail = f"column {column!r}: " + ", ".join(found) + note
+    return [{"pointer": pointer, "detail": detail, "column": column, "count": sum(counts.values())}]
+
+
+def refuse(faults: Sequence[Fault], file: str) -> None:
+    """Raises InvalidRequest where there are faults."""
+    if faults:
+        total = sum(int(each["count"]) for each in faults)
+        members = {"file": file, "columns_at_fault": len(faults)}
+        raise InvalidRequest(f"The data has {total} cells that can not be used", list(faults[:SHOWN_FAULTS]), **members)
+
+
+def text_number(cell: str) -> float:
+    if "_" in cell:  # Python reads 20_24 as a number; a data file does not mean one
+        raise ValueError
+    return float(cell)
+
+
+def json_number(value: Any) -> float:
+    if not isinstance(value, int | float):
+        raise TypeError
+    return float(value)
+
+
+class Numbers:
+    """Numeric columns, row by row or in blocks.
+
+    Args:
+        columns: their names.
+        pointers: where the specification names them.
+        number: makes a float of a cell; raises TypeError or ValueError where the cell is none.
+    """
+
+    def __init__(self, columns: Sequence[str], pointers: Sequence[str], number: Callable[[Any], float]) -> None:
+        self.columns, self.pointers, self.number = columns, pointers, number
+        self._cells = array("d")
+        self._missing = np.zeros(len(columns), dtype=np.int64)
+        self._wrong = np.zeros(len(columns), dtype=np.int64)
+
+    def add(self, row: Sequence[Any]) -> None:
+        length = len(self._cells)
+        try:
+            self._cells.extend(map(self.number, row))
+        except (TypeError, ValueError, OverflowError):
+            del self._cells[length:]
+            self._cells.extend([self._cell(column, cell) for column, cell in enumerate(row)])
+
+    def add_block(self, block: NDArray[np.float64], missing: NDArray[np.int64]) -> None:
+        """Rows whose missing cells are NaN and counted by the caller, one count a column."""
+        self._cells.frombytes(np.ascontiguousarray(block).tobytes())
+        self._missing += missing
+
+    def values(self) -> NDArray[np.float64]:
+        """(n, columns), −0 made 0 so that equal numbers have equal bytes."""
+        values = np.frombuffer(self._cells, dtype=np.float64).reshape(-1, len(self.columns))
+        values += 0.0
+        return values
+
+    def faults(self) -> list[Fault]:
+        bad = unusable(self.values()) - self._missing - self._wrong  # those are NaN
+        found = []
+        for i, column in enumerate(self.columns):
+            counts = {
+                "missing": int(self._missing[i]),
+                "not a number": int(self._wrong[i]),
+                "not finite in 32 bits": int(bad[i]),
+            }
+            found += fault(self.pointers[i], column, counts)
+        return found
+
+    def _cell(self, column: int, cell: Any) -> float:
+        try:
+            return self.number(cell)
+        except OverflowError:
+            return math.inf
+        except (TypeError, ValueError):
+            absent = cell is None or (isinstance(cell, str) and not cell.strip())
+            (self._missing if absent else self._wrong)[column] += 1
+            return math.nan
+
+
+def unusable(values: NDArray[Any]) -> NDArray[np.int64]:
+    """How many cells of each column of (n, d) are NaN, infinite or beyond float32."""
+    counts = np.zeros(values.shape[1], dtype=np.int64)
+    for rows in chunks(values):
+        counts += np.count_nonzero(~(np.abs(rows.astype(np.float64)) <= FLOAT32_MAX), axis=0)
+    return counts
+
+
+def chunks(values: NDArray[Any]) -> Iterable[NDArray[Any]]:
+    """Blocks of rows of at most about CHUNK_CELLS cells: no second copy of a large matrix is made."""
+    step = max(1, CHUNK_CELLS // max(1, values.shape[1]))
+    return (values[start : start + step] for start in range(0, len(values), step))
+
+
+class Texts:
+    """A text column. An empty text is a text; a missing one is not."""
+
+    def __init__(self, column: str, pointer: str) -> None:
+        self.column, self.pointer = column, pointer
+        self.values: list[str] = []
+        self._missing = 0
+        self._wrong = 0
+
+    def add(self, row: Sequence[Any]) -> None:
+        (cell,) = row
+        if cell is None:
+            self._missing += 1
+        elif not isinstance(cell, str) or not _is_unicode(cell):
+            self._wrong += 1
+        else:
+            self.values.append(cell)
+
+    def faults(self) -> list[Fault]:
+        return fault(self.pointer, self.column, {"missing": self._missing, "not Unicode text": self._wrong})
+
+
+class Classes:
+    """Labels, as indices into the declared classes. A label matches a class of the same text: "1" is class 1.
+
+    A whole number in another notation matches too (1.0 is class 1), where it does not match as it is.
+    """
+
+    def __init__(self, column: str, pointer: str, classes: Sequence[ClassLabel]) -> None:
+        self.column, self.pointer = column, pointer
+        self.names = [str(each) for each in classes]
+        self._index = {name: i for i, name in enumerate(self.names)}
+        self._found = array("q")
+        self._missing = 0
+        self._unknown = 0
+        self._examples: set[str] = set()
+
+    def add(self, cell: Any) -> None:
+        label = self._text(cell)
+        index = self._index.get(label)
+        if index is None:
+            index = self._index.get(_whole(label))
+        if index is not None:
+            self._found.append(index)
+        elif not label.strip():
+            self._missing += 1
+        else:
+            self._unknown += 1
+            if len(self._examples) < SHOWN_LABELS:
+                self._examples.add(ascii(label[:40]))
+
+    def values(self) -> NDArray[np.int64]:
+        return np.frombuffer(self._found, dtype=np.int64)
+
+    def faults(self) -> list[Fault]:
+        note = f" (such as {', '.join(sorted(self._examples))})" if self._examples else ""
+        return fault(self.pointer, self.column, {"missing": self._missing, "of no declared class": self._unknown}, note)
+
+    def _text(self, cell: Any) -> str:
+        """The label's text, empty where it is missing. True and false are 1 and 0 unless they are classes."""
+        if isinstance(cell, str):
+            return cell
+        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+            return ""
+        if isinstance(cell, bool):
+            name = "true" if cell else "false"
+            return name if name in self._index else str(int(cell))
+        return str(cell) if isinstance(cell, int | float) else type(cell).__name__
+
+
+def _whole(label: str) -> str:
+    """1.0, +1 and 1e0 as 1; anything else as it is."""
+    try:
+        value = text_number(label)
+    except ValueError:
+        return label
+    return str(int(value)) if value.is_integer() else label
+
+
+def _is_unicode(text: str) -> bool:
+    """False where it holds lone surrogates: undecodable bytes of a CSV file, or JSON's own."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

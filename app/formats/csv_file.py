@@ -1,0 +1,45 @@
+"""CSV as in RFC 4180: UTF-8, one header row, quoted cells may hold line breaks. Strict about quotes and ragged rows."""
+
+from __future__ import annotations
+
+import csv
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from app.formats.records import Records
+
+MAX_CELL_CHARACTERS = 32 * 1024 * 1024
+
+
+def read(path: Path, records: Records) -> None:
+    csv.field_size_limit(MAX_CELL_CHARACTERS)
+    # Bytes that are not UTF-8 become lone surrogates, which are counted in the columns that are used.
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        rows = csv.reader(file, strict=True)
+        try:
+            _read(rows, records)
+        except csv.Error as error:
+            # The module's own texts ("',' expected after '\"'", "unexpected end of data") hold nothing of the cells.
+            raise records.broken(f"line {rows.line_num}: {error}") from None
+
+
+def _read(rows: Any, records: Records) -> None:
+    header = next(rows, None)
+    if not header:
+        raise records.broken("it is empty; the first line names the columns")
+    records.begin(header)
+    places = [header.index(each.name) for each in records.features]
+    take = itemgetter(*places) if len(places) > 1 else lambda row: (row[places[0]],)
+    label = header.index(records.label.name)
+    ragged, first = 0, 0
+    for row in rows:
+        if len(row) == len(header):
+            records.add(take(row), row[label])
+        elif row:  # a blank line is no record
+            ragged += 1
+            first = first or rows.line_num
+    if ragged:
+        raise records.broken(
+            f"{ragged} rows do not have the {len(header)} cells of the header; the first ends in line {first}"
+        )

@@ -1,0 +1,100 @@
+"""Keyed digests of records: on which side of the hold-out split one falls, and whether content was seen before.
+
+A record's digest is a keyed BLAKE2b of its own content (features and label) and of nothing else. The split therefore
+puts equal records on one side, whatever else is in the data and in whatever order: changing one record changes one part
+by one record, and the parts compose in parallel. Without the key nobody can compute, or aim for, a side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.formats.columns import chunks
+
+DIGEST_BYTES = 16
+RECORD, RECORDS, FILE = b"scrimp/record", b"scrimp/records", b"scrimp/file"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Derived from the service's data key for these purposes alone."""
+
+    split: bytes
+    content: bytes
+
+
+@dataclass(frozen=True)
+class RecordDigests:
+    """(n, 2) big-endian words each, in the order of the records. Private."""
+
+    split: NDArray[np.uint64]
+    content: NDArray[np.uint64]
+
+
+def record_digests(contents: Iterator[bytes], keys: Keys) -> RecordDigests:
+    split, content = bytearray(), bytearray()
+    for record in contents:
+        split += hashlib.blake2b(record, digest_size=DIGEST_BYTES, key=keys.split, person=RECORD).digest()
+        content += hashlib.blake2b(record, digest_size=DIGEST_BYTES, key=keys.content, person=RECORD).digest()
+    return RecordDigests(_words(split), _words(content))
+
+
+def text_contents(texts: Sequence[str], labels: Sequence[bytes]) -> Iterator[bytes]:
+    """The text as it is, before any hashing of n-grams."""
+    for text, label in zip(texts, labels, strict=True):
+        encoded = text.encode()
+        yield b"t" + struct.pack("<Q", len(encoded)) + encoded + label
+
+
+def number_contents(matrix: NDArray[Any], names: Sequence[str] | None, labels: Sequence[bytes]) -> Iterator[bytes]:
+    """Little-endian float64 in the order of the columns' names: neither format nor order of columns matters."""
+    order = np.argsort(np.array(names), kind="stable") if names else slice(None)
+    rest = iter(labels)
+    for rows in chunks(matrix):
+        for row in np.ascontiguousarray(rows[:, order].astype("<f8") + 0.0):  # −0 is 0
+            yield b"n" + struct.pack("<Q", len(row)) + row.tobytes() + next(rest)
+
+
+def label_contents(targets: NDArray[Any], classes: Sequence[str] | None) -> list[bytes]:
+    """The class's text rather than its index, which depends on the order of declaration; or float64."""
+    if classes is not None:
+        encoded = [b"c" + name.encode() for name in classes]
+        return [encoded[i] for i in targets.tolist()]
+    return [b"r" + struct.pack("<d", value + 0.0) for value in targets.tolist()]
+
+
+def in_holdout(digests: RecordDigests, fraction: float) -> NDArray[np.bool_]:
+    """True with probability `fraction`, over the key, for each distinct record: digest / 2⁶⁴ < fraction."""
+    threshold = math.floor(Fraction(fraction) * 2**64)
+    return digests.split[:, 0] < np.uint64(threshold)
+
+
+def records_hmac(digests: RecordDigests, keys: Keys) -> str:
+    """One keyed hash of all records in any order, repetitions counted."""
+    order = np.lexsort((digests.content[:, 1], digests.content[:, 0]))
+    ordered = digests.content[order].astype(">u8").tobytes()
+    return hashlib.blake2b(ordered, digest_size=32, key=keys.content, person=RECORDS).hexdigest()
+
+
+def file_digests(path: Path, keys: Keys) -> tuple[str, str]:
+    """SHA-256 (an un-noised function of the data: for the owner alone) and keyed hash of a file's bytes."""
+    plain, keyed = hashlib.sha256(), hashlib.blake2b(digest_size=32, key=keys.content, person=FILE)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            plain.update(block)
+            keyed.update(block)
+    return plain.hexdigest(), keyed.hexdigest()
+
+
+def _words(digests: bytearray) -> NDArray[np.uint64]:
+    return np.frombuffer(digests, dtype=">u8").astype(np.uint64).reshape(-1, 2)

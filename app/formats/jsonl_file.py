@@ -1,0 +1,56 @@
+"""JSON lines: one flat object a line. A key that a line lacks is a missing cell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from app.formats.records import Records
+
+MAX_LINE_BYTES = 32 * 1024 * 1024
+
+
+def read(path: Path, records: Records) -> None:
+    names = [each.name for each in records.features]
+    label = records.label.name
+    wanted = {*names, label}
+    seen: set[str] = set()
+    for line in _objects(path, records):
+        records.add([line.get(name) for name in names], line.get(label))
+        if records.count == 1:
+            seen = set(line)
+        elif not seen.issuperset(wanted):
+            seen.update(wanted & line.keys())
+    if records.count:
+        records.begin(sorted(seen))
+
+
+def _objects(path: Path, records: Records) -> Iterator[dict[str, Any]]:
+    number = 0
+    with path.open("rb") as file:
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if len(line) > MAX_LINE_BYTES:
+                raise records.broken(f"line {number} is longer than {MAX_LINE_BYTES} bytes")
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line, object_pairs_hook=_unique)
+            except KeyError:
+                raise records.broken(f"line {number} has a name twice") from None
+            except RecursionError:
+                raise records.broken(f"line {number} is nested too deeply") from None
+            except ValueError:  # its text may quote the line
+                raise records.broken(f"line {number} is not JSON") from None
+            if not isinstance(value, dict):
+                raise records.broken(f"line {number} is not an object")
+            yield value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise KeyError
+    return value

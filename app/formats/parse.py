@@ -1,0 +1,170 @@
+"""From a raw data file to checked, split, immutable parts. Runs in a helper process (app.helpers.limited).
+
+file ── reader (csv, parquet, npz, jsonl) ── Records ── checks ── features ── split ── train.npz, holdout.npz
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.contracts.dataset_spec import DatasetSpec, HashedText
+from app.errors import InvalidRequest
+from app.formats import digests
+from app.formats.columns import Classes, chunks
+from app.formats.records import Records
+from app.formats.stored import Csr, StoredPart, save_part
+
+# Imported when it is needed: pyarrow for Parquet alone.
+READERS = {"csv": "csv_file", "jsonl": "jsonl_file", "npz": "npz_file", "parquet": "parquet_file"}
+DEVIATION = 0.1  # of the count of records from the declared one, above which the owner is told
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """One file, checked."""
+
+    part: StoredPart
+    digests: digests.RecordDigests
+
+    @property
+    def records(self) -> int:
+        return len(self.part.y)
+
+    def select(self, mask: NDArray[np.bool_]) -> StoredPart:
+        return StoredPart(x=_rows(self.part.x, mask), y=self.part.y[mask])
+
+
+def parse(request: dict[str, Any]) -> dict[str, Any]:
+    """Check a data set's files against its specification, and write its parts.
+
+    Args:
+        request: `spec` (DatasetSpec), `file` and `holdout_file` (paths, the second null but for a public hold-out),
+            `output_dir` (an empty folder), `keys` ({"split", "content"}: hex), `max_unpacked_bytes`.
+
+    Returns:
+        `parts` ({"train", "holdout"}: {"file", "sha256"}), `features`, `outputs`, `sparse`: public.
+        `contents` ([{"part", "kind", "hmac"}]): keyed, for the service.
+        `content_sha256`, `counts`, `warnings`: functions of private data, for the owner alone.
+
+    Raises:
+        InvalidRequest: a file is not what the specification says; columns and counts are named.
+    """
+    spec = DatasetSpec.model_validate(request["spec"])
+    keys = digests.Keys(**{name: bytes.fromhex(key) for name, key in request["keys"].items()})
+    files = {name: Path(request[name]) for name in ("file", "holdout_file") if request[name] is not None}
+    parsed = {name: _parsed(spec, path, name, keys, request["max_unpacked_bytes"]) for name, path in files.items()}
+    data, extra = parsed["file"], parsed.get("holdout_file")
+    parts = {"train": data.part}
+    if extra is not None:
+        if extra.part.shape[1] != data.part.shape[1]:
+            detail = f"its records have {extra.part.shape[1]} features, those of the data {data.part.shape[1]}"
+            raise InvalidRequest.at("/holdout_file", detail)
+        parts["holdout"] = extra.part
+    elif spec.holdout is not None and spec.holdout.kind == "split":
+        mask = digests.in_holdout(data.digests, spec.holdout.fraction)
+        parts = {"train": data.select(~mask), "holdout": data.select(mask)}
+    hashes = {name: digests.file_digests(path, keys) for name, path in files.items()}
+    return {
+        "parts": {name: _saved(Path(request["output_dir"]) / f"{name}.npz", part) for name, part in parts.items()},
+        "features": data.part.shape[1],
+        "outputs": len(spec.task.classes) if spec.task.kind == "classification" else 1,
+        "sparse": data.part.sparse,
+        "contents": [each for name in files for each in _contents(name, hashes[name][1], parsed[name], keys)],
+        "content_sha256": hashes["file"][0],
+        "counts": {"records": data.records} | {name: len(part.y) for name, part in parts.items()},
+        "warnings": _warnings(spec, data, extra, parts),
+    }
+
+
+def _parsed(spec: DatasetSpec, path: Path, name: str, keys: digests.Keys, max_unpacked_bytes: int) -> Parsed:
+    records = Records(spec, name, max_unpacked_bytes)
+    import_module(f"app.formats.{READERS[spec.format]}").read(path, records)
+    records.check()
+    y = records.targets()
+    labels = digests.label_contents(y, records.labels.names if isinstance(records.labels, Classes) else None)
+    if records.texts is not None and isinstance(spec.features, HashedText):
+        texts = records.texts.values
+        return Parsed(
+            StoredPart(x=hashed(texts, spec.features), y=y),
+            digests.record_digests(digests.text_contents(texts, labels), keys),
+        )
+    matrix = records.matrix()
+    names = spec.features.columns if spec.features.kind == "columns" else None
+    return Parsed(
+        StoredPart(x=_float32(matrix), y=y),
+        digests.record_digests(digests.number_contents(matrix, names, labels), keys),
+    )
+
+
+def hashed(texts: list[str], features: HashedText) -> Csr:
+    """(n, buckets) L2-normalized counts (or presence) of hashed n-grams of words. Nothing is fitted to the data.
+
+    A text without a word is the zero vector.
+    """
+    from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415 - takes a second
+
+    vectorizer = HashingVectorizer(
+        n_features=features.buckets,
+        ngram_range=tuple(features.ngrams),
+        binary=features.binary,
+        alternate_sign=False,
+        norm="l2",
+        dtype=np.float32,
+    )
+    matrix = vectorizer.transform(texts)
+    matrix.sort_indices()
+    indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+    return Csr(indptr, indices, matrix.data, (len(texts), features.buckets))
+
+
+def _float32(matrix: NDArray[Any]) -> NDArray[np.float32]:
+    out = np.empty(matrix.shape, dtype=np.float32)
+    start = 0
+    for rows in chunks(matrix):
+        out[start : start + len(rows)] = rows
+        start += len(rows)
+    return out
+
+
+def _rows(x: NDArray[np.float32] | Csr, mask: NDArray[np.bool_]) -> NDArray[np.float32] | Csr:
+    if not isinstance(x, Csr):
+        return x[mask]
+    lengths = np.diff(x.indptr)
+    cells = np.repeat(mask, lengths)
+    indptr = np.concatenate(([0], np.cumsum(lengths[mask]))).astype(np.int64)
+    return Csr(indptr, x.indices[cells], x.data[cells], (int(mask.sum()), x.shape[1]))
+
+
+def _saved(path: Path, part: StoredPart) -> dict[str, str]:
+    return {"file": path.name, "sha256": save_part(path, part)}
+
+
+def _contents(name: str, file_hmac: str, parsed: Parsed, keys: digests.Keys) -> list[dict[str, str]]:
+    part = "data" if name == "file" else "holdout"
+    return [
+        {"part": part, "kind": "file", "hmac": file_hmac},
+        {"part": part, "kind": "records", "hmac": digests.records_hmac(parsed.digests, keys)},
+    ]
+
+
+def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, parts: dict[str, StoredPart]) -> list[str]:
+    warnings = []
+    declared = spec.privacy.records
+    if declared is not None and abs(data.records - declared) > DEVIATION * declared:
+        warnings.append(
+            f"the file holds {data.records} records and {declared} are declared: sampling rates, step sizes and scores"
+            " are computed with the declared number"
+        )
+    warnings += [f"the {name} part holds no record" for name, part in parts.items() if not len(part.y)]
+    if extra is not None:
+        known = set(map(bytes, data.digests.content))
+        common = sum(bytes(each) in known for each in extra.digests.content)
+        if common:
+            warnings.append(f"{common} records of the hold-out file are also in the data: scores on it are too high")
+    return warnings

@@ -1,0 +1,122 @@
+"""What a reader is asked for, and what it fills: the features and the label that the specification names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.errors import InvalidRequest
+from app.formats.columns import Classes, Fault, Numbers, Texts, fault, json_number, refuse, text_number, unusable
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A column (or array) of the file, and where the specification names it."""
+
+    name: str
+    pointer: str
+
+
+class Records:
+    """One file's records. A reader calls `begin` with the file's column names, `add` for each record, and is done.
+
+    Args:
+        spec: the data set's specification.
+        file: "file" or "holdout_file": which one errors speak of.
+        max_unpacked_bytes: what a compressed file may claim to unpack to.
+    """
+
+    def __init__(self, spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> None:
+        self.spec, self.file, self.max_unpacked_bytes = spec, file, max_unpacked_bytes
+        self.count = 0
+        self.label = Wanted(spec.task.label, "/task/label")
+        self.features = _features(spec)
+        names, pointers = [each.name for each in self.features], [each.pointer for each in self.features]
+        number = json_number if spec.format == "jsonl" else text_number if spec.format == "csv" else float
+        self.tensor: NDArray[Any] | None = None  # an NPZ file's features come whole
+        self.texts = Texts(names[0], pointers[0]) if spec.features.kind == "hashed_text" else None
+        self.numbers = Numbers(names, pointers, number)
+        self.labels: Classes | Numbers
+        if spec.task.kind == "classification":
+            self.labels = Classes(self.label.name, self.label.pointer, spec.task.classes)
+        else:
+            self.labels = Numbers([self.label.name], [self.label.pointer], number)
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Raises InvalidRequest where names are there twice or a wanted one is not."""
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        if twice:
+            raise self.broken(f"column names must be unique; more than once: {_shown(twice)}")
+        there = set(names)
+        absent = [wanted for wanted in (*self.features, self.label) if wanted.name not in there]
+        if absent:
+            errors = [
+                {"pointer": each.pointer, "detail": f"there is no column {each.name!r}", "column": each.name}
+                for each in absent[:20]
+            ]
+            message = f"The {self._noun} has no column {absent[0].name!r}; it has {_shown(names)}"
+            raise InvalidRequest(message, errors, file=self.file)
+
+    def add(self, row: Sequence[Any], label: Any) -> None:
+        """One record: its feature cells in the specification's order, and its label. None where there is none."""
+        self.count += 1
+        (self.texts or self.numbers).add(row)
+        self.add_label(label)
+
+    def add_label(self, label: Any) -> None:
+        if isinstance(self.labels, Classes):
+            self.labels.add(label)
+        else:
+            self.labels.add((label,))
+
+    def check(self) -> None:
+        """Raises InvalidRequest that names columns and counts, if anything that was read can not be used."""
+        if self.count == 0:
+            raise self.broken("there are no records in it")
+        refuse([*self._feature_faults(), *self.labels.faults()], self.file)
+
+    def matrix(self) -> NDArray[Any]:
+        """(n, d) features of columns or a tensor, in the type that they came in."""
+        return self.numbers.values() if self.tensor is None else self.tensor
+
+    def targets(self) -> NDArray[np.int64] | NDArray[np.float64]:
+        """(n,) class indices, or numbers."""
+        values = self.labels.values()
+        return values if isinstance(self.labels, Classes) else values[:, 0]
+
+    def broken(self, detail: str) -> InvalidRequest:
+        """An error of the file as a whole. `detail` holds nothing of its content but names of columns."""
+        message = f"The {self._noun} can not be read as {self.spec.format}: {detail}"
+        return InvalidRequest(message, [{"pointer": f"/{self.file}", "detail": detail}], file=self.file)
+
+    def unsuited(self, wanted: Wanted, detail: str) -> InvalidRequest:
+        """An error of a whole column."""
+        return InvalidRequest.at(wanted.pointer, f"column {wanted.name!r} {detail}", column=wanted.name, file=self.file)
+
+    def _feature_faults(self) -> list[Fault]:
+        if self.tensor is not None:
+            bad = int(unusable(self.tensor).sum())
+            return fault(self.features[0].pointer, self.features[0].name, {"not finite in 32 bits": bad})
+        return (self.texts or self.numbers).faults()
+
+    @property
+    def _noun(self) -> str:
+        return "data file" if self.file == "file" else "hold-out file"
+
+
+def _features(spec: DatasetSpec) -> list[Wanted]:
+    if spec.features.kind == "hashed_text":
+        return [Wanted(spec.features.column, "/features/column")]
+    if spec.features.kind == "tensor":
+        return [Wanted(spec.features.array, "/features/array")]
+    return [Wanted(name, f"/features/columns/{i}") for i, name in enumerate(spec.features.columns)]
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(ascii(name[:60]) for name in names[:20]) + (", …" if len(names) > 20 else "")

@@ -1,0 +1,101 @@
+"""A job's events as server-sent events. One poller a process, fanned out to all readers.
+
+A reader first reads what it missed from the database, then follows the hub. Every event carries its sequence number as
+`id:`; a reader that was cut off sends it back as Last-Event-ID and goes on, on any API process, without loss or repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator
+
+from sqlalchemy import select
+from starlette.concurrency import run_in_threadpool
+
+from app.contracts.events import FINAL
+from app.db.engine import Database
+from app.db.models import Job
+from app.jobs import repository
+from app.jobs.schemas import EventView
+
+POLL_S = 0.2
+KEEP_ALIVE_S = 15.0
+PAGE = 500
+
+
+class EventHub:
+    """Looks at the jobs that somebody reads, all in one query, and wakes the readers of those with news."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self._readers: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._seen: dict[str, int] = {}
+        self._poller: asyncio.Task[None] | None = None
+
+    def subscribe(self, job_id: str) -> asyncio.Event:
+        """A flag that is set whenever the job may have new events."""
+        news = asyncio.Event()
+        self._readers[job_id].add(news)
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.create_task(self._poll())
+        return news
+
+    def unsubscribe(self, job_id: str, news: asyncio.Event) -> None:
+        self._readers[job_id].discard(news)
+        if not self._readers[job_id]:
+            del self._readers[job_id]
+            self._seen.pop(job_id, None)
+
+    async def _poll(self) -> None:
+        """Runs while there are readers."""
+        while self._readers:
+            await asyncio.sleep(POLL_S)
+            for job_id, last in (await run_in_threadpool(self._last_events, list(self._readers))).items():
+                if self._seen.get(job_id) != last:
+                    self._seen[job_id] = last
+                    for news in self._readers.get(job_id, ()):
+                        news.set()
+
+    def _last_events(self, job_ids: list[str]) -> dict[str, int]:
+        with self.db.read() as session:
+            rows = session.execute(select(Job.id, Job.events).where(Job.id.in_(job_ids)))
+            return {row.id: row.events for row in rows}
+
+
+async def follow(hub: EventHub, job_id: str, after: int) -> AsyncIterator[str]:
+    """The job's events after a sequence number, as they happen; ends after its last one.
+
+    Yields:
+        Server-sent events; a comment every 15 s where nothing happens, so that proxies keep the line open.
+    """
+    news = hub.subscribe(job_id)
+    try:
+        while True:
+            news.clear()
+            events = await run_in_threadpool(_read, hub.db, job_id, after)
+            for event in events:
+                yield f"id: {event.seq}\nevent: {event.type}\ndata: {event.model_dump_json()}\n\n"
+                after = event.seq
+                if event.type == "certificate_issued" or (event.type in FINAL and not _certified(event)):
+                    yield f"event: end\ndata: {json.dumps({'after': after})}\n\n"
+                    return
+            if len(events) == PAGE:
+                continue
+            try:
+                await asyncio.wait_for(news.wait(), KEEP_ALIVE_S)
+            except TimeoutError:
+                yield ": keep-alive\n\n"
+    finally:
+        hub.unsubscribe(job_id, news)
+
+
+def _certified(event: EventView) -> bool:
+    """Whether a certificate follows: something was charged."""
+    return bool(sum((event.data.get("charge") or {}).values()))
+
+
+def _read(db: Database, job_id: str, after: int) -> list[EventView]:
+    with db.read() as session:
+        return [EventView.of(event) for event in repository.events_after(session, job_id, after, PAGE)[:PAGE]]

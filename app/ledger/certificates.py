@@ -1,0 +1,159 @@
+"""Signed privacy certificates: one for every job that spent privacy, enough to recompute its ε by hand.
+
+    {"certificate": body, "signature": base64, "public_key": base64, "algorithm": "Ed25519"}
+
+The signature is over the canonical JSON of the body: sorted keys, no spaces, UTF-8. ε is the PLANNED one also where the
+job stopped early: a figure computed at the stopping time would be no guarantee. What was charged stands beside it.
+
+None is issued for a job on public data (no privacy is claimed: there is nothing to certify) and none for a job of which
+no private step was started (its hold was voided).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from importlib.metadata import version
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.models import Artifact, Certificate, Job, LedgerEntry, Metric
+from app.errors import Conflict, NotFound, PrivacyError
+from app.ids import new_id, now, rfc3339
+from app.ledger.accounts import filter_for, find
+from app.ledger.entries import canonical_json
+from app.ledger.repository import dataset_with_account
+from app.privacy.mechanism import MechanismConfig
+
+MODEL = "model.safetensors"
+
+
+def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_version: str) -> bool:
+    """Signs and stores the certificate of a job that has settled, once.
+
+    Returns:
+        Whether one was issued now. False where it was before, and where there is nothing to certify.
+
+    Raises:
+        NotFound: no such job.
+        Conflict: `wrong-state`, the job has not settled.
+    """
+    job = session.get(Job, job_id)
+    if job is None:
+        raise NotFound("there is no such job")
+    if job.mechanism is None or find(session, job.dataset_id, f"hold:{job_id}") is None:
+        return False
+    settled = find(session, job.dataset_id, f"settle:{job_id}")
+    if settled is None:
+        raise Conflict("wrong-state", "the job has not settled: there is nothing to certify yet")
+    if settled.kind == "void" or session.get(Certificate, job_id) is not None:
+        return False
+    document = sign(_body(session, job, settled, code_version), signing_key)
+    issued = Certificate(job_id=job_id, body=document, signature=document["signature"], issued_at=now())
+    session.add(issued)
+    session.flush()
+    return True
+
+
+def sign(body: dict[str, Any], signing_key: Ed25519PrivateKey) -> dict[str, Any]:
+    """The signed document of a body."""
+    return {
+        "certificate": body,
+        "signature": base64.b64encode(signing_key.sign(canonical_json(body))).decode(),
+        "public_key": base64.b64encode(signing_key.public_key().public_bytes_raw()).decode(),
+        "algorithm": "Ed25519",
+    }
+
+
+def verify(document: dict[str, Any], public_key: str | None = None) -> bool:
+    """Whether the signature holds.
+
+    Args:
+        document: a certificate as it was handed out.
+        public_key: base64 of the key that is trusted. Without it the document's own is used, which says that the
+            document is whole, and not who signed it.
+    """
+    try:
+        if document["algorithm"] != "Ed25519" or public_key not in (None, document["public_key"]):
+            return False
+        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(document["public_key"], validate=True))
+        key.verify(base64.b64decode(document["signature"], validate=True), canonical_json(document["certificate"]))
+    except (InvalidSignature, KeyError, TypeError, ValueError, binascii.Error):
+        return False
+    return True
+
+
+def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -> dict[str, Any]:
+    dataset, account = dataset_with_account(session, job.dataset_id)
+    mechanism = MechanismConfig.model_validate(job.mechanism)
+    training = mechanism.training
+    model = session.get(Artifact, (job.id, MODEL))
+    return {
+        "version": 1,
+        "certificate_id": new_id("cert"),
+        "job": job.id,
+        "status": job.status,
+        "dataset": {"id": dataset.id, "name": dataset.name, "content_hmac": dataset.content_hmac},
+        "unit": mechanism.unit,
+        "relation": mechanism.relation,
+        "mechanism": job.mechanism,
+        "events": _events(mechanism),
+        "sampling": {"kind": training.sampling, "sample_rate": training.sample_rate},
+        "noise_multiplier": training.noise_multiplier,
+        "max_grad_norm": training.max_grad_norm,
+        "expected_batch_size": training.expected_batch_size,
+        "steps": {
+            "planned": training.steps,
+            "started": job.steps_started,
+            "effective": job.step if model is not None else None,  # of the released model
+        },
+        "accountant": _accountant(job),
+        "epsilon": job.quote["epsilon"],
+        "charge": {
+            "train": settled.train,
+            "holdout": settled.holdout,
+            "unit": filter_for(account.filter, account.order).unit,
+        },
+        "ledger": {"entry_seq": settled.seq, "balance_after": settled.memo["balance"], "head": settled.hash},
+        "released": {"weights": model is not None, "metrics": _metrics(session, job.id)},
+        "warnings": job.warnings,
+        "code_version": code_version,
+        "model_sha256": model.sha256 if model is not None else None,
+        "issued_at": rfc3339(now()),
+    }
+
+
+def _events(mechanism: MechanismConfig) -> dict[str, Any]:
+    from app.privacy.events import event_tree  # noqa: PLC0415
+
+    on_holdout = any(release.account == "holdout" for release in mechanism.releases)
+    return {
+        "train": event_tree(mechanism, "train"),
+        "holdout": event_tree(mechanism, "holdout") if on_holdout else None,
+    }
+
+
+def _accountant(job: Job) -> dict[str, Any]:
+    from app.privacy.pld import GRID  # noqa: PLC0415
+
+    name = job.quote["epsilon"]["accountant"]
+    if name not in ("gdp", "pld"):
+        raise PrivacyError("within a job the accountant is the exact one of full batch, or the PLD")
+    return {
+        "name": name,
+        "library": "dp_accounting",
+        "version": version("dp-accounting"),
+        "grid": GRID if name == "pld" else None,
+    }
+
+
+def _metrics(session: Session, job_id: str) -> list[dict[str, Any]]:
+    released = session.scalars(select(Metric).where(Metric.job_id == job_id).order_by(Metric.name, Metric.step))
+    return [
+        {"name": each.name, "step": each.step, "on": each.on, "std": each.std, "released_by": each.released_by}
+        for each in released
+    ]

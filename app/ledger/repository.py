@@ -1,0 +1,51 @@
+"""The ledger's read-only queries. What moves an account is in accounts.py alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import and_, select
+from sqlalchemy.orm import Session, aliased
+
+from app.db.models import Account, Dataset, Job, LedgerEntry
+from app.errors import NotFound
+
+
+def dataset_with_account(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
+    """A private data set and its account.
+
+    Raises:
+        NotFound: no such data set, or a public one: it has no ledger.
+    """
+    dataset = session.get(Dataset, dataset_id)
+    if dataset is None:
+        raise NotFound("there is no such data set")
+    account = session.get(Account, dataset.id)
+    if account is None:
+        raise NotFound("this data set is public: no privacy is claimed for it, so that it has no ledger")
+    return dataset, account
+
+
+def page_of_entries(session: Session, dataset_id: str, *, after: int, job: str | None, limit: int) -> list[LedgerEntry]:
+    """Oldest first, one more than asked for so that the caller knows whether there is a next page."""
+    query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.seq > after)
+    if job is not None:
+        query = query.where(LedgerEntry.job_id == job)
+    return list(session.scalars(query.order_by(LedgerEntry.seq).limit(limit + 1)))
+
+
+def posted(session: Session, dataset_id: str) -> list[tuple[dict[str, Any], dict[str, int], dict[str, int]]]:
+    """Every posted job in the order of settlement: its mechanism, what it spent, what it held, by account."""
+    post, hold = aliased(LedgerEntry), aliased(LedgerEntry)
+    query = (
+        select(Job.mechanism, post.train, post.holdout, hold.train, hold.holdout)
+        .join(post, post.job_id == Job.id)
+        .join(hold, and_(hold.job_id == Job.id, hold.kind == "hold"))
+        .where(post.dataset_id == dataset_id, post.kind == "post")
+        .order_by(post.seq)
+    )
+    return [
+        (mechanism, {"train": spent_t, "holdout": spent_h}, {"train": held_t, "holdout": held_h})
+        for mechanism, spent_t, spent_h, held_t, held_h in session.execute(query)
+        if mechanism is not None
+    ]

@@ -1,0 +1,118 @@
+"""What the ledger's routes answer and take: the shapes of the REST contract."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, StringConstraints
+
+from app.contracts.base import Document, Epsilon, EpsilonValue
+from app.db.models import Account, LedgerEntry
+from app.ledger.entries import content
+
+
+class AccountView(BaseModel):
+    """One account. Amounts are integers in `unit`."""
+
+    filter: str
+    order: float | None
+    unit: str
+    budget: int
+    spent: int
+    held: int
+    remaining: int
+
+    @classmethod
+    def of(cls, account: Account, name: str, unit: str) -> AccountView:
+        budget, spent, held = (getattr(account, f"{name}_{part}") for part in ("budget", "spent", "held"))
+        return cls(
+            filter=account.filter,
+            order=account.order,
+            unit=unit,
+            budget=budget,
+            spent=spent,
+            held=held,
+            remaining=budget - spent - held,
+        )
+
+
+class AccountsView(BaseModel):
+    train: AccountView
+    holdout: AccountView | None
+
+
+class Comparison(BaseModel):
+    """What other ways of counting say of the settled jobs. None of them is enforced.
+
+    `pld_if_fixed_in_advance` holds only as if all jobs had been fixed before the first one's results were seen.
+    """
+
+    basic: Epsilon
+    rdp_best_order: Epsilon
+    pld_if_fixed_in_advance: Epsilon
+
+
+class LedgerView(BaseModel):
+    """A data set's ledger: what is enforced, and beside it what other accountants would say.
+
+    `epsilon_spent` is the larger of the two accounts (their parts of the data are disjoint), `epsilon_remaining` the
+    smaller.
+    `largest_cap`: where a raise of the cap could depend on what was released, the guarantee is that of the largest cap
+    ever granted. `comparison` is null where it takes more time or memory than is allowed.
+    """
+
+    cap: Epsilon
+    largest_cap: Epsilon
+    accounts: AccountsView
+    epsilon_spent: Epsilon
+    epsilon_spent_and_held: Epsilon
+    epsilon_remaining: Epsilon
+    comparison: Comparison | None
+    entries: int
+    head: str
+
+
+class EntryView(BaseModel):
+    """One entry. Everything but `hash` is what `hash` is the SHA-256 of, as canonical JSON."""
+
+    version: int
+    dataset_id: str
+    seq: int
+    kind: str
+    job_id: str | None
+    train: int
+    holdout: int
+    train_released: int
+    holdout_released: int
+    once: str | None
+    actor: str
+    memo: dict[str, Any]
+    created_at: str
+    prev_hash: str
+    hash: str
+
+    @classmethod
+    def of(cls, entry: LedgerEntry) -> EntryView:
+        return cls(**content(entry), hash=entry.hash)
+
+
+class EntryList(BaseModel):
+    items: list[EntryView]
+    next: str | None
+
+
+class VerificationView(BaseModel):
+    """`first_bad_entry` is null where the chain fits, also where only the account's row is off. `problem` says what."""
+
+    valid: bool
+    entries: int
+    head: str
+    first_bad_entry: int | None
+    problem: str | None
+
+
+class CapChange(Document):
+    """A new cap; δ stays. Raising it is a decision that should not depend on what was released."""
+
+    epsilon: EpsilonValue
+    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]

@@ -1,0 +1,113 @@
+"""A data set's ledger as it is shown: the enforced figures, and beside them what other accountants would say."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+from app.contracts.base import AccountantName, AccountName, Epsilon, Unit
+from app.db.engine import Database
+from app.db.models import Account, Dataset
+from app.errors import LimitError
+from app.ledger.accounts import filter_for
+from app.ledger.repository import dataset_with_account, posted
+from app.ledger.schemas import AccountsView, AccountView, Comparison, LedgerView
+from app.privacy.mechanism import MechanismConfig
+
+Posted = tuple[dict[str, Any], dict[str, int], dict[str, int]]
+
+
+class Comparer(Protocol):
+    """Composes event trees in a limited process, and remembers the answer."""
+
+    def compare(self, trees: list[dict[str, Any]], delta: float) -> dict[str, Any]: ...
+
+
+def overview(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView:
+    """The ledger of a private data set. No transaction is open while the comparison is computed.
+
+    Raises:
+        NotFound: no such data set, or it has no ledger.
+    """
+    with db.read() as session:
+        dataset, account = dataset_with_account(session, dataset_id)
+        jobs = posted(session, dataset_id)
+    return view(dataset, account, comparison(pricing, dataset, account, jobs))
+
+
+def view(dataset: Dataset, account: Account, compared: Comparison | None) -> LedgerView:
+    """The figures of an account's row."""
+    of = filter_for(account.filter, account.order)
+    names: list[AccountName] = ["train"] if account.holdout_budget == 0 else ["train", "holdout"]
+    accounts = {name: AccountView.of(account, name, of.unit) for name in names}
+    spent = max(each.spent for each in accounts.values())
+    taken = max(each.spent + each.held for each in accounts.values())
+    remaining = min(each.remaining for each in accounts.values())
+
+    def epsilon(value: float) -> Epsilon:
+        return _epsilon(dataset, account, value, account.filter)
+
+    def of_amount(amount: int) -> Epsilon:
+        return epsilon(of.epsilon(amount, account.cap_delta) if amount else 0.0)
+
+    return LedgerView(
+        cap=epsilon(account.cap_epsilon),
+        largest_cap=epsilon(account.largest_cap_epsilon),
+        accounts=AccountsView(train=accounts["train"], holdout=accounts.get("holdout")),
+        epsilon_spent=of_amount(spent),
+        epsilon_spent_and_held=of_amount(taken),
+        epsilon_remaining=of_amount(remaining),
+        comparison=compared,
+        entries=account.entries,
+        head=account.head,
+    )
+
+
+def comparison(pricing: Comparer, dataset: Dataset, account: Account, jobs: list[Posted]) -> Comparison | None:
+    """Each figure for the account that is worse off; None where the computation runs past its limits."""
+    worst = {"basic": 0.0, "rdp_best_order": 0.0, "pld_if_fixed_in_advance": 0.0}
+    accounts: tuple[AccountName, AccountName] = ("train", "holdout")
+    for name in accounts:
+        trees = [tree for job in jobs if (tree := settled_tree(job, name)) is not None]
+        if not trees:
+            continue
+        try:
+            figures = pricing.compare(trees, account.cap_delta)
+        except LimitError:
+            return None
+        worst = {figure: max(value, float(figures[figure])) for figure, value in worst.items()}
+    within_a_job = "gdp" if account.filter == "gdp" else "pld"
+    return Comparison(
+        basic=_epsilon(dataset, account, worst["basic"], within_a_job),
+        rdp_best_order=_epsilon(dataset, account, worst["rdp_best_order"], "rdp"),
+        pld_if_fixed_in_advance=_epsilon(dataset, account, worst["pld_if_fixed_in_advance"], "pld"),
+    )
+
+
+def settled_tree(job: Posted, name: AccountName) -> dict[str, Any] | None:
+    """The event tree of what a job posted on an account; None where that is nothing.
+
+    Charges grow in proportion to steps and releases, so that the part of the hold that was posted tells how many.
+    """
+    from app.privacy.events import event_tree  # noqa: PLC0415
+
+    stored, spent, held = job
+    if spent[name] == 0:
+        return None
+    mechanism = MechanismConfig.model_validate(stored)
+
+    def part(planned: int) -> int:
+        # The charge was rounded up by less than one unit: without it the quotient is not past the true number.
+        return planned if spent[name] == held[name] else max(1, -(-planned * (spent[name] - 1) // held[name]))
+
+    training = mechanism.training.model_copy(update={"steps": part(mechanism.training.steps)})
+    releases = tuple(each.model_copy(update={"times": part(each.times)}) for each in mechanism.releases)
+    return event_tree(mechanism.model_copy(update={"training": training, "releases": releases}), name)
+
+
+def _epsilon(dataset: Dataset, account: Account, value: float, accountant: str) -> Epsilon:
+    return Epsilon(
+        value=value,
+        delta=account.cap_delta,
+        accountant=cast(AccountantName, accountant),
+        unit=cast(Unit, dataset.spec["privacy"]["unit"]),
+    )

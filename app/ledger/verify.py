@@ -1,0 +1,207 @@
+"""Recomputes a data set's ledger from its entries alone and names the first one that does not fit.
+
+Checked of every entry: its place (1, 2, … without gaps), the hash of the one before, its own hash, that it follows from
+what came before (a settlement has a hold, spent + released = held, nothing passes the budget), and the balances that it
+states. At the end: the account's row (balances, cap, head) against the last entry. Who rewrites the whole chain and the
+row is found by a head that was kept outside, as every certificate does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, and_, func, or_, select
+from sqlalchemy.orm import Session
+
+from app.db.models import Account, LedgerEntry
+from app.errors import NotFound
+from app.ledger.entries import COLUMNS, balance_of, content, digest, genesis
+
+BATCH = 1000
+ENTRY = [getattr(LedgerEntry, name) for name in (*COLUMNS, "hash")]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found.
+
+    Attributes:
+        entries: how many entries the account's row counts.
+        head: the chain's head by the account's row.
+        first_bad_entry: the first place where the chain does not fit; None where it fits, or where only the account's
+            row is wrong.
+        problem: what does not fit there.
+    """
+
+    valid: bool
+    entries: int
+    head: str
+    first_bad_entry: int | None = None
+    problem: str | None = None
+
+
+class _Misfit(Exception):
+    """An entry, or the account's row, says otherwise than what came before it."""
+
+
+def verify(session: Session, dataset_id: str) -> Verification:
+    """Recomputes chain, balances and the pairing of holds and settlements. Reads in batches; may run beside writers.
+
+    Raises:
+        NotFound: the data set has no ledger.
+    """
+    account, stray = _snapshot(session, dataset_id)
+    replay = _Replay(dataset_id)
+    bad: int | None = 0
+    try:
+        for bad, entry in enumerate(_entries(session, dataset_id, account.entries), start=1):
+            replay.take(bad, entry)
+        if replay.entries < account.entries:
+            bad = replay.entries + 1
+            raise _Misfit("the entry is missing")
+        if stray is not None:
+            bad = stray
+            raise _Misfit("the account's row does not count this entry")
+        if replay.head != account.head:
+            raise _Misfit("its hash is not the account's head")
+        bad = None
+        replay.against(account)
+    except _Misfit as misfit:
+        return Verification(False, account.entries, account.head, bad, str(misfit))
+    return Verification(True, account.entries, account.head)
+
+
+def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None]:
+    """The account's row and the first entry outside 1 … entries, in one statement: writers beside do not matter."""
+    stray = (
+        select(func.min(LedgerEntry.seq))
+        .where(
+            and_(
+                LedgerEntry.dataset_id == Account.dataset_id,
+                or_(LedgerEntry.seq < 1, LedgerEntry.seq > Account.entries),
+            )
+        )
+        .scalar_subquery()
+    )
+    query = select(Account, stray).where(Account.dataset_id == dataset_id).execution_options(populate_existing=True)
+    found = session.execute(query).one_or_none()
+    if found is None:
+        raise NotFound("this data set has no ledger")
+    return found[0], found[1]
+
+
+def _entries(session: Session, dataset_id: str, last: int) -> Iterator[Row[Any] | None]:
+    """Entries 1 … last in order; None in the place of one whose columns can not be decoded."""
+    after = 0
+    while True:
+        query = (
+            select(*ENTRY)
+            .where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.seq > after, LedgerEntry.seq <= last)
+            .order_by(LedgerEntry.seq)
+        )
+        try:
+            batch = session.execute(query.limit(BATCH)).all()
+        except (ValueError, TypeError):
+            # One of them is damaged: up to it one by one.
+            try:
+                batch = [session.execute(query.limit(1)).one()]
+            except (ValueError, TypeError):
+                yield None
+                return
+        if not batch:
+            return
+        yield from batch
+        after = batch[-1].seq
+
+
+class _Replay:
+    """The serial model of the ledger, fed with entries."""
+
+    def __init__(self, dataset_id: str) -> None:
+        self.entries = 0
+        self.head = genesis(dataset_id)
+        self.budget, self.spent, self.held = [0, 0], [0, 0], [0, 0]
+        self.holds: dict[str, list[int]] = {}  # open ones only: the unique `once` refuses a second one of a job
+        self.terms: dict[str, Any] = {}
+        self.cap_epsilon = self.largest_cap_epsilon = 0.0
+
+    def take(self, place: int, entry: Row[Any] | None) -> None:
+        """Takes the next entry; None where its columns could not be decoded.
+
+        Raises:
+            _Misfit: what does not fit.
+        """
+        if entry is None:
+            raise _Misfit("the entry can not be read")
+        _require(entry.seq == place, "the entry is missing")
+        _require(entry.prev_hash == self.head, "its prev_hash is not the hash of the entry before")
+        try:
+            _require(digest(content(entry)) == entry.hash, "its hash is not that of its content")
+            self._follow(entry)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            raise _Misfit("the entry can not be read") from None
+        self.head = entry.hash
+        self.entries = place
+
+    def _follow(self, entry: Row[Any]) -> None:
+        amounts, released = [entry.train, entry.holdout], [entry.train_released, entry.holdout_released]
+        _require((entry.kind == "open") == (entry.seq == 1), "a ledger is opened by its first entry, once")
+        once = {"open": "open", "cap": None, "hold": f"hold:{entry.job_id}"}.get(entry.kind, f"settle:{entry.job_id}")
+        _require(entry.once == once, "its `once` is not that of its kind")
+        _require(min(*amounts, *released) >= 0, "an amount is negative")
+        if entry.kind in ("post", "void"):
+            self._settle(entry, amounts, released)
+        else:
+            _require(not any(released), "only a settlement releases")
+            if entry.kind == "hold":
+                self.holds[entry.job_id] = amounts
+                self.held = _plus(self.held, amounts)
+            else:
+                self._grant(entry, amounts)
+        taken = _plus(self.spent, self.held)
+        within = all(part <= budget for part, budget in zip(taken, self.budget, strict=True))
+        _require(within, "more is spent and held than the budget")
+        _require(entry.memo["balance"] == self._balance(), "the balances that it states are not those that follow")
+
+    def _settle(self, entry: Row[Any], amounts: list[int], released: list[int]) -> None:
+        hold = self.holds.pop(entry.job_id, None)
+        if hold is None:
+            raise _Misfit("it settles a hold that is not there")
+        _require(_plus(amounts, released) == hold, "what it spends and releases is not what was held")
+        _require(entry.kind == "post" or not any(amounts), "a voided hold spends nothing")
+        self.held = [held - part for held, part in zip(self.held, hold, strict=True)]
+        self.spent = _plus(self.spent, amounts)
+
+    def _grant(self, entry: Row[Any], budgets: list[int]) -> None:
+        self.budget = budgets
+        if entry.kind == "open":
+            self.terms = {name: entry.memo[name] for name in ("filter", "order", "cap_delta")}
+        self.cap_epsilon = entry.memo["cap_epsilon"]
+        self.largest_cap_epsilon = max(self.largest_cap_epsilon, self.cap_epsilon)
+
+    def _balance(self) -> dict[str, dict[str, int]]:
+        parts = zip(("train", "holdout"), self.budget, self.spent, self.held, strict=True)
+        return {name: {"budget": budget, "spent": spent, "held": held} for name, budget, spent, held in parts}
+
+    def against(self, account: Account) -> None:
+        """Compares the account's row with what follows from the entries.
+
+        Raises:
+            _Misfit: what the row says otherwise.
+        """
+        _require(balance_of(account) == self._balance(), "the account's balances do not follow from the entries")
+        terms = {"filter": account.filter, "order": account.order, "cap_delta": account.cap_delta}
+        caps = (account.cap_epsilon, account.largest_cap_epsilon)
+        same = terms == self.terms and caps == (self.cap_epsilon, self.largest_cap_epsilon)
+        _require(same, "the account's cap or filter is not what the entries say")
+
+
+def _require(fits: bool, problem: str) -> None:
+    if not fits:
+        raise _Misfit(problem)
+
+
+def _plus(one: list[int], other: list[int]) -> list[int]:
+    return [a + b for a, b in zip(one, other, strict=True)]

@@ -1,0 +1,203 @@
+"""From a target ε to the noise that meets it: ε(calibrated plan) ≤ target, always.
+
+Full batch has a closed form, σ = √T/μ(ε, δ). For Poisson sampling ε(σ) is a privacy loss distribution on a fine grid,
+0.05 to 0.5 s each, and plain bisection needs a dozen or more. Here σ is found on coarse grids, whose error is quadratic
+in the spacing and so can be extrapolated away, and the fine grid is asked once or twice, to confirm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from app.errors import InvalidRequest
+from app.privacy import events, gdp, pld, rdp
+from app.privacy.events import Tree
+
+SIGMA_MIN, SIGMA_MAX = 0.1, 1e5
+
+SLACK = 5e-4  # the calibrated plan's ε is at least target · (1 − SLACK), unless ε(σ) is too ragged to hit that
+_FORETOLD = (1.0 - 2e-4, 1.0 - 1e-4)  # where the coarse grids aim, over the target: more below it than they usually err
+_COARSE = 0.04  # their spacing h = 0.04 ε/√T: the error of a grid is about 1.5 T h²/ε, here a quarter of a percent
+_COARSEST = 5e-3
+_TRIES = 16
+_STRIDE = 2.0  # ln ε is clipped to this far from the aim, so that one wild value does not throw the search out
+
+_TARGET = "/privacy/target_epsilon"
+
+Plan = Callable[[float], Tree]  # σ → event tree
+EpsilonAt = Callable[[float], float]  # σ → ε
+
+
+class Calibration(NamedTuple):
+    """σ, and the plan's ε by the accountant of record at that σ."""
+
+    noise_multiplier: float
+    epsilon: float
+
+
+def noise_multiplier(
+    target_epsilon: float,
+    target_delta: float,
+    sampling: str,
+    sample_rate: float,
+    steps: int,
+    others: Sequence[Tree] = (),
+) -> float:
+    """The σ at which `steps` noisy sums, composed with `others`, are (ε, δ)-DP with ε ≤ target_epsilon.
+
+    Args:
+        target_epsilon: ε > 0, finite.
+        target_delta: δ in (0, 1).
+        sampling: `full_batch` or `poisson`.
+        sample_rate: q in (0, 1]; 1 for full batch.
+        steps: T ≥ 1.
+        others: event trees that the same account pays for out of the same target, with noise already fixed.
+
+    Returns:
+        σ in [0.1, 1e5], the noise's std over the sensitivity. Public: a function of the plan alone.
+
+    Raises:
+        InvalidRequest: the target is no positive number, `others` alone cost more, or no σ of the range meets it.
+    """
+    return calibrate(target_epsilon, target_delta, sampling, sample_rate, steps, others).noise_multiplier
+
+
+def calibrate(
+    target_epsilon: float,
+    target_delta: float,
+    sampling: str,
+    sample_rate: float,
+    steps: int,
+    others: Sequence[Tree] = (),
+) -> Calibration:
+    """As `noise_multiplier`, with the ε that was computed on the way."""
+    if not (math.isfinite(target_epsilon) and target_epsilon > 0.0):
+        raise InvalidRequest.at(_TARGET, "the target ε is a finite number above 0")
+    if not 0.0 < target_delta < 1.0:
+        raise InvalidRequest.at("/privacy/target_delta", "δ lies strictly between 0 and 1")
+    if sampling == "full_batch" and sample_rate != 1.0:
+        raise InvalidRequest.at("/sampling", "full batch has sample rate 1")
+
+    def plan(sigma: float) -> Tree:
+        return events.composed([events.noisy_sums(sample_rate, sigma, steps), *others])
+
+    others_mu = gdp.mu_of_tree(events.composed(others)) or 0.0
+    left = gdp.mu_from_epsilon(target_epsilon, target_delta) ** 2 - others_mu**2
+    if left <= 0.0:
+        raise InvalidRequest.at(_TARGET, "the evaluation alone costs more than the target ε: raise it, or lower noise_mu")
+    if sample_rate == 1.0:  # Poisson sampling at rate 1 takes every record: a full batch under another name
+        return _full_batch(plan, target_epsilon, target_delta, math.sqrt(steps / left))
+    if not pld.resolves(target_delta, steps):
+        detail = f"δ = {target_delta:g} is below what double precision resolves after {steps} sampled steps"
+        raise InvalidRequest.at("/privacy/target_delta", detail)
+    return _poisson(plan, target_epsilon, target_delta, steps, _first_trial(left, sample_rate, steps))
+
+
+def rough_noise_multiplier(target_epsilon: float, target_delta: float, sample_rate: float, steps: int) -> float:
+    """About the σ of `noise_multiplier`, quickly and for any δ; it guarantees nothing.
+
+    By the RDP bound, a few percent too large; for a small ε, to which no order reaches down, by the central limit.
+    """
+
+    def epsilon_at(sigma: float) -> float:
+        return rdp.epsilon(events.noisy_sums(sample_rate, sigma, steps), target_delta)[0]
+
+    start = _first_trial(gdp.mu_from_epsilon(target_epsilon, target_delta) ** 2, sample_rate, steps)
+    if target_epsilon < 0.1:
+        return min(max(start.sigma, SIGMA_MIN), SIGMA_MAX)
+    return _solve(epsilon_at, target_epsilon, (1.0 - 1e-2, 1.0), start).sigma
+
+
+def _full_batch(plan: Plan, target: float, delta: float, sigma: float) -> Calibration:
+    """σ = √(T / (μ² − μ_others²)), moved up by what float arithmetic needs for ε(σ) ≤ target."""
+    nudge = 1e-12
+    while (epsilon := gdp.epsilon_from_mu(gdp.mu_of_tree(plan(sigma)) or 0.0, delta)) > target:
+        sigma *= 1.0 + nudge
+        nudge *= 2.0
+    if sigma < SIGMA_MIN:
+        raise _too_little_noise(target)
+    if sigma > SIGMA_MAX:
+        raise _too_much_noise(target)
+    return Calibration(sigma, epsilon)
+
+
+def _poisson(plan: Plan, target: float, delta: float, steps: int, start: _Trial) -> Calibration:
+    """Solve on coarse grids for a little less than the target, then on the fine one from there."""
+    foretold = _solve(_foretell(plan, target, delta, steps), target, _FORETOLD, start)
+    exact = _solve(lambda sigma: pld.epsilon(plan(sigma), delta), target, (1.0 - SLACK, 1.0), foretold)
+    return Calibration(exact.sigma, exact.epsilon)
+
+
+def _foretell(plan: Plan, target: float, delta: float, steps: int) -> EpsilonAt:
+    """ε on the fine grid as two coarse grids foretell it: connecting the dots errs by c·h² (h, the spacing)."""
+    h = min(_COARSE * target / math.sqrt(steps), _COARSEST)
+    if h < 2.0 * pld.GRID:
+        return lambda sigma: pld.epsilon(plan(sigma), delta)
+
+    def foretold(sigma: float) -> float:
+        tree = plan(sigma)
+        at_2h, at_h = pld.epsilon(tree, delta, 2.0 * h), pld.epsilon(tree, delta, h)
+        if math.isinf(at_2h):
+            return at_h
+        return max(at_h - (at_2h - at_h) / 3.0 * (1.0 - (pld.GRID / h) ** 2), 0.0)
+
+    return foretold
+
+
+class _Trial(NamedTuple):
+    sigma: float
+    epsilon: float
+    slope: float  # d ln ε / d ln σ thereabouts
+
+
+def _first_trial(mu_squared: float, sample_rate: float, steps: int) -> _Trial:
+    """By the central limit theorem, μ² = q² T (e^{1/σ²} − 1): a first σ and its slope, never a guarantee."""
+    precision = math.log1p(mu_squared / (sample_rate * sample_rate * steps))
+    return _Trial(precision**-0.5, 0.0, precision / math.expm1(-precision))
+
+
+def _solve(epsilon_at: EpsilonAt, target: float, window: tuple[float, float], start: _Trial) -> _Trial:
+    """A σ whose ε(σ)/target lies in `window`: secants in logarithms, kept in a bracket.
+
+    ε(σ) falls like a power of σ, so the secant of the logarithms is nearly the curve. Where rounding makes ε(σ) too
+    ragged to hit the window, the best σ on the safe side.
+    """
+    least, most = target * window[0], target * window[1]
+    floor, ceiling = math.log(SIGMA_MIN), math.log(SIGMA_MAX)
+    low, high = floor, ceiling
+    x, slope = min(max(math.log(start.sigma), low), high), start.slope
+    best: _Trial | None = None
+    last: tuple[float, float] | None = None
+    for _ in range(_TRIES):
+        epsilon = epsilon_at(math.exp(x))
+        y = math.log(max(epsilon, 1e-300)) - 0.5 * math.log(least * most)
+        y = min(max(y, -_STRIDE), _STRIDE)
+        if last is not None and (y - last[1]) / (x - last[0]) < -0.2:
+            slope = (y - last[1]) / (x - last[0])
+        if epsilon <= most and (best is None or epsilon > best.epsilon):
+            best = _Trial(math.exp(x), epsilon, slope)
+            if epsilon >= least:
+                return best
+        low, high = (x, high) if y > 0.0 else (low, x)
+        if high <= floor:
+            raise _too_little_noise(target)
+        if low >= ceiling:
+            break
+        last, x = (x, y), x - y / slope
+        if not low < x < high:
+            x = 0.5 * (low + high) if floor < low and high < ceiling else min(max(x, floor), ceiling)
+    if best is None:
+        raise _too_much_noise(target)
+    return best
+
+
+def _too_little_noise(target: float) -> InvalidRequest:
+    detail = f"ε = {target:g} would need a noise multiplier below {SIGMA_MIN:g}: ask for less, or for more or larger steps"
+    return InvalidRequest.at(_TARGET, detail)
+
+
+def _too_much_noise(target: float) -> InvalidRequest:
+    detail = f"no noise multiplier up to {SIGMA_MAX:g} brings this plan to ε = {target:g}: ask for more, or for fewer steps"
+    return InvalidRequest.at(_TARGET, detail)

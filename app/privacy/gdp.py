@@ -1,0 +1,111 @@
+"""Gaussian differential privacy: the exact accountant of full-batch jobs and of noisy sums.
+
+A mechanism is μ-GDP if telling two neighbours apart is as hard as telling N(0, 1) from N(μ, 1). A Gaussian sum with
+noise multiplier σ is (1/σ)-GDP, and μ's compose as √(Σ μ²), so T full-batch steps are exactly (√T/σ)-GDP. For Poisson
+sampling there is no exact μ (the central limit form can be low by a factor of three), so `mu_of` answers None there.
+
+    δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)
+
+Source: Dong, Roth & Su 2022, "Gaussian Differential Privacy", Corollary 1 and Theorem 3; Balle & Wang 2018, Theorem 8.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy import optimize, special
+
+from app.contracts.base import AccountName
+from app.privacy import events
+from app.privacy.events import Tree
+from app.privacy.mechanism import MechanismConfig
+
+_SQRT2 = math.sqrt(2.0)
+_RTOL = 1e-15  # relative tolerance of the roots: about four units in the last place
+_NUDGE = 1e-15  # first correction of a root that lies on the spender's side; doubled until it does not
+
+
+def _log_delta(mu: float, epsilon: float) -> float:
+    """ln δ(ε) without cancellation between the two terms.
+
+    With a = μ/2 − ε/μ and b = a − μ, e^ε φ(b) = φ(a), so both terms carry the factor e^{−a²/2}:
+    δ = ½ e^{−a²/2} (erfcx(−a/√2) − erfcx(−b/√2)). Where a > 0 the first erfcx would overflow, but Φ(a) ≥ ½ is safe.
+    """
+    a = 0.5 * mu - epsilon / mu
+    b = a - mu
+    lower = float(special.erfcx(-b / _SQRT2))
+    if a > 0.0:
+        log_upper = float(special.log_ndtr(a))
+        log_lower = math.log(0.5 * lower) - 0.5 * a * a
+        return log_upper + math.log(-math.expm1(log_lower - log_upper)) if log_lower < log_upper else -math.inf
+    difference = float(special.erfcx(-a / _SQRT2)) - lower
+    return math.log(0.5 * difference) - 0.5 * a * a if difference > 0.0 else -math.inf
+
+
+def delta_from_mu(mu: float, epsilon: float) -> float:
+    """δ(ε) of a μ-GDP mechanism.
+
+    Args:
+        mu: μ ≥ 0.
+        epsilon: ε ≥ 0.
+
+    Returns:
+        The smallest δ for which it is (ε, δ)-DP. Public: a function of the plan alone.
+    """
+    return math.exp(_log_delta(mu, epsilon)) if mu > 0.0 else 0.0
+
+
+def epsilon_from_mu(mu: float, delta: float) -> float:
+    """The smallest ε for which a μ-GDP mechanism is (ε, δ)-DP, never below it in the arithmetic used.
+
+    Args:
+        mu: μ ≥ 0.
+        delta: δ in (0, 1).
+    """
+    log_delta = math.log(delta)
+    if mu <= 0.0 or _log_delta(mu, 0.0) <= log_delta:
+        return 0.0
+    # μ-GDP is (μ²/2)-zCDP, whose conversion is an upper bound (Bun & Steinke 2016, Proposition 1.3).
+    upper = 0.5 * mu * mu + mu * math.sqrt(-2.0 * log_delta)
+    root = float(optimize.brentq(lambda e: _log_delta(mu, e) - log_delta, 0.0, upper, xtol=1e-300, rtol=_RTOL))
+    nudge = _NUDGE
+    while _log_delta(mu, root) > log_delta:
+        root *= 1.0 + nudge
+        nudge *= 2.0
+    return root
+
+
+def mu_from_epsilon(epsilon: float, delta: float) -> float:
+    """The largest μ for which every μ-GDP mechanism is (ε, δ)-DP, never above it in the arithmetic used.
+
+    Args:
+        epsilon: ε > 0.
+        delta: δ in (0, 1).
+    """
+    log_delta = math.log(delta)
+    # Below by zCDP; above by doubling, since δ(ε) grows to 1 with μ.
+    low = math.sqrt(-2.0 * log_delta + 2.0 * epsilon) - math.sqrt(-2.0 * log_delta)
+    high = 2.0 * low
+    while _log_delta(high, epsilon) <= log_delta:
+        high *= 2.0
+    root = float(
+        optimize.brentq(lambda m: _log_delta(m, epsilon) - log_delta, 0.5 * low, high, xtol=1e-300, rtol=_RTOL)
+    )
+    nudge = _NUDGE
+    while epsilon_from_mu(root, delta) > epsilon:
+        root *= 1.0 - nudge
+        nudge *= 2.0
+    return root
+
+
+def mu_of_tree(tree: Tree) -> float | None:
+    """√(Σ 1/σ²) of a tree of plain Gaussian events; None where anything is sampled."""
+    counts = events.leaves(tree)
+    if any(leaf.sample_rate < 1.0 for leaf in counts):
+        return None
+    return math.sqrt(math.fsum(count / leaf.noise_multiplier**2 for leaf, count in counts.items()))
+
+
+def mu_of(mechanism: MechanismConfig, account: AccountName) -> float | None:
+    """The exact μ of what a mechanism does to one account; None where it samples."""
+    return mu_of_tree(events.event_tree(mechanism, account))

@@ -1,0 +1,99 @@
+"""Privacy loss distributions through dp_accounting: the accountant of record of Poisson-sampled jobs.
+
+Pessimistic throughout: the discretization is "connect the dots" (Doroshenko et al. 2022, Algorithm 1), an upper bound
+on any grid, and what floating-point convolution may hide is taken off δ. Composition is dp_accounting's; only δ(ε) of a
+single step is evaluated here for all grid points at once (six times faster than its loop, the same formula).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from app.privacy import events
+from app.privacy.events import Leaf, Tree
+
+GRID = 1e-4  # stated in every certificate: at 1e-3 some plans would be charged a fifth too much
+
+# The T-th power of a discrete Fourier transform carries a relative error that grows with T. Against convolutions in
+# long double, over 750 plans, δ was off by at most 3.4e-16 · T, in either direction: three times that is taken off.
+CONVOLUTION_ERROR_PER_STEP = 1e-15
+
+_LARGEST_PRECISION = 700.0  # Σ 1/σ² of plain Gaussians: beyond, e^ε overflows (ε > 350 at any δ < ½)
+
+
+def resolves(delta: float, steps: int) -> bool:
+    """Whether δ stands clear of the rounding of a `steps`-fold convolution (less than half of it is taken off)."""
+    return CONVOLUTION_ERROR_PER_STEP * steps < 0.5 * delta
+
+
+def epsilon(tree: Tree, delta: float, grid: float = GRID) -> float:
+    """An upper bound on ε at δ, tight up to the grid.
+
+    All plain Gaussians of the tree are folded into one exactly (T-fold Gaussian(σ) = Gaussian(σ/√T)); equal sampled
+    events are composed T-fold by one Fourier transform.
+
+    Args:
+        tree: an event tree.
+        delta: δ in (0, 1).
+        grid: spacing of the discretized privacy losses, in nats.
+
+    Returns:
+        ε ≥ 0; ∞ where δ is too small for what double precision resolves after that many steps. Public.
+    """
+    sampled = events.leaves(tree)
+    gaussian_precision = math.fsum(
+        sampled.pop(leaf) / leaf.noise_multiplier**2 for leaf in list(sampled) if leaf.sample_rate >= 1.0
+    )
+    if not resolves(delta, sampled.total()) or gaussian_precision > _LARGEST_PRECISION:
+        return math.inf
+    parts = [_single(leaf, grid).self_compose(count) for leaf, count in sampled.items()]
+    if gaussian_precision > 0.0:
+        parts.append(_single(Leaf(1.0, gaussian_precision**-0.5), grid))
+    if not parts:
+        return 0.0
+    resolved_delta = delta - CONVOLUTION_ERROR_PER_STEP * sampled.total()
+    return float(reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(resolved_delta))
+
+
+def _single(leaf: Leaf, grid: float) -> Any:
+    """The privacy loss distribution of one noisy sum, for adding and for removing a record."""
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution  # noqa: PLC0415 - slow to import
+
+    def pmf(low: int, deltas: npt.NDArray[np.float64]) -> Any:
+        high = low + len(deltas) - 1
+        sparse = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, deltas)
+        # Composing a sparse one T times computes size**T, a number of millions of digits.
+        return sparse.to_dense_pmf()
+
+    return privacy_loss_distribution.PrivacyLossDistribution(*(pmf(*part) for part in _deltas(leaf, grid)))
+
+
+def _deltas(leaf: Leaf, grid: float) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
+    """(index of the first grid point, δ at every grid point): removing a record, then adding one where that differs.
+
+    The larger of the two distributions is (1−q)·N(0, σ²) + q·N(−1, σ²) against N(0, σ²) when a record is removed, and
+    the other way round when it is added. The loss falls with x, so δ(ε) is a difference of the two distribution
+    functions at the x where the loss is ε.
+    """
+    from dp_accounting.pld import privacy_loss_mechanism  # noqa: PLC0415 - slow to import
+
+    adjacency = privacy_loss_mechanism.AdjacencyType
+    q, sigma = leaf
+    for kind in [adjacency.REMOVE] if q == 1.0 else [adjacency.REMOVE, adjacency.ADD]:
+        loss = privacy_loss_mechanism.GaussianPrivacyLoss(sigma, sampling_prob=q, adjacency_type=kind)
+        bounds = loss.connect_dots_bounds()
+        low, high = math.floor(bounds.epsilon_lower / grid), math.ceil(bounds.epsilon_upper / grid)
+        eps = np.arange(low, high + 1) * grid
+        sign = 1.0 if kind is adjacency.REMOVE else -1.0
+        ratio = np.expm1(sign * eps) / q
+        inside = ratio > -1.0  # outside, the loss never is ε: the bounded side of a sampled mechanism
+        x = sign * (-0.5 - sigma * sigma * np.log1p(ratio[inside]))
+        delta = np.maximum(0.0, -np.expm1(eps))
+        delta[inside] = loss.mu_upper_cdf(x) - np.exp(eps[inside] + loss.mu_lower_log_cdf(x))
+        yield low, np.clip(delta, 0.0, 1.0)

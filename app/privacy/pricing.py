@@ -1,0 +1,241 @@
+"""The one place where a price is made: JSON in and out, run by the pricing process, cached by what was asked.
+
+`price` says what a plan costs, `largest_that_fits` what would still fit an account, `compare` what the accountants that
+are not enforced say of a data set's jobs. All three are pure functions of public numbers: they never see data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from decimal import ROUND_FLOOR, Decimal
+from typing import Any
+
+from scipy import optimize
+
+from app.contracts.base import AccountName, Epsilon
+from app.errors import InvalidRequest
+from app.privacy import calibration, events, gdp, pld, rdp
+from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN
+from app.privacy.events import Tree
+from app.privacy.filters import Filter, filter_of
+from app.privacy.mechanism import MechanismConfig, NoisySum, TrainingMechanism
+
+_LARGEST_EPSILON, _SMALLEST_EPSILON = 100.0, 1e-4  # of a job, the contract's bounds
+_HOPELESS = 10.0 * _LARGEST_EPSILON  # an RDP ε beyond which no grid is laid: it would not fit in memory
+_DIGITS = 5  # of the largest ε that fits: rounded down by at most 1e-4 of it
+_ACCOUNTS: tuple[AccountName, ...] = ("train", "holdout")
+_SIGMA = "/privacy/noise_multiplier"
+
+Json = dict[str, Any]
+
+
+def price(request: Json) -> Json:
+    """What a plan costs, and the mechanism that will run.
+
+    Args:
+        request: `training` (a TrainingMechanism without its noise), either `target_epsilon` or `noise_multiplier`,
+            `target_delta`, `releases` (NoisySums) and `filter` (kind and order).
+
+    Returns:
+        `mechanism`; `epsilon` of the account that costs most, by the accountant of record (gdp where nothing is
+        sampled, else pld); `comparison`, what gdp, rdp and pld say of that account (None where they can not);
+        `charge` per account, in the filter's unit; `lines`, one for the training and one for each release.
+
+    Raises:
+        InvalidRequest: the plan can not be run within the bounds, the filter does not admit it, or the evaluation
+            costs more than the target.
+    """
+    filter_ = _filter(request)
+    releases = [NoisySum.model_validate(release) for release in request["releases"]]
+    mechanism, known = _mechanism(request, filter_, releases)
+    delta = mechanism.target_delta
+    trees = {account: events.event_tree(mechanism, account) for account in _ACCOUNTS}
+    _refuse_hopeless(trees["train"], delta)
+    epsilons = {account: known.get(account) or _epsilon(tree, delta) for account, tree in trees.items()}
+    account = max(_ACCOUNTS, key=lambda name: epsilons[name].value)
+    _check_total(request, epsilons)
+    lines = _lines(mechanism, epsilons["train"] if len(trees["train"]["events"]) == 1 else None, filter_)
+    charge = {name: sum(line["charge"] for line in lines if line["account"] == name) for name in _ACCOUNTS}
+    return {
+        "mechanism": mechanism.model_dump(mode="json"),
+        "epsilon": epsilons[account].model_dump(mode="json"),
+        "comparison": _comparison(trees[account], epsilons[account]),
+        "charge": {**charge, "unit": filter_.unit},
+        "lines": lines,
+    }
+
+
+def largest_that_fits(request: Json) -> Json:
+    """The largest target ε whose price fits what is left.
+
+    Under either filter the charge falls as σ grows, and so does ε(σ); so the smallest σ that `train` can pay gives an ε
+    below which every target, calibrated, gets at least that σ.
+
+    Args:
+        request: as for `price` (its ε or σ is not looked at), and `remaining`: units left on `train` and `holdout`.
+
+    Returns:
+        `epsilon`, rounded down to five digits, or None where no target fits; `account`, the one that binds.
+        A price asked for that ε fits; one for 0.1 % more does not (or is beyond the contract's bounds).
+    """
+    filter_ = _filter(request)
+    releases = [NoisySum.model_validate(release) for release in request["releases"]]
+    remaining = request["remaining"]
+    trees = {name: [events.release_tree(r) for r in releases if r.account == name] for name in _ACCOUNTS}
+    charges = {name: sum(filter_.charge_tree(tree) for tree in trees[name]) for name in _ACCOUNTS}
+    if charges["holdout"] > remaining["holdout"]:
+        return {"epsilon": None, "account": "holdout"}
+    sigma = _smallest_sigma(request["training"], filter_, remaining["train"] - charges["train"])
+    if sigma is None:
+        return {"epsilon": None, "account": "train"}
+    training = events.noisy_sums(request["training"]["sample_rate"], sigma, request["training"]["steps"])
+    delta = request["target_delta"]
+    most = min(_epsilon(events.composed([training, *trees["train"]]), delta).value * (1.0 - 1e-6), _LARGEST_EPSILON)
+    least = max(_epsilon(events.composed(trees["holdout"]), delta).value, _SMALLEST_EPSILON)
+    if math.isnan(most) or most < least:
+        return {"epsilon": None, "account": "train"}
+    return {"epsilon": max(_round_down(most), least), "account": "train"}
+
+
+def compare(request: Json) -> Json:
+    """What the accountants that are not enforced say of one account's jobs together.
+
+    Args:
+        request: `trees`, the jobs' event trees on the account; `delta`.
+
+    Returns:
+        `basic`: the sum of the jobs' own ε's, each at δ. `rdp_best_order`: Rényi composition, best order.
+        `pld_if_fixed_in_advance`: the tight composition, valid only had all jobs been fixed before the first
+        result. None where a figure is out of reach of floats.
+    """
+    trees, delta = request["trees"], request["delta"]
+    together = events.composed(trees)
+    alike = Counter(tuple(sorted(events.leaves(tree).items())) for tree in trees)
+    one_of = {tuple(sorted(events.leaves(tree).items())): tree for tree in trees}
+    return {
+        "basic": _finite(math.fsum(n * _epsilon(one_of[leaves], delta).value for leaves, n in alike.items())),
+        "rdp_best_order": _rdp(together, delta),
+        "pld_if_fixed_in_advance": _pld(together, delta),
+    }
+
+
+def _filter(request: Json) -> Filter:
+    filter_ = filter_of(request["filter"]["kind"], request["filter"].get("order"))
+    if filter_.kind == "gdp" and request["training"]["sample_rate"] < 1.0:
+        detail = "this data set's `gdp` filter admits full-batch jobs only: use full_batch sampling"
+        raise InvalidRequest.at("/sampling/kind", detail)
+    return filter_
+
+
+def _mechanism(
+    request: Json, filter_: Filter, releases: Sequence[NoisySum]
+) -> tuple[MechanismConfig, dict[AccountName, Epsilon]]:
+    """The mechanism, with σ given or calibrated, and the train account's ε where calibrating has computed it."""
+    training, target, sigma = request["training"], request["target_epsilon"], request["noise_multiplier"]
+    delta = request["target_delta"]
+    known: dict[AccountName, Epsilon] = {}
+    if (target is None) == (sigma is None):
+        raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")
+    if target is not None:
+        others = [events.release_tree(release) for release in releases if release.account == "train"]
+        sampling, sample_rate, steps = training["sampling"], training["sample_rate"], training["steps"]
+        sigma, value = calibration.calibrate(target, delta, sampling, sample_rate, steps, others)
+        known["train"] = Epsilon(value=value, delta=delta, accountant="gdp" if sample_rate == 1.0 else "pld")
+    elif not SIGMA_MIN <= sigma <= SIGMA_MAX:
+        raise InvalidRequest.at(_SIGMA, f"the noise multiplier lies between {SIGMA_MIN:g} and {SIGMA_MAX:g}")
+    mechanism = MechanismConfig(
+        target_delta=delta,
+        training=TrainingMechanism.model_validate({**training, "noise_multiplier": sigma}),
+        releases=tuple(releases),
+    )
+    return mechanism, known
+
+
+def _refuse_hopeless(tree: Tree, delta: float) -> None:
+    """A tree whose ε is far beyond the bound is not laid on a grid: that could take all memory."""
+    if gdp.mu_of_tree(tree) is None and rdp.epsilon(tree, delta)[0] > _HOPELESS:
+        raise InvalidRequest.at(_SIGMA, f"this plan costs far more than ε = {_LARGEST_EPSILON:g}: raise the noise")
+
+
+def _check_total(request: Json, epsilons: dict[AccountName, Epsilon]) -> None:
+    target = request["target_epsilon"]
+    if target is not None and epsilons["holdout"].value > target:
+        detail = f"the evaluation alone costs ε = {epsilons['holdout'].value:.4g}, more than the target: lower noise_mu"
+        raise InvalidRequest.at("/evaluation/noise_mu", detail)
+    pointers: dict[AccountName, str] = {"train": _SIGMA, "holdout": "/evaluation/noise_mu"}
+    for account, epsilon in epsilons.items():
+        if math.isinf(epsilon.value):
+            raise InvalidRequest.at("/privacy/target_delta", "δ is below what double precision resolves for this plan")
+        if epsilon.value > _LARGEST_EPSILON:
+            detail = f"this costs ε = {epsilon.value:.4g}, more than {_LARGEST_EPSILON:g}"
+            raise InvalidRequest.at(pointers[account], detail)
+
+
+def _epsilon(tree: Tree, delta: float) -> Epsilon:
+    """By the accountant of record: exact where nothing is sampled, else pessimistic on the fine grid."""
+    mu = gdp.mu_of_tree(tree)
+    if mu is not None:
+        return Epsilon(value=gdp.epsilon_from_mu(mu, delta), delta=delta, accountant="gdp")
+    return Epsilon.model_construct(value=pld.epsilon(tree, delta), delta=delta, accountant="pld")
+
+
+def _lines(mechanism: MechanismConfig, training: Epsilon | None, filter_: Filter) -> list[Json]:
+    """One line of the bill for the training and one for each release; their charges add up to the account's."""
+    delta = mechanism.target_delta
+    tree = events.training_tree(mechanism.training)
+    bill: list[tuple[str, AccountName, Tree, Epsilon]]
+    bill = [("training", "train", tree, training or _epsilon(tree, delta))]
+    for release in mechanism.releases:
+        tree = events.release_tree(release)
+        bill.append(("evaluation", release.account, tree, _epsilon(tree, delta)))
+    return [
+        {"what": what, "account": account, "epsilon": e.model_dump(mode="json"), "charge": filter_.charge_tree(tree)}
+        for what, account, tree, e in bill
+    ]
+
+
+def _comparison(tree: Tree, epsilon: Epsilon) -> Json:
+    exact = epsilon.accountant == "gdp"
+    tight = _pld(tree, epsilon.delta) if exact else epsilon.value
+    return {"gdp": epsilon.value if exact else None, "rdp": _rdp(tree, epsilon.delta), "pld": tight}
+
+
+def _pld(tree: Tree, delta: float) -> float | None:
+    """For comparison only. Of plain Gaussians a grid of μ/100 is fine enough (1e-5 of ε) and as quick for any μ."""
+    mu = gdp.mu_of_tree(tree)
+    return _finite(pld.epsilon(tree, delta, pld.GRID if mu is None else max(pld.GRID, mu / 100.0)))
+
+
+def _rdp(tree: Tree, delta: float) -> float | None:
+    return _finite(rdp.epsilon(tree, delta)[0])
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _smallest_sigma(training: Json, filter_: Filter, remaining: int) -> float | None:
+    """The smallest σ of the range whose charge is at most `remaining`, to 1e-9 of it; None where there is none."""
+
+    def charge(sigma: float) -> int:
+        return filter_.charge_tree(events.noisy_sums(training["sample_rate"], sigma, training["steps"]))
+
+    def excess(log_sigma: float) -> float:
+        return math.log(charge(math.exp(log_sigma)) / remaining)
+
+    if remaining <= 0 or charge(SIGMA_MAX) > remaining:
+        return None
+    if charge(SIGMA_MIN) <= remaining:
+        return SIGMA_MIN
+    sigma = math.exp(float(optimize.brentq(excess, math.log(SIGMA_MIN), math.log(SIGMA_MAX), xtol=1e-11)))
+    while charge(sigma) > remaining:
+        sigma *= 1.0 + 1e-9
+    return min(sigma, SIGMA_MAX)
+
+
+def _round_down(value: float) -> float:
+    """To five significant digits, as a decimal that reads as it is written."""
+    exact = Decimal(value)
+    return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - _DIGITS + 1), rounding=ROUND_FLOOR))

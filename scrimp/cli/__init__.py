@@ -1,0 +1,39 @@
+"""The `scrimp` command: a thin client of the REST API, and what starts the service.
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 the privacy budget does not cover it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from scrimp.cli import certificates, datasets, jobs, keys, ledger, service
+
+app = typer.Typer(
+    name="scrimp",
+    help="Differentially private training that is priced before it runs, with a ledger that can not be overspent.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+service.register(app)
+app.add_typer(datasets.app, name="datasets", help="Register and look at data sets.")
+jobs.register_quote(app)
+app.add_typer(jobs.app, name="jobs", help="Submit, watch and fetch training jobs.")
+app.add_typer(ledger.app, name="ledger", help="What has been spent of a data set's budget, by whom and for what.")
+app.add_typer(certificates.app, name="certificates", help="The signed privacy certificates of finished jobs.")
+app.add_typer(keys.app, name="keys", help="API keys (admins only).")
+
+
+def main() -> None:
+    """The console script. An unforeseen error is one line, not a traceback; SCRIMP_DEBUG=1 shows all of it."""
+    try:
+        app()
+    except Exception as error:
+        if os.environ.get("SCRIMP_DEBUG"):
+            raise
+        print(f"scrimp: unexpected {type(error).__name__}: {error} (SCRIMP_DEBUG=1 shows where)", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,3 @@
+from scrimp.cli import main
+
+main()

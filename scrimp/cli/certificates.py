@@ -1,0 +1,57 @@
+"""`scrimp certificates`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from scrimp.cli.session import FAILED, Session, command, read_json
+from scrimp.models import SignedCertificate
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@command(app, "show")
+def show_(
+    session: Session,
+    job_id: Annotated[str, typer.Argument(help="A finished job's id.")],
+    to: Annotated[Path | None, typer.Option(help="Write the signed document to this file too.")] = None,
+) -> None:
+    """A job's signed certificate."""
+    document = session.client.certificate(job_id)
+    if to is not None:
+        to.write_text(json.dumps(document.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n")
+    session.result(document, lambda: session.console.print_json(data=document.certificate))
+
+
+@command(app, "verify")
+def verify(
+    session: Session,
+    certificate: Annotated[str, typer.Argument(help="A job's id, or a certificate's file.")],
+    public_key: Annotated[str | None, typer.Option(help="The key you trust (base64); else the one it names.")] = None,
+) -> None:
+    """Check a certificate's signature, here. Exit code 1 where it does not hold.
+
+    Its ε is recomputed from the certificate alone by scripts/recompute_certificate.py.
+    """
+    from app.ledger.certificates import verify as signature_holds
+
+    document = session.client.certificate(certificate) if certificate.startswith("job_") else _read(Path(certificate))
+    holds = signature_holds(document.model_dump(mode="json"), public_key)
+    mark, text = ("[green]✓[/]", "the signature holds") if holds else ("[red]✗[/]", "the signature does NOT hold")
+    told = f"{mark} {text} (public key {document.public_key})"
+    answer = {"valid": holds, "public_key": document.public_key}
+    session.result(answer, lambda: session.console.print(told, soft_wrap=True))
+    if not holds:
+        raise typer.Exit(FAILED)
+
+
+def _read(path: Path) -> SignedCertificate:
+    try:
+        return SignedCertificate.model_validate(read_json(path))
+    except ValidationError:
+        raise typer.BadParameter(f"{path} has no certificate, signature and public_key") from None

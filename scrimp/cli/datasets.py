@@ -1,0 +1,44 @@
+"""`scrimp datasets`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scrimp.cli import show
+from scrimp.cli.session import Session, command, read_json
+
+app = typer.Typer(no_args_is_help=True)
+
+File = Annotated[
+    Path | None, typer.Option(exists=True, dir_okay=False, help="The data; left out where SPEC has `path`.")
+]
+HoldoutFile = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A separate, public hold-out.")]
+
+
+@command(app, "add")
+def add(
+    session: Session,
+    spec: Annotated[Path, typer.Argument(help="A DatasetSpec (JSON); - reads standard input.")],
+    file: File = None,
+    holdout_file: HoldoutFile = None,
+) -> None:
+    """Register a data set with its privacy cap."""
+    dataset = session.client.create_dataset(read_json(spec), file, holdout_file)
+    session.result(dataset, lambda: show.dataset(session.console, dataset))
+
+
+@command(app, "list")
+def list_(session: Session) -> None:
+    """All data sets."""
+    datasets = list(session.client.datasets())
+    session.result(datasets, lambda: show.datasets(session.console, datasets))
+
+
+@command(app, "show")
+def show_(session: Session, dataset: Annotated[str, typer.Argument(help="Name or id.")]) -> None:
+    """One data set and its budget."""
+    found = session.client.dataset(dataset)
+    session.result(found, lambda: show.dataset(session.console, found))

@@ -1,0 +1,109 @@
+"""`scrimp quote` and `scrimp jobs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scrimp.cli import show
+from scrimp.cli.session import FAILED, Session, command, first, read_json
+from scrimp.cli.watch import watch
+from scrimp.models import Job
+
+app = typer.Typer(no_args_is_help=True)
+
+SpecFile = Annotated[Path, typer.Argument(help="A JobSpec (JSON); - reads standard input.")]
+JobId = Annotated[str, typer.Argument(help="A job's id.")]
+Timeout = Annotated[float, typer.Option(help="Seconds to watch for at most; the job goes on.")]
+
+
+def register_quote(root: typer.Typer) -> None:
+    @command(root, "quote")
+    def quote(session: Session, file: SpecFile) -> None:
+        """Price a job. Free; nothing is written."""
+        found = session.client.quote(read_json(file))
+        session.result(found, lambda: show.quote(session.console, found))
+
+
+@command(app, "submit")
+def submit(
+    session: Session,
+    file: SpecFile,
+    watching: Annotated[bool, typer.Option("--watch", help="Show its progress until it has ended.")] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="The same key and spec give the same job again; random if left out.")
+    ] = None,
+    timeout: Timeout = 3600.0,
+) -> None:
+    """Submit a job. Exit code 3 where the budget does not cover it: nothing is charged then."""
+    job = session.client.submit(read_json(file), idempotency_key)
+    if watching:
+        _watch(session, job, timeout)
+    else:
+        session.result(job, lambda: show.job(session.console, job))
+
+
+@command(app, "watch")
+def watch_(session: Session, job_id: JobId, timeout: Timeout = 3600.0) -> None:
+    """Show a job's progress until it has ended."""
+    _watch(session, session.client.job(job_id), timeout)
+
+
+@command(app, "list")
+def list_(
+    session: Session,
+    dataset: Annotated[str | None, typer.Option(help="Only on this data set (name or id).")] = None,
+    status: Annotated[str | None, typer.Option(help="Only with this status.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+) -> None:
+    """Jobs, newest first."""
+    jobs = first(session.client.jobs(dataset, status), limit)
+    session.result(jobs, lambda: show.jobs(session.console, jobs))
+
+
+@command(app, "show")
+def show_(session: Session, job_id: JobId) -> None:
+    """One job: status, privacy, released metrics, artifacts."""
+    job = session.client.job(job_id)
+    session.result(job, lambda: show.job(session.console, job))
+
+
+@command(app, "cancel")
+def cancel(session: Session, job_id: JobId) -> None:
+    """Stop a job. What was started stays charged; the rest goes back."""
+    job = session.client.cancel(job_id)
+    session.result(job, lambda: session.console.print(f"{job.id} is {job.status}"))
+
+
+@command(app, "events")
+def events(session: Session, job_id: JobId) -> None:
+    """A job's event log."""
+    found = list(session.client.events(job_id))
+    session.result(found, lambda: show.events(session.console, found))
+
+
+@command(app, "fetch")
+def fetch(
+    session: Session,
+    job_id: JobId,
+    to: Annotated[Path, typer.Option(help="Folder to write to; made if it is not there.")] = Path(),
+    name: Annotated[str | None, typer.Option(help="One artifact; all if left out.")] = None,
+) -> None:
+    """Download a job's artifacts; each is checked against its SHA-256."""
+    names = [name] if name else [artifact.name for artifact in session.client.job(job_id).artifacts]
+    to.mkdir(parents=True, exist_ok=True)
+    paths = [str(session.client.download(job_id, each, to / Path(each).name)) for each in names]
+    session.result(paths, lambda: session.console.print("\n".join(paths) or f"{job_id} has no artifacts"))
+
+
+def _watch(session: Session, job: Job, timeout_s: float) -> None:
+    if session.json:
+        job = session.client.wait_for(job, timeout_s)
+    else:
+        session.console.print(show.accepted(job))
+        (job,) = watch(session.client, session.console, [job], timeout_s)
+    session.result(job, lambda: show.job(session.console, job))
+    if job.status != "succeeded":
+        raise typer.Exit(FAILED)

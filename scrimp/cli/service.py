@@ -1,0 +1,75 @@
+"""`scrimp serve` for one machine; `scrimp prepare|api|relay|worker` for a deployment that starts each by itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on (SCRIMP_HOST; default 127.0.0.1).")]
+Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on (SCRIMP_PORT; default 8100).")]
+Home = Annotated[Path | None, typer.Option(help="Folder that keeps everything (SCRIMP_HOME; default ~/.scrimp).")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(serve)
+    app.command()(prepare)
+    app.command()(api)
+    app.command()(relay)
+    app.command()(worker)
+
+
+def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
+    """Run the whole service on this machine: API, relay and one worker. Ctrl-C stops it."""
+    _set(host, port, home)
+    from scrimp.serve import ServeError, serve
+
+    try:
+        raise typer.Exit(serve())
+    except ServeError as error:
+        print(f"scrimp serve: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def prepare(home: Home = None) -> None:
+    """Make or migrate the database, the secrets and the first admin key, and leave."""
+    _set(None, None, home)
+    from scrimp.serve import ServeError, prepare
+
+    try:
+        print(f"admin key: {prepare()}")
+    except ServeError as error:
+        print(f"scrimp prepare: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def api(host: Host = None, port: Port = None, home: Home = None) -> None:
+    """Run the API alone, in this process."""
+    _become("api", host, port, home)
+
+
+def relay(home: Home = None) -> None:
+    """Run the relay alone: it rings workers, issues certificates and takes back lost jobs."""
+    _become("relay", None, None, home)
+
+
+def worker(home: Home = None) -> None:
+    """Run one worker alone: one job at a time."""
+    _become("worker", None, None, home)
+
+
+def _set(host: str | None, port: int | None, home: Path | None) -> None:
+    """Options become settings, for this process and those that it starts."""
+    given = {"HOST": host, "PORT": port, "HOME": home.absolute() if home else None}
+    os.environ.update({f"SCRIMP_{name}": str(value) for name, value in given.items() if value is not None})
+
+
+def _become(service: str, host: str | None, port: int | None, home: Path | None) -> None:
+    _set(host, port, home)
+    from scrimp.serve import commands
+
+    arguments = commands()[service]
+    os.execv(arguments[0], arguments)  # noqa: S606 - our own interpreter, a fixed list

@@ -1,0 +1,134 @@
+"""What every command that speaks to a service shares: --url, --key, --json, and how errors are told."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+
+from scrimp.cli import show
+from scrimp.client import Client
+from scrimp.errors import ApiError, BudgetRefused, ScrimpError
+
+FAILED, USAGE, REFUSED = 1, 2, 3
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+Url = Annotated[str | None, typer.Option("--url", envvar="SCRIMP_URL", help="Where the service listens.")]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", envvar="SCRIMP_KEY", help="An API key; a local service's is found in its HOME/admin.key."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the service's answer as JSON.")]
+
+
+@dataclass(frozen=True)
+class Session:
+    """One command's client and terminal."""
+
+    client: Client
+    console: Console
+    json: bool
+
+    def result(self, answer: Any, render: Callable[[], Any]) -> None:
+        """Print an answer: as JSON where that was asked for, else as `render` shows it."""
+        if self.json:
+            print(json.dumps(plain(answer), indent=2, ensure_ascii=False))
+        else:
+            render()
+
+
+def plain(answer: Any) -> Any:
+    if isinstance(answer, BaseModel):
+        return answer.model_dump(mode="json")
+    if isinstance(answer, list):
+        return [plain(each) for each in answer]
+    return answer
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function whose first argument is a Session; the connection's options are added to its own."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(function, eval_str=True)
+        options = [
+            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for option, default, annotation in (("url", None, Url), ("key", None, Key), ("as_json", False, Json))
+        ]
+
+        @functools.wraps(function)
+        def run(*, url: str | None, key: str | None, as_json: bool, **arguments: Any) -> None:
+            _run(function, url, key, as_json, arguments)
+
+        parameters = [*list(signature.parameters.values())[1:], *options]
+        # What Typer reads; set this way because functools.wraps has copied the wrapped function's own.
+        vars(run)["__signature__"] = signature.replace(parameters=parameters)
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        app.command(name)(run)
+        return function
+
+    return register
+
+
+def _run(
+    function: Callable[..., None], url: str | None, key: str | None, as_json: bool, arguments: dict[str, Any]
+) -> None:
+    try:
+        url, key = connection(url, key)
+        with Client(url, key) as client:
+            function(Session(client, Console(highlight=False), as_json), **arguments)
+    except ScrimpError as error:
+        _tell(error, as_json)
+        raise typer.Exit(REFUSED if isinstance(error, BudgetRefused) else FAILED) from None
+    except BrokenPipeError:  # `scrimp … | head`
+        sys.stderr.close()
+        raise typer.Exit(FAILED) from None
+
+
+def connection(url: str | None, key: str | None) -> tuple[str, str | None]:
+    """Address and key: as given, else those of the local home. A home's admin key is sent to this machine only."""
+    from app.settings import Settings
+
+    settings = Settings()
+    url = url or settings.url
+    if key is None and urlsplit(url).hostname in LOOPBACK:
+        file = settings.home / "admin.key"
+        try:
+            key = file.read_text().strip()
+        except OSError:
+            key = None
+    return url, key
+
+
+def _tell(error: ScrimpError, as_json: bool) -> None:
+    if as_json and isinstance(error, ApiError):
+        print(json.dumps(error.problem, indent=2, ensure_ascii=False), file=sys.stderr)
+    else:
+        show.error(Console(stderr=True, highlight=False), error)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or from standard input for `-`. What is wrong with it is a usage error."""
+    try:
+        document = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise typer.BadParameter(f"{path} is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise typer.BadParameter(f"{path} is not a JSON object")
+    return document
+
+
+def first(items: Iterable[Any], limit: int) -> list[Any]:
+    """At most `limit` items; further pages are never asked for."""
+    return [item for item, _ in zip(items, range(limit), strict=False)]

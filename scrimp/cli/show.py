@@ -1,0 +1,261 @@
+"""How answers look in a terminal. An ε is printed with what it means, a score with the noise on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from scrimp.errors import ApiError, BudgetRefused, InvalidRequest, ScrimpError
+from scrimp.models import (
+    Account,
+    Dataset,
+    Epsilon,
+    Event,
+    Job,
+    Ledger,
+    LedgerEntry,
+    Metric,
+    Quote,
+    Verification,
+)
+from scrimp.verify import Recomputed
+
+RELATIONS = {"add_or_remove_one": "one {unit} added or removed"}
+COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
+BAR_WIDTH = 40
+
+
+def meaning(epsilon: Epsilon) -> str:
+    """What an ε means: δ, accountant, unit and relation."""
+    relation = RELATIONS.get(epsilon.relation, epsilon.relation).format(unit=epsilon.unit)
+    return f"δ = {epsilon.delta:g}, {epsilon.accountant}, {relation}"
+
+
+def eps(epsilon: Epsilon | None) -> str:
+    return "public data: no privacy claimed" if epsilon is None else f"ε = {epsilon.value:.4g} ({meaning(epsilon)})"
+
+
+def score(metric: Metric) -> str:
+    """A released number with the standard deviation of the noise on it."""
+    return f"{metric.value:.4f} ± {metric.std:.4f}" if metric.std > 0 else f"{metric.value:.4f} (exact, {metric.on})"
+
+
+def amount(value: int, unit: str | None) -> str:
+    """An account's integer in the natural unit of its filter: `mu^2 * 1e-12` counts μ²."""
+    name, _, factor = (unit or "").partition(" * ")
+    return f"{value * float(factor):.4g} {name.replace('mu^2', 'μ²')}" if factor else str(value)
+
+
+def floored(value: float, digits: int = 4) -> str:
+    """Rounded DOWN, so that what is printed as fitting fits when it is typed back."""
+    if value <= 0:
+        return "0"
+    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return f"{math.floor(value / step) * step:.{digits}g}"
+
+
+def when(moment: str | None) -> str:
+    return moment[:19].replace("T", " ") if moment else ""
+
+
+def status(text: str) -> str:
+    return f"[{COLOURS.get(text, 'default')}]{text}[/]"
+
+
+def table(console: Console, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Rows that came from the service: their text is never read as markup."""
+    grid = Table(*heads, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    console.print(grid if grid.row_count else Text("none", style="dim"))
+
+
+def facts(console: Console, pairs: Iterable[tuple[str, RenderableType]]) -> None:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    for name, value in pairs:
+        grid.add_row(name, Text(value) if isinstance(value, str) else value)
+    console.print(grid)
+
+
+def bar(account: Account) -> Text:
+    """█ spent ▒ held ░ left, of an account's budget."""
+    budget = max(account.budget, 1)
+    # Rounded up: what is spent is never drawn as nothing.
+    spent = min(BAR_WIDTH, math.ceil(BAR_WIDTH * account.spent / budget))
+    held = min(BAR_WIDTH - spent, math.ceil(BAR_WIDTH * account.held / budget))
+    left = BAR_WIDTH - spent - held
+    text = Text.assemble(("█" * spent, "magenta"), ("▒" * held, "yellow"), ("░" * left, "green"))
+    return text.append(
+        f"  {account.spent / budget:.1%} spent, {account.held / budget:.1%} held, {account.remaining / budget:.1%} left"
+    )
+
+
+def accounts(console: Console, found: Ledger) -> None:
+    names = {"train": "training data", "holdout": "hold-out"}
+    facts(console, [(names.get(name, name), bar(each)) for name, each in found.accounts.items() if each is not None])
+
+
+def ledger(console: Console, name: str, found: Ledger) -> None:
+    console.print(Text.assemble((name, "bold"), f"  cap {eps(found.cap)}"))
+    accounts(console, found)
+    pairs = [("spent", eps(found.epsilon_spent)), ("spent and held", eps(found.epsilon_spent_and_held))]
+    if found.epsilon_remaining is not None:
+        pairs.append(("remaining", eps(found.epsilon_remaining)))
+    labels = {
+        "basic": "sum of the ε's",
+        "rdp_best_order": "RDP, best order",
+        "pld_if_fixed_in_advance": "PLD, as if all jobs had been fixed in advance",
+    }
+    facts(console, pairs)
+    compared = (found.comparison or {}).items()
+    others = [(f"  {labels.get(key, key)}", f"ε = {each.value:.4g}") for key, each in compared if each is not None]
+    if others:
+        console.print("For comparison, not enforced (same δ, unit and relation):", style="dim")
+        facts(console, others)
+    console.print(Text(f"{found.entries} entries, head {found.head}", style="dim"), soft_wrap=True)
+
+
+def entries(console: Console, found: Iterable[LedgerEntry]) -> None:
+    rows = [
+        (
+            str(e.seq),
+            when(e.created_at),
+            e.kind,
+            e.job_id or "",
+            f"{e.train:,}",
+            f"{e.holdout:,}",
+            f"{e.train_released:,}" if e.kind in ("post", "void") else "",
+            e.hash[:12],
+        )
+        for e in found
+    ]
+    table(console, ("#", "time (UTC)", "kind", "job", "train", "hold-out", "released", "hash"), rows)
+
+
+def verification(console: Console, found: Verification, here: Recomputed, head_known: bool) -> None:
+    check(console, found.valid, f"the service says: {found.entries} entries, head {found.head}", found.problem)
+    same = here.first_bad_entry is None and here.head == found.head
+    wrong = "another head" if here.first_bad_entry is None else f"entry {here.first_bad_entry} does not fit"
+    check(console, same, f"recomputed here from {here.entries} entries: head {here.head}", None if same else wrong)
+    if not head_known:
+        check(console, False, "the head that you kept is not in this chain", None)
+
+
+def check(console: Console, holds: bool, text: str, problem: str | None) -> None:
+    mark = ("✓ ", "green") if holds else ("✗ ", "red")
+    console.print(Text.assemble(mark, text, (f": {problem}" if problem else "", "red")), soft_wrap=True)
+
+
+def datasets(console: Console, found: Iterable[Dataset]) -> None:
+    rows = []
+    for each in found:
+        spent = f"{each.ledger.epsilon_spent.value:.4g} of {each.ledger.cap.value:g}" if each.ledger else "public"
+        rows.append((each.id, each.name, spent, each.ledger.cap.accountant if each.ledger else ""))
+    table(console, ("id", "name", "ε spent", "filter"), rows)
+
+
+def dataset(console: Console, found: Dataset) -> None:
+    console.print(Text.assemble((found.name, "bold"), f"  {found.id}"))
+    extra = found.model_extra or {}
+    shown = [(key, str(extra[key])) for key in ("content_hmac", "content_sha256", "created_at") if extra.get(key)]
+    facts(console, shown)
+    if found.ledger is None:
+        console.print("public: no privacy is claimed for it")
+    else:
+        ledger(console, "ledger", found.ledger)
+
+
+def quote(console: Console, found: Quote) -> None:
+    pairs = [
+        ("privacy", eps(found.epsilon)),
+        ("noise multiplier", "none" if found.noise_multiplier is None else f"{found.noise_multiplier:.5g}"),
+        ("steps", str(found.steps)),
+        ("expected batch size", f"{found.expected_batch_size} (sample rate {found.sample_rate:.4g})"),
+    ]
+    if found.comparison and found.epsilon:
+        others = ", ".join(f"{key} {value:.4g}" for key, value in found.comparison.items() if value is not None)
+        pairs.append(("by accountant", f"ε: {others}"))
+    unit = (found.charge or {}).get("unit")
+    for line in found.lines:
+        cost = f"{amount(line.charge, unit)} of the {line.account} account"
+        pairs.append((line.what, cost if line.epsilon is None else f"{cost}; ε = {line.epsilon.value:.4g}"))
+    if found.estimated_duration_s is not None:
+        pairs.append(("takes about", f"{found.estimated_duration_s:g} s"))
+    if found.epsilon is not None and found.largest_epsilon_that_fits is not None:
+        pairs.append(("largest ε that fits", floored(found.largest_epsilon_that_fits)))
+    facts(console, pairs)
+    for warning in found.warnings:
+        console.print(Text(f"warning: {warning}", style="yellow"))
+    answer = ("✓ it fits", "green") if found.fits else ("✗ it does not fit", "red")
+    console.print(Text.assemble(answer, ("; nothing was charged", "dim")))
+
+
+def accepted(job: Job) -> Text:
+    return Text.assemble((job.id, "bold"), f"  {job.name}  {eps(job.epsilon_planned)}")
+
+
+def jobs(console: Console, found: Iterable[Job]) -> None:
+    rows = []
+    for each in found:
+        planned = each.epsilon_planned
+        metrics = ", ".join(f"{name} {score(metric)}" for name, metric in each.metrics.items())
+        steps = f"{each.progress.step}/{each.progress.steps}"
+        cost = "public" if planned is None else f"{planned.value:.4g} at δ={planned.delta:g}"
+        rows.append((each.id, each.name, each.status, steps, cost, metrics, when(each.created_at)))
+    table(console, ("id", "name", "status", "step", "ε", "released", "created (UTC)"), rows)
+
+
+def job(console: Console, found: Job) -> None:
+    console.print(f"[bold]{escape(found.id)}[/]  {escape(found.name)}  {status(found.status)}")
+    pairs: list[tuple[str, RenderableType]] = [
+        ("privacy", eps(found.epsilon_planned)),
+        ("step", f"{found.progress.step} of {found.progress.steps}"),
+    ]
+    pairs += [(name, score(metric)) for name, metric in found.metrics.items()]
+    pairs += [(each.name, f"{each.size_bytes:,} bytes, sha256 {each.sha256[:16]}…") for each in found.artifacts]
+    if found.failure:
+        pairs.append(("failure", f"{found.failure.get('code')}: {found.failure.get('message')}"))
+    facts(console, pairs)
+    for warning in found.warnings:
+        console.print(Text(f"warning: {warning}", style="yellow"))
+
+
+def events(console: Console, found: Iterable[Event]) -> None:
+    rows = [(str(e.seq), when(e.at), e.type, ", ".join(f"{k}={v}" for k, v in e.data.items())) for e in found]
+    table(console, ("#", "time (UTC)", "event", ""), rows)
+
+
+def error(console: Console, failure: ScrimpError) -> None:
+    if isinstance(failure, BudgetRefused):
+        console.print(refusal(failure))
+        return
+    title = f"{failure.title}: " if isinstance(failure, ApiError) and failure.title != str(failure) else ""
+    console.print(Text.assemble(("✗ ", "red"), f"{title}{failure}"))
+    for each in failure.errors if isinstance(failure, InvalidRequest) else []:
+        console.print(Text.assemble("  ", (str(each.get("pointer", "")), "bold"), f"  {each.get('detail', '')}"))
+
+
+def refusal(failure: BudgetRefused) -> RenderableType:
+    """What was asked, what remains, which account binds, and what would still fit."""
+    grid = Table("account", "asked", "left", "", box=None, pad_edge=False, header_style="dim")
+    unit = failure.problem.get("unit")
+    asked, left = failure.requested, failure.remaining
+    for name in asked if isinstance(asked, dict) and isinstance(left, dict) else ():
+        short = Text("does not fit", style="red") if asked[name] > left.get(name, 0) else Text("fits", style="green")
+        grid.add_row(name, amount(asked[name], unit), amount(left.get(name, 0), unit), short)
+    largest = failure.largest_epsilon_that_fits
+    fits: Any = "nothing of this kind fits any more" if largest is None else floored(largest)
+    lines = Group(
+        grid,
+        Text.assemble("largest ε that fits  ", (str(fits), "bold")),
+        Text("Nothing was charged.", style="dim"),
+    )
+    return Panel(lines, title=Text(failure.title), title_align="left", border_style="red", expand=False)

@@ -1,0 +1,93 @@
+"""Watches several jobs at once: live bars on a terminal, one line a change elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from scrimp.cli import show
+from scrimp.client import POLL_S, Client
+from scrimp.errors import WaitTimeout
+from scrimp.models import Job
+
+QUARTERS = 4
+
+
+def watch(client: Client, console: Console, jobs: Sequence[Job], timeout_s: float) -> list[Job]:
+    """Follow jobs until all have ended; the jobs as they ended, in order.
+
+    Raises:
+        WaitTimeout: some had not by then. They go on.
+    """
+    view = _Bars(console, jobs) if console.is_terminal else _Lines(console)
+    deadline = time.monotonic() + timeout_s
+    current = list(jobs)
+    with view:
+        while True:
+            current = [job if job.done else client.job(job.id) for job in current]
+            for job in current:
+                view.update(job)
+            if all(job.done for job in current):
+                return current
+            if time.monotonic() >= deadline:
+                raise WaitTimeout(f"not all had ended after {timeout_s:g} s; they go on")
+            time.sleep(POLL_S)
+
+
+def _released(job: Job) -> str:
+    return "  ".join(f"{name} {show.score(metric)}" for name, metric in job.metrics.items())
+
+
+class _Bars:
+    def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
+        columns = (
+            SpinnerColumn(finished_text="•"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[state]}  {task.fields[released]}"),
+        )
+        self.progress = Progress(*columns, console=console)
+        self.tasks: dict[str, TaskID] = {
+            job.id: self.progress.add_task(
+                escape(job.name or job.id), total=job.progress.steps, state=show.status(job.status), released=""
+            )
+            for job in jobs
+        }
+
+    def __enter__(self) -> None:
+        self.progress.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def update(self, job: Job) -> None:
+        task = self.tasks[job.id]
+        self.progress.update(task, completed=job.progress.step, state=show.status(job.status), released=_released(job))
+        if job.done:
+            self.progress.stop_task(task)
+
+
+class _Lines:
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.told: dict[str, tuple[str, int]] = {}
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, job: Job) -> None:
+        step, steps = job.progress.step, job.progress.steps
+        state = (job.status, QUARTERS * step // max(steps, 1))
+        if self.told.get(job.id) != state:
+            self.told[job.id] = state
+            line = f"{job.name or job.id}  {job.status}  {step}/{steps}  {_released(job)}"
+            self.console.print(line.rstrip(), markup=False, soft_wrap=True)

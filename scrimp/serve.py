@@ -1,0 +1,217 @@
+"""`scrimp serve`: the whole service on one machine. Prepares a home, then keeps API, relay and one worker running.
+
+A home is locked for as long as any of these processes lives, so that no second service runs in it, and what a killed
+one left behind can be taken up at once. They die with this process, however it dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from app.settings import Settings
+from scrimp.children import ROOT, Child, stop
+
+READY_TIMEOUT_S = 60.0
+# Celery looks whether it is to stop every two seconds; an attempt under way is ended and its job queued again.
+STOP_TIMEOUT_S = 8.0
+LOCK_TIMEOUT_S = 3.0
+TICK_S = 0.1
+# A child that dies this often before the service was ever ready will not come up by trying again.
+MAX_FAILED_STARTS = 3
+
+
+class ServeError(Exception):
+    """The service can not start; the message says what to change."""
+
+
+def commands() -> dict[str, list[str]]:
+    """How each process of the service is started; each reads its settings from the environment.
+
+    -P and --app-dir: no module is taken from the folder that the service happens to be started in.
+    """
+    settings = Settings()
+    python = [sys.executable, "-P", "-m"]
+    listen = ["--host", settings.host, "--port", str(settings.port), "--app-dir", str(ROOT)]
+    bounds = ["--no-server-header", "--no-proxy-headers", "--timeout-graceful-shutdown", "2"]
+    celery = ["celery", "--app", "worker.celery_app", "worker", "--pool", "solo", "--concurrency", "1"]
+    return {
+        "api": [*python, "uvicorn", "app.main:create_app", "--factory", *listen, *bounds],
+        "relay": [*python, "app.lifecycle.relay"],
+        "worker": [*python, *celery, "--loglevel", settings.log_level, "--without-gossip", "--without-mingle"],
+    }
+
+
+def prepare() -> Path:
+    """Make or migrate what a home needs: folders (0700), secrets (0600), tables, the first admin key.
+
+    Returns:
+        The admin key's file.
+
+    Raises:
+        ServeError: the home can not be written to.
+    """
+    from app.db.engine import Database
+    from app.db.migrate import upgrade
+    from app.keys.service import ensure_admin_key
+    from app.secrets import ensure_secrets
+
+    settings = Settings()
+    _make_folders(settings)
+    ensure_secrets(settings)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    upgrade(settings.effective_database_url)
+    db = Database.of(settings)
+    try:
+        return ensure_admin_key(db, settings)
+    finally:
+        db.close()
+
+
+def serve() -> int:
+    """Run the service until SIGINT, SIGTERM or SIGHUP. Returns the exit code.
+
+    Raises:
+        ServeError: another service has the home or the port, or a process does not come up.
+    """
+    settings = Settings()
+    _make_folders(settings)
+    with _stop_signals() as signals, _locked(settings) as lock:
+        _check_port(settings)
+        admin_key = prepare()
+        print(f"Scrimp at {settings.url}  (admin key in {admin_key})", flush=True)
+        if not settings.database_url:
+            _take_back_jobs(settings)
+        logs = settings.home / "logs"
+        children = [Child(name, line, logs / f"{name}.log", [lock]) for name, line in commands().items()]
+        try:
+            _tend(children, settings, signals)
+        finally:
+            stop(children, STOP_TIMEOUT_S)
+        print("stopped", flush=True)
+    return 0
+
+
+def _tend(children: Sequence[Child], settings: Settings, signals: Sequence[int]) -> None:
+    """Keep the children running until a signal comes."""
+    began = time.monotonic()
+    ready = False
+    while not signals:
+        for child in children:
+            news = child.tend()
+            if news is not None:
+                print(news, flush=True)
+            if not ready and child.deaths >= MAX_FAILED_STARTS:
+                raise ServeError(f"the {child.name} does not start. The end of {child.log}:\n{child.last_words()}")
+        if not ready and _answers(settings):
+            ready = True
+            took = time.monotonic() - began
+            print(
+                f"ready in {took:.1f} s: dashboard {settings.url}/dashboard, logs {children[0].log.parent}", flush=True
+            )
+        if not ready and time.monotonic() - began > READY_TIMEOUT_S:
+            raise ServeError(f"the API does not answer after {READY_TIMEOUT_S:g} s; see {children[0].log}")
+        time.sleep(TICK_S)
+
+
+def _answers(settings: Settings) -> bool:
+    """Whether the API answers at all on its port."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - read, not bound
+    connection = http.client.HTTPConnection(host, settings.port, timeout=2.0)
+    try:
+        connection.request("GET", "/healthz")
+        connection.getresponse()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def _make_folders(settings: Settings) -> None:
+    try:
+        for folder in (settings.home, settings.storage_root, settings.broker_dir, settings.home / "logs"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServeError(f"can not make {error.filename}: {error.strerror} (choose another --home)") from None
+
+
+@contextmanager
+def _locked(settings: Settings) -> Iterator[int]:
+    """Hold HOME/serve.lock. Its descriptor is handed to the children: the lock is free when the last of them is gone.
+
+    A service that was killed leaves children that are gone a moment later: hence the short wait.
+    """
+    path = settings.home / "serve.lock"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        while not _try_lock(lock):
+            if time.monotonic() >= deadline:
+                holder = path.read_text().strip() or "unknown"
+                raise ServeError(f"another service runs in {settings.home} ({holder}; it holds {path})")
+            time.sleep(TICK_S)
+        os.truncate(lock, 0)
+        os.pwrite(lock, f"pid {os.getpid()}, {settings.url}\n".encode(), 0)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _try_lock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _check_port(settings: Settings) -> None:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            reason = f"can not listen on {settings.host}:{settings.port}: {error.strerror}"
+            raise ServeError(f"{reason} (choose another --port or --host)") from None
+
+
+def _take_back_jobs(settings: Settings) -> None:
+    """Only this home's own worker runs its jobs, and the lock says that none is alive: no lease need be waited for."""
+    from app.db.engine import Database
+    from app.lifecycle.sweeper import expire_all_leases
+
+    db = Database.of(settings)
+    try:
+        expire_all_leases(db)
+    finally:
+        db.close()
+
+
+@contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """The stop signals received so far; a second one ends the process at once, and with it its children."""
+    received: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,45 @@
+"""The ledger's chain, recomputed by its reader from the entries alone, without trusting the service.
+
+    h_0 = SHA-256("scrimp/ledger/v1:" ‖ data set's id)
+    h_k = SHA-256(canonical JSON of entry k without `hash`),  whose `prev_hash` is h_{k−1}
+
+Written apart from the service's own check on purpose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scrimp.models import LedgerEntry
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """What the entries say: how many hold, the head after them, and the first that does not fit."""
+
+    entries: int
+    head: str
+    first_bad_entry: int | None = None
+
+
+def recompute_chain(dataset_id: str, entries: Iterable[LedgerEntry]) -> Recomputed:
+    """Follow a chain from its genesis.
+
+    Args:
+        dataset_id: the chain is bound to it.
+        entries: all of them, oldest first.
+    """
+    head = hashlib.sha256(b"scrimp/ledger/v1:" + dataset_id.encode()).hexdigest()
+    held = 0
+    for seq, entry in enumerate(entries, start=1):
+        said = entry.model_dump(mode="json")
+        claimed = said.pop("hash")
+        text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        follows = said["seq"] == seq and said["prev_hash"] == head and said["dataset_id"] == dataset_id
+        if not follows or hashlib.sha256(text.encode()).hexdigest() != claimed:
+            return Recomputed(held, head, seq)
+        held, head = seq, claimed
+    return Recomputed(held, head)

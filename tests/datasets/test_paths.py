@@ -1,0 +1,110 @@
+"""Registration by path: only regular files under the data root, links included."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.datasets.conftest import CSV, Api, MakeApi, spec
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    (root / "deep").mkdir(parents=True)
+    (root / "d.csv").write_text(CSV)
+    (root / "deep" / "h.csv").write_text("a,b,y\n-1,0,1\n")
+    (tmp_path / "secret.csv").write_text(CSV)
+    (tmp_path / "data-twin").mkdir()
+    (tmp_path / "data-twin" / "d.csv").write_text(CSV)
+    (root / "out.csv").symlink_to(tmp_path / "secret.csv")
+    (root / "out").symlink_to(tmp_path)
+    (root / "in.csv").symlink_to(root / "d.csv")
+    (root / "loop").symlink_to(root / "loop")
+    os.mkfifo(root / "pipe")
+    return root
+
+
+@pytest.fixture
+def api(make_api: MakeApi, root: Path) -> Api:
+    return make_api(data_root=root)
+
+
+@pytest.mark.parametrize("path", ["d.csv", "./deep/../d.csv", "in.csv", "absolute", "d.csv/"])
+def test_files_under_the_root_are_read(api: Api, root: Path, path: str) -> None:
+    response = api.by_path(spec(path=str(root / "d.csv") if path == "absolute" else path))
+    assert response.status_code == 201, response.text
+    made = response.json()
+    assert path not in api.get(f"/v1/datasets/{made['id']}").text, "where it lay is not shown"
+    assert (root / "d.csv").read_text() == CSV
+
+
+def test_a_holdout_may_come_by_path_too(api: Api) -> None:
+    response = api.by_path(spec(path="d.csv", holdout_path="deep/h.csv", holdout={"kind": "public"}))
+    assert response.status_code == 201 and response.json()["shape"]["records_holdout"] == 1
+
+
+ESCAPES = [
+    "../secret.csv",
+    "deep/../../secret.csv",
+    "out.csv",
+    "out/secret.csv",
+    "/etc/passwd",
+    "../data-twin/d.csv",
+    "none.csv",
+    "..",
+    ".",
+    "deep",
+    "pipe",
+    "loop",
+    "/dev/zero",
+    "d.csv\x00.png",
+    "x" * 3000,
+    "~/d.csv",
+]
+
+
+@pytest.mark.parametrize("path", ESCAPES, ids=[ascii(path)[:30] for path in ESCAPES])
+def test_everything_else_is_refused_alike(api: Api, path: str) -> None:
+    response = api.by_path(spec(path=path))
+    assert response.status_code == 422, response.text
+    assert response.json()["errors"] == [{"pointer": "/path", "detail": "there is no such file under the data root"}]
+    assert api.stored() == set()
+
+
+def test_the_holdouts_path_is_checked_too(api: Api) -> None:
+    response = api.by_path(spec(path="d.csv", holdout_path="../secret.csv", holdout={"kind": "public"}))
+    assert response.status_code == 422 and response.json()["errors"][0]["pointer"] == "/holdout_path"
+
+
+def test_without_a_data_root_nothing_is_read(make_api: MakeApi, root: Path) -> None:
+    response = make_api().by_path(spec(path=str(root / "d.csv")))
+    assert response.status_code == 422 and "no data root" in response.json()["detail"]
+
+
+def test_a_file_over_the_limit_is_refused(make_api: MakeApi, root: Path) -> None:
+    api = make_api(data_root=root, max_upload_bytes=len(CSV) - 1)
+    response = api.by_path(spec(path="d.csv"))
+    assert (response.status_code, response.json()["type"]) == (413, "/problems/too-large")
+    assert api.stored() == set()
+    assert make_api(data_root=root, max_upload_bytes=len(CSV)).by_path(spec(path="d.csv")).status_code == 201
+
+
+def test_json_needs_a_path(api: Api) -> None:
+    response = api.by_path(spec())
+    assert response.status_code == 422 and response.json()["errors"][0]["pointer"] == "/path"
+
+
+def test_analysts_can_not_read_by_path(api: Api) -> None:
+    assert api.by_path(spec(path="d.csv"), who="analyst").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"), [("text/csv", "a,b"), ("application/x-www-form-urlencoded", "spec=1"), ("", "")]
+)
+def test_other_bodies_are_refused(api: Api, kind: str, body: str) -> None:
+    headers: dict[str, Any] = api.headers("owner") | ({"content-type": kind} if kind else {})
+    assert api.client.post("/v1/datasets", content=body, headers=headers).status_code == 422

@@ -1,0 +1,204 @@
+"""Registration through the REST API: what is answered to whom, and what is stored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.datasets import service
+from app.db.models import Account, Dataset, DatasetContent, LedgerEntry
+from app.formats.stored import load_part
+from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, private, spec
+from tests.factories import add_dataset
+from tests.formats.files import write
+
+
+def test_a_private_data_set_is_registered(api: Api) -> None:
+    response = api.upload(spec())
+    assert response.status_code == 201, response.text
+    made = response.json()
+    assert response.headers["Location"] == f"/v1/datasets/{made['id']}"
+    assert made["id"].startswith("ds_") and made["owner"] == api.key_ids["owner"]
+    assert made["shape"] == {"records_train": 48, "records_holdout": 12, "features": 2, "outputs": 2, "sparse": False}
+    assert made["content_sha256"] == hashlib.sha256(CSV.encode()).hexdigest()
+    assert made["counts"]["records"] == 60 and made["warnings"] == []
+    assert made["ledger"]["cap"] == {
+        "value": 4.0,
+        "delta": 1e-5,
+        "accountant": "gdp",
+        "unit": "example",
+        "relation": "add_or_remove_one",
+    }
+    train, holdout = made["ledger"]["accounts"]["train"], made["ledger"]["accounts"]["holdout"]
+    assert train["budget"] == train["remaining"] == holdout["budget"] > 0
+    assert made["created_at"].endswith("Z")
+    for name in ("name", "format", "task", "features", "holdout"):
+        assert made[name] == spec()[name]
+    kept = {key: value for key, value in made.items() if key not in ("counts", "warnings")}
+    assert api.get(f"/v1/datasets/{made['id']}").json() == kept
+    assert api.get("/v1/datasets").json() == {"items": [kept], "next": None}
+
+
+def test_what_is_stored(api: Api) -> None:
+    made = api.upload(spec()).json()
+    assert api.stored() == {f"datasets/{made['id']}/train.npz", f"datasets/{made['id']}/holdout.npz"}
+    for path in api.settings.storage_root.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
+    with api.db.read() as session:
+        dataset = session.get_one(Dataset, made["id"])
+        contents = list(session.scalars(select(DatasetContent)))
+        entries = list(session.scalars(select(LedgerEntry)))
+    parts = [load_part(api.settings.storage_root / p["path"], p["sha256"]) for p in dataset.parts.values()]
+    assert sorted(float(a) for part in parts for a in part.x[:, 0]) == sorted(map(float, range(60)))
+    assert {(each.part, each.kind) for each in contents} == {("data", "file"), ("data", "records")}
+    assert [(each.kind, each.actor) for each in entries] == [("open", api.key_ids["owner"])]
+    for count in ("counts", "warnings"):
+        assert count not in json.dumps([dataset.spec, dataset.shape, dataset.parts])
+
+
+def test_private_sizes_are_the_declared_ones_whatever_the_file_holds(api: Api) -> None:
+    made = api.upload(spec(**private(records=1000))).json()
+    assert (made["shape"]["records_train"], made["shape"]["records_holdout"]) == (800, 200)
+    assert "60 records and 1000 are declared" in made["warnings"][0]
+    seen = api.get(f"/v1/datasets/{made['id']}", "analyst").json()
+    public = {key: seen[key] for key in ("shape", "privacy", "holdout", "task", "features")}
+    assert "60" not in json.dumps(public)
+
+
+def test_public_sizes_are_the_actual_ones(api: Api) -> None:
+    made = api.upload(spec(**PUBLIC)).json()
+    shape = made["shape"]
+    assert shape["records_train"] + shape["records_holdout"] == 60 and shape["records_holdout"] > 0
+    assert made["ledger"] is None
+    with api.db.read() as session:
+        assert list(session.scalars(select(Account))) == []
+
+
+def test_a_public_holdout_has_its_actual_size_and_no_account(api: Api) -> None:
+    made = api.upload(spec(holdout={"kind": "public"}), holdout_file="a,b,y\n-1,0,1\n-2,0,0\n-3,1,1\n").json()
+    assert (made["shape"]["records_train"], made["shape"]["records_holdout"]) == (60, 3)
+    assert made["ledger"]["accounts"]["holdout"] is None
+    with api.db.read() as session:
+        assert len(list(session.scalars(select(DatasetContent)))) == 4
+
+
+def test_the_default_delta_is_the_largest_power_of_ten_up_to_one_in_n(api: Api) -> None:
+    for records, delta in ((60, 1e-3), (1000, 1e-3), (1001, 1e-4), (25_000, 1e-5), (10**9, 1e-9)):
+        declared = DatasetSpec.model_validate(spec(**private(records=records, cap={"epsilon": 2.0})))
+        resolved = service.resolved(declared, api.client.app.state.pricing)  # type: ignore[attr-defined]
+        assert resolved.privacy.cap is not None and resolved.privacy.cap.delta == delta
+    made = api.upload(spec(**private(cap={"epsilon": 2.0}))).json()
+    assert made["privacy"]["cap"] == {"epsilon": 2.0, "delta": 1e-3}
+    assert made["ledger"]["cap"]["delta"] == 1e-3
+
+
+def test_an_rdp_filter_gets_an_order_for_the_typical_job(api: Api) -> None:
+    cap = {"epsilon": 3.0, "delta": 1e-5}
+    chosen = api.upload(spec("one", **private(filter="rdp", cap=cap, records=50_000))).json()
+    order = chosen["privacy"]["order"]
+    assert 1 < order <= 1024 and chosen["ledger"]["accounts"]["train"]["order"] == order
+    given = api.upload(spec("two", **private(filter="rdp", cap=cap, order=8.0)), CSV.replace("59,", "60,")).json()
+    assert given["privacy"]["order"] == given["ledger"]["accounts"]["train"]["order"] == 8.0
+
+
+@pytest.mark.parametrize("format", ["jsonl", "parquet", "npz"])
+def test_other_formats(api: Api, tmp_path: Path, format: str) -> None:
+    rows = [{"a": float(i), "b": 1.0, "y": i % 2} for i in range(60)]
+    changes: dict[str, Any] = {"format": format}
+    if format == "npz":
+        changes["features"] = {"kind": "tensor", "array": "x"}
+    response = api.upload(spec(**changes), write(tmp_path / "d.npz", format, rows))
+    assert response.status_code == 201, response.text
+    assert response.json()["shape"]["features"] == 2
+
+
+def test_texts_are_sparse(api: Api) -> None:
+    features = {"kind": "hashed_text", "column": "t", "buckets": 4096}
+    text = "t,y\n" + "".join(f'"a film,\nnumber {i}",{i % 2}\n' for i in range(60))
+    made = api.upload(spec(features=features), text).json()
+    assert made["shape"]["sparse"] and made["shape"]["features"] == 4096
+
+
+def test_the_split_follows_the_services_key_and_not_the_upload(make_api: MakeApi) -> None:
+    lines = CSV.splitlines()
+    shuffled = "\n".join([lines[0], *reversed(lines[1:])])
+    splits = []
+    first, second = make_api(), make_api()
+    for api, text in ((first, CSV), (second, CSV), (second, shuffled)):
+        made = api.upload(spec(f"s{len(splits)}", **PUBLIC), text).json()
+        with api.db.read() as session:
+            part = session.get_one(Dataset, made["id"]).parts["holdout"]
+        splits.append(frozenset(load_part(api.settings.storage_root / part["path"], part["sha256"]).x[:, 0].tolist()))
+    assert splits[0] != splits[1], "another service, another key"
+    assert splits[1] == splits[2], "the same key, another order"
+
+
+def test_who_may_register(api: Api) -> None:
+    assert api.upload(spec("x"), who=None).status_code == 401
+    refused = api.upload(spec("x"), who="analyst")
+    assert (refused.status_code, refused.json()["type"]) == (403, "/problems/forbidden")
+    assert api.count() == 0 and api.stored() == set()
+    assert api.upload(spec("x"), who="owner").status_code == 201
+    assert api.upload(spec("y"), CSV + "99,1,1\n", who="admin").status_code == 201
+
+
+def test_who_sees_the_hash_of_the_data(api: Api) -> None:
+    made = api.upload(spec()).json()
+    sha256 = made["content_sha256"]
+    for path in (f"/v1/datasets/{made['id']}", "/v1/datasets"):
+        for who, sees in (("owner", True), ("admin", True), ("other-owner", False), ("analyst", False)):
+            text = api.get(path, who).text
+            assert (sha256 in text) == sees, (path, who)
+            assert made["content_hmac"] in text
+            assert '"counts"' not in text and '"warnings"' not in text
+        assert api.client.get(path).status_code == 401
+
+
+def test_content_hashes_are_keyed_by_the_service(make_api: MakeApi) -> None:
+    first, second = (make_api().upload(spec()).json() for _ in range(2))
+    assert first["content_sha256"] == second["content_sha256"]
+    assert first["content_hmac"] != second["content_hmac"]
+
+
+def test_pages(api: Api) -> None:
+    for _ in range(5):
+        add_dataset(api.db)
+    names = list(reversed([each["name"] for each in api.get("/v1/datasets").json()["items"]]))
+    seen, after = [], ""
+    while True:
+        page = api.get(f"/v1/datasets?limit=2{after}").json()
+        seen += [each["name"] for each in page["items"]]
+        if page["next"] is None:
+            break
+        after = f"&after={page['next']}"
+    assert seen == names[::-1] and len(seen) == 5
+    assert api.get("/v1/datasets?after=nonsense").status_code == 422
+    assert api.get("/v1/datasets?limit=0").status_code == 422
+    assert api.get("/v1/datasets/ds_none").json()["type"] == "/problems/not-found"
+
+
+def test_the_body_is_documented(api: Api) -> None:
+    operation = api.get("/openapi.json").json()["paths"]["/v1/datasets"]["post"]
+    content = operation["requestBody"]["content"]
+    assert set(content) == {"multipart/form-data", "application/json"}
+    assert "records" in json.dumps(content) and "$ref" not in json.dumps(content)
+
+
+def test_a_saved_array_is_loaded_as_it_was(api: Api, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 3, 2)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x=x, y=np.arange(60) % 2)
+    document = spec(format="npz", features={"kind": "tensor", "array": "x"}, holdout=None, **PUBLIC)
+    made = api.upload(document, tmp_path / "d.npz").json()
+    with api.db.read() as session:
+        part = session.get_one(Dataset, made["id"]).parts["train"]
+    np.testing.assert_array_equal(
+        load_part(api.settings.storage_root / part["path"], part["sha256"]).x, x.reshape(60, 6)
+    )

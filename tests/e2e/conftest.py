@@ -1,0 +1,124 @@
+"""The real service: `scrimp serve` as a process, with its API, relay and worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+from scrimp.client import Client
+
+T = TypeVar("T")
+
+
+def until(what: Callable[[], T], timeout_s: float = 60.0) -> T:
+    """The first true answer, asked for again and again until a deadline."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = what()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise TimeoutError("it did not happen in time")
+        time.sleep(0.05)
+
+
+class Service:
+    """One home, and the `scrimp serve` that runs in it."""
+
+    def __init__(self, home: Path, environment: dict[str, str] | None = None) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.home, self.environment = home, environment or {}
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> Service:
+        with (self.home.parent / "serve.out").open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "scrimp.cli", "serve", "--home", str(self.home), "--port", str(self.port)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=os.environ | self.environment,
+            )
+        until(self._answers)
+        return self
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.home.parent / "serve.out").read_text()
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return (self.home / "admin.key").exists()
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """kill -9, as an accident would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def client(self) -> Client:
+        return Client(f"http://127.0.0.1:{self.port}", (self.home / "admin.key").read_text().strip())
+
+
+def write_csv(path: Path, rows: int = 2000, features: int = 5, seed: int = 0) -> Path:
+    """A learnable two-class problem."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(rows, features))
+    y = (x @ np.arange(1, features + 1) > 0).astype(int)
+    header = ",".join([f"x{i}" for i in range(features)] + ["y"])
+    np.savetxt(path, np.column_stack([x, y]), delimiter=",", header=header, comments="", fmt="%.6f")
+    return path
+
+
+def csv_spec(name: str, **privacy: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "format": "csv",
+        "task": {"kind": "classification", "label": "y", "classes": [0, 1]},
+        "features": {"kind": "columns", "columns": [f"x{i}" for i in range(5)]},
+        "privacy": {
+            "sensitivity": "private",
+            "records": 2000,
+            "cap": {"epsilon": 8.0, "delta": 1e-5},
+            "filter": "gdp",
+        }
+        | privacy,
+        "holdout": {"kind": "split", "fraction": 0.25},
+    }
+
+
+def job_of(dataset: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "dataset": dataset,
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "momentum": 0.9, "free_step": True},
+        "privacy": {"target_epsilon": 2.0},
+        "sampling": {"kind": "full_batch"},
+        "length": {"steps": 30},
+        "evaluation": {"on": "holdout", "noise_mu": 0.2, "points": 3},
+    } | changes
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    running = Service(tmp_path_factory.mktemp("service") / "home").start()
+    yield running
+    running.stop()

@@ -1,0 +1,185 @@
+"""From POST to certificate over the real service, and through kills at awkward moments."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import Service, csv_spec, job_of, until, write_csv
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
+
+
+def raw(service: Service, path: str) -> Any:
+    """The JSON itself, whatever the client's models make of it."""
+    with service.client() as client:
+        return client._http.get(path).json()
+
+
+def register(service: Service, name: str, tmp: Path, seed: int = 0, **privacy: Any) -> str:
+    with service.client() as client:
+        return client.create_dataset(csv_spec(name, **privacy), write_csv(tmp / f"{name}.csv", seed=seed)).id
+
+
+def submit(service: Service, spec: dict[str, Any]) -> str:
+    with service.client() as client:
+        return client.submit(spec).id
+
+
+def finished(service: Service, job: str, timeout_s: float = 90.0) -> dict[str, Any]:
+    def look() -> dict[str, Any] | None:
+        found: dict[str, Any] = raw(service, f"/v1/jobs/{job}")
+        return found if found["status"] in ("succeeded", "failed", "cancelled") else None
+
+    return until(look, timeout_s) or {}
+
+
+def worker_attempt(service: Service) -> psutil.Process | None:
+    assert service.process is not None
+    for child in psutil.Process(service.process.pid).children(recursive=True):
+        try:
+            if "worker.attempt.child" in child.cmdline():
+                return child
+        except psutil.Error:
+            continue
+    return None
+
+
+def test_the_whole_path(service: Service, tmp_path: Path) -> None:
+    dataset = register(service, "whole-path", tmp_path)
+    job = finished(service, submit(service, job_of(dataset)))
+    assert job["status"] == "succeeded", job
+    assert job["progress"]["step"] == 30
+    assert job["metrics"]["accuracy"]["value"] > 0.8
+    assert job["metrics"]["accuracy"]["std"] == pytest.approx(1 / 0.2 / 500)
+    assert job["metrics"]["accuracy"]["released_by"] == "noisy_count"
+    metrics = raw(service, f"/v1/jobs/{job['id']}/metrics")["items"]
+    assert [each["step"] for each in metrics] == [10, 20, 30]
+
+    ledger = raw(service, f"/v1/datasets/{dataset}/ledger")
+    charge = job["quote"]["charge"]
+    assert ledger["accounts"]["train"]["spent"] == charge["train"]
+    assert ledger["accounts"]["holdout"]["spent"] == charge["holdout"]
+    assert ledger["accounts"]["train"]["held"] == 0
+    assert raw(service, f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+    entries = raw(service, f"/v1/datasets/{dataset}/ledger/entries")["items"]
+    assert [entry["kind"] for entry in entries] == ["open", "hold", "post"]
+
+    with service.client() as client:
+        for artifact in job["artifacts"]:
+            content = client._http.get(f"/v1/jobs/{job['id']}/artifacts/{artifact['name']}").content
+            assert hashlib.sha256(content).hexdigest() == artifact["sha256"]
+    assert {each["name"] for each in job["artifacts"]} >= {"model.safetensors", "model.json"}
+
+    document = until(lambda: _certificate(service, job["id"]))
+    path = tmp_path / "certificate.json"
+    path.write_text(json.dumps(document))
+    recomputed = subprocess.run([sys.executable, str(SCRIPT), str(path)], capture_output=True, text=True, check=False)
+    assert recomputed.returncode == 0, recomputed.stdout + recomputed.stderr
+    body = document["certificate"]
+    assert body["charge"]["train"] == charge["train"]
+    model = next(each for each in job["artifacts"] if each["name"] == "model.safetensors")
+    assert body["model_sha256"] == model["sha256"]
+
+
+def _certificate(service: Service, job: str) -> dict[str, Any] | None:
+    found: dict[str, Any] = raw(service, f"/v1/jobs/{job}/certificate")
+    return found if "certificate" in found else None
+
+
+def test_poisson_under_the_rdp_filter(service: Service, tmp_path: Path) -> None:
+    dataset = register(service, "poisson", tmp_path, seed=1, filter="rdp")
+    spec = job_of(dataset, sampling={"kind": "poisson", "expected_batch_size": 64}, length={"epochs": 4})
+    job = finished(service, submit(service, spec))
+    assert job["status"] == "succeeded", job
+    assert job["quote"]["epsilon"]["accountant"] == "pld"
+    assert (
+        raw(service, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]["spent"] == job["quote"]["charge"]["train"]
+    )
+
+
+def test_public_data_without_privacy(service: Service, tmp_path: Path) -> None:
+    spec = csv_spec("public-data") | {"privacy": {"sensitivity": "public"}}
+    with service.client() as client:
+        dataset = client.create_dataset(spec, write_csv(tmp_path / "public.csv", seed=2)).id
+    job = finished(service, submit(service, job_of(dataset, privacy=None, seed=3, evaluation={"points": 2})))
+    assert job["status"] == "succeeded", job
+    assert job["epsilon_spent"] is None
+    assert job["metrics"]["accuracy"]["std"] == 0
+    assert job["metrics"]["accuracy"]["value"] > 0.9
+
+
+def test_cancelling_a_running_job_posts_what_was_started(service: Service, tmp_path: Path) -> None:
+    dataset = register(service, "cancelled", tmp_path, seed=3)
+    job = submit(service, job_of(dataset, length={"steps": 200_000}))
+    until(lambda: raw(service, f"/v1/jobs/{job}")["progress"]["step"] > 0)
+    with service.client() as client:
+        client.cancel(job)
+    ended = finished(service, job)
+    assert ended["status"] == "cancelled"
+    train = raw(service, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
+    assert train["held"] == 0
+    assert 0 < train["spent"] < ended["quote"]["charge"]["train"]
+    assert raw(service, f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+    assert worker_attempt(service) is None
+
+
+def test_an_attempt_that_is_killed_is_replayed_free(service: Service, tmp_path: Path) -> None:
+    dataset = register(service, "killed-attempt", tmp_path, seed=4)
+    job = submit(service, job_of(dataset, length={"steps": 8000}))
+    until(lambda: raw(service, f"/v1/jobs/{job}")["progress"]["step"] > 0)
+    victim = until(lambda: worker_attempt(service))
+    assert victim is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    ended = finished(service, job)
+    assert ended["status"] == "succeeded", ended
+    assert [attempt["status"] for attempt in ended["attempts"]] == ["crashed", "succeeded"]
+    events = [each["type"] for each in raw(service, f"/v1/jobs/{job}/events")["items"]]
+    assert "replay_mismatch" not in events
+    train = raw(service, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
+    assert (train["spent"], train["held"]) == (ended["quote"]["charge"]["train"], 0)
+
+
+def test_the_attempts_process_has_no_credentials(service: Service, tmp_path: Path) -> None:
+    dataset = register(service, "environment", tmp_path, seed=5)
+    job = submit(service, job_of(dataset, length={"steps": 20_000}))
+    child = until(lambda: worker_attempt(service))
+    assert child is not None
+    assert not [name for name in child.environ() if name.startswith("SCRIMP_") and name != "SCRIMP_ATTEMPT"]
+    with service.client() as client:
+        client.cancel(job)
+    finished(service, job)
+
+
+@pytest.mark.parametrize("moment", ["queued", "starting", "training", "finishing"])
+def test_killing_the_service_loses_no_job_and_no_charge(tmp_path: Path, moment: str) -> None:
+    service = Service(tmp_path / "home").start()
+    try:
+        dataset = register(service, "killed", tmp_path)
+        job = submit(service, job_of(dataset, length={"steps": 4000}))
+        look = {
+            "queued": lambda: True,
+            "starting": lambda: raw(service, f"/v1/jobs/{job}")["status"] == "running",
+            "training": lambda: raw(service, f"/v1/jobs/{job}")["progress"]["step"] > 0,
+            "finishing": lambda: raw(service, f"/v1/jobs/{job}")["progress"]["step"] > 3500,
+        }[moment]
+        until(look)
+        service.kill()
+        service.start()
+        ended = finished(service, job)
+        assert ended["status"] == "succeeded", ended
+        train = raw(service, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
+        assert (train["spent"], train["held"]) == (ended["quote"]["charge"]["train"], 0)
+        assert raw(service, f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+        assert until(lambda: _certificate(service, job))
+    finally:
+        assert service.stop() == 0

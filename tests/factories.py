@@ -1,0 +1,98 @@
+"""Rows for tests: a registered data set without its files, job specs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.db.engine import Database
+from app.db.models import ApiKey, Dataset
+from app.ids import new_id, now
+from app.ledger.accounts import open_account
+
+
+def dataset_spec(**changes: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "name": f"set-{new_id('x')[2:12]}",
+        "format": "csv",
+        "task": {"kind": "classification", "label": "y", "classes": [0, 1]},
+        "features": {"kind": "columns", "columns": ["a", "b"]},
+        "privacy": {
+            "sensitivity": "private",
+            "records": 10_000,
+            "cap": {"epsilon": 4.0, "delta": 1e-5},
+            "filter": "gdp",
+        },
+        "holdout": {"kind": "split", "fraction": 0.2},
+    }
+    return spec | changes
+
+
+def add_key(session: Session, role: str = "admin") -> str:
+    key = ApiKey(id=new_id("key"), name=role, role=role, secret_hmac="00", created_at=now())
+    session.add(key)
+    session.flush()
+    return key.id
+
+
+def add_dataset(
+    db: Database,
+    *,
+    owner: str | None = None,
+    order: float | None = None,
+    parts: dict[str, Any] | None = None,
+    **changes: Any,
+) -> str:
+    """A data set's row and, where it is private, its account. Its files are not there."""
+    spec = DatasetSpec.model_validate(dataset_spec(**changes))
+    records = spec.privacy.records or 10_000
+    held_out = round(records * spec.holdout.fraction) if spec.holdout and spec.holdout.kind == "split" else 0
+    with db.write() as session:
+        dataset_id = new_id("ds")
+        session.add(
+            Dataset(
+                id=dataset_id,
+                name=spec.name,
+                owner_key=owner or add_key(session, "owner"),
+                sensitivity=spec.privacy.sensitivity,
+                spec=spec.model_dump(mode="json"),
+                shape={
+                    "records_train": records - held_out,
+                    "records_holdout": held_out,
+                    "features": 2,
+                    "outputs": 2,
+                    "sparse": False,
+                },
+                parts=parts or {},
+                content_sha256="0" * 64,
+                content_hmac="0" * 64,
+                created_at=now(),
+            )
+        )
+        session.flush()
+        if spec.privacy.cap is not None:
+            open_account(
+                session,
+                dataset_id=dataset_id,
+                filter_kind=spec.privacy.filter,
+                order=order,
+                cap_epsilon=spec.privacy.cap.epsilon,
+                cap_delta=spec.privacy.cap.delta or 1e-5,
+                has_holdout=held_out > 0,
+                actor="test",
+            )
+    return dataset_id
+
+
+def job_spec(dataset: str, **changes: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "dataset": dataset,
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "momentum": 0.9},
+        "privacy": {"target_epsilon": 1.0},
+        "sampling": {"kind": "full_batch"},
+        "length": {"steps": 50},
+        "evaluation": {"on": "holdout", "noise_mu": 0.05},
+    }
+    return spec | changes

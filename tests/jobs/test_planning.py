@@ -1,0 +1,114 @@
+"""Plans: steps, rates and divisors from public numbers, and every refusal with a pointer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.job_spec import JobSpec
+from app.errors import InvalidRequest
+from app.jobs.planning import DatasetFacts, default_delta, plan
+from tests.factories import dataset_spec, job_spec
+
+
+def facts(train: int = 8000, holdout: int = 2000, **changes: Any) -> DatasetFacts:
+    spec = DatasetSpec.model_validate(dataset_spec(**changes))
+    private = spec.privacy.sensitivity == "private"
+    return DatasetFacts(
+        id="ds_x",
+        name=spec.name,
+        spec=spec,
+        records_train=train,
+        records_holdout=holdout,
+        filter=spec.privacy.filter if private else None,
+        order=8.0 if spec.privacy.filter == "rdp" and private else None,
+        cap_delta=1e-5 if private else None,
+    )
+
+
+RDP = {"sensitivity": "private", "records": 10_000, "cap": {"epsilon": 4.0, "delta": 1e-5}, "filter": "rdp"}
+PUBLIC = {"sensitivity": "public"}
+
+
+def spec_of(**changes: Any) -> JobSpec:
+    return JobSpec.model_validate(job_spec("ds_x", **changes))
+
+
+def test_full_batch_divides_by_the_public_count() -> None:
+    made = plan(spec_of(), facts())
+    assert (made.steps, made.expected_batch_size, made.sample_rate) == (50, 8000, 1.0)
+    assert made.pricing is not None
+    assert made.pricing["releases"][0] == {
+        "what": "accuracy",
+        "account": "holdout",
+        "noise_mu": 0.05,
+        "sensitivity": 1.0,
+        "times": 1,
+        "records": 2000,
+    }
+
+
+def test_steps_of_epochs_are_floored_as_everywhere() -> None:
+    """The golden facts of the ledger's specification: 20 epochs of 50,000 at 512 are 1953; 100 of 25,000 at 64 are 39062."""
+    poisson = {"kind": "poisson", "expected_batch_size": 512}
+    made = plan(spec_of(sampling=poisson, length={"epochs": 20}, evaluation=None), facts(50_000, 0, privacy=RDP))
+    assert made.steps == 1953
+    poisson = {"kind": "poisson", "expected_batch_size": 64}
+    made = plan(spec_of(sampling=poisson, length={"epochs": 100}, evaluation=None), facts(25_000, 0, privacy=RDP))
+    assert made.steps == 39_062
+
+
+def test_epochs_are_exact_in_decimal() -> None:
+    """0.7 · 10 is 7 steps; in binary floating point it would be 6."""
+    poisson = {"kind": "poisson", "expected_batch_size": 1}
+    made = plan(spec_of(sampling=poisson, length={"epochs": 0.7}, evaluation=None), facts(10, 0, privacy=RDP))
+    assert made.steps == 7
+
+
+REFUSED = [
+    (
+        spec_of(sampling={"kind": "poisson", "expected_batch_size": 8001}),
+        facts(privacy=RDP),
+        "/sampling/expected_batch_size",
+    ),
+    (spec_of(sampling={"kind": "poisson", "expected_batch_size": 64}), facts(), "/sampling"),
+    (spec_of(privacy=None), facts(), "/privacy"),
+    (spec_of(seed=1), facts(), "/seed"),
+    (spec_of(), facts(holdout=None), "/evaluation"),
+    (spec_of(evaluation={"points": 51}), facts(), "/evaluation/points"),
+    (
+        spec_of(length={"epochs": 1e7}, sampling={"kind": "poisson", "expected_batch_size": 1}),
+        facts(privacy=RDP),
+        "/length/epochs",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "of", "pointer"), REFUSED, ids=[each[2] + str(i) for i, each in enumerate(REFUSED)])
+def test_refusals_point_at_what_to_change(spec: JobSpec, of: DatasetFacts, pointer: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        plan(spec, of)
+    assert refused.value.members["errors"][0]["pointer"] == pointer
+
+
+def test_public_data_needs_no_privacy_and_has_no_price() -> None:
+    made = plan(spec_of(privacy=None, seed=7), facts(privacy=PUBLIC))
+    assert made.pricing is None
+
+
+def test_a_private_job_on_public_data_is_priced_but_scores_are_free() -> None:
+    made = plan(spec_of(), facts(privacy=PUBLIC))
+    assert made.pricing is not None
+    assert made.pricing["releases"] == []
+    assert made.pricing["filter"] is None
+
+
+@given(st.integers(1, 10**12))
+def test_default_delta_is_the_largest_power_of_ten_within_one_over_n(records: int) -> None:
+    delta = default_delta(records)
+    assert delta * records <= 1 + 1e-12
+    assert delta == 1e-3 or delta * 10 * records > 1 - 1e-12

@@ -1,0 +1,200 @@
+"""/v1/datasets/{id}/ledger over HTTP, with the real pricing process behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.db.engine import Database
+from app.settings import Settings
+from tests.conftest import Api
+from tests.ledger import support
+from tests.ledger.support import DELTA, ENTRIES, a_history, add_owner, held_job, mechanism, open_ledger, post
+
+
+@pytest.fixture
+def db(settings: Settings) -> Iterator[Database]:
+    """The API's own database, not the one that the other tests of this folder share."""
+    database = Database.of(settings)
+    add_owner(database)
+    yield database
+    database.close()
+
+
+def get(api: Api, path: str, role: str = "analyst", **query: Any) -> Any:
+    answer = api.client.get(path, headers=api.headers(role), params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def ledger_of(dataset_id: str) -> str:
+    return f"/v1/datasets/{dataset_id}/ledger"
+
+
+def test_a_fresh_ledger_is_all_cap(api: Api, db: Database) -> None:
+    dataset_id = open_ledger(db)
+    shown = get(api, ledger_of(dataset_id))
+    budget = support.balances(db, dataset_id)["train"]["budget"]
+    account = {"filter": "gdp", "order": None, "unit": "mu^2 * 1e-12", "budget": budget, "spent": 0, "held": 0}
+    account["remaining"] = budget
+
+    def epsilon(value: float, accountant: str) -> dict[str, Any]:
+        meaning = {"accountant": accountant, "unit": "example", "relation": "add_or_remove_one"}
+        return {"value": value, "delta": DELTA} | meaning
+
+    assert shown["accounts"] == {"train": account, "holdout": account}
+    assert shown["cap"] == shown["largest_cap"] == epsilon(4.0, "gdp")
+    assert shown["epsilon_spent"] == shown["epsilon_spent_and_held"] == epsilon(0.0, "gdp")
+    assert shown["epsilon_remaining"]["value"] == pytest.approx(4.0, abs=1e-6)
+    assert shown["comparison"] == {
+        "basic": epsilon(0.0, "gdp"),
+        "rdp_best_order": epsilon(0.0, "rdp"),
+        "pld_if_fixed_in_advance": epsilon(0.0, "pld"),
+    }
+    assert shown["entries"] == 1
+    assert len(shown["head"]) == 64
+
+
+def test_what_is_spent_and_held_is_shown_and_compared(api: Api, db: Database) -> None:
+    dataset_id = open_ledger(db)
+    for _ in range(2):  # ε = 1 each
+        job_id, train, holdout = held_job(db, dataset_id, mechanism())
+        post(db, dataset_id, job_id, train, holdout)
+    held_job(db, dataset_id, mechanism())
+    shown = get(api, ledger_of(dataset_id))
+    train = shown["accounts"]["train"]
+    assert (train["spent"], train["held"]) == (2 * train["held"], train["held"])
+    spent, taken = shown["epsilon_spent"]["value"], shown["epsilon_spent_and_held"]["value"]
+    assert 1.4 < spent < taken < 2.0
+    comparison = {name: epsilon["value"] for name, epsilon in shown["comparison"].items()}
+    assert comparison["basic"] == pytest.approx(2.0, abs=1e-3)
+    # Full batch: what is enforced is exact, the others are looser.
+    assert spent <= comparison["pld_if_fixed_in_advance"] <= comparison["rdp_best_order"]
+    assert comparison["pld_if_fixed_in_advance"] == pytest.approx(spent, rel=1e-2)
+
+
+def test_a_job_that_stopped_early_is_compared_by_what_it_started(api: Api, db: Database) -> None:
+    whole, early = open_ledger(db), open_ledger(db)
+    short, long = mechanism(steps=25), mechanism(steps=50)
+    job_id, train, holdout = held_job(db, whole, short)
+    post(db, whole, job_id, train, holdout)
+    job_id, _, _ = held_job(db, early, long)
+    post(db, early, job_id, train, holdout)
+    assert get(api, ledger_of(whole))["comparison"] == get(api, ledger_of(early))["comparison"]
+
+
+def test_a_second_look_is_quick(api: Api, db: Database) -> None:
+    dataset_id = open_ledger(db, filter_kind="rdp", order=8.0)
+    for _ in range(3):
+        job_id, train, holdout = held_job(db, dataset_id, mechanism(sampling="poisson", sigma=4.0, steps=200))
+        post(db, dataset_id, job_id, train, holdout)
+    first = get(api, ledger_of(dataset_id))
+    times = []
+    for _ in range(5):
+        began = time.monotonic()
+        assert get(api, ledger_of(dataset_id)) == first
+        times.append(time.monotonic() - began)
+    assert min(times) < 0.05
+
+
+def test_entries_page_by_page(api: Api, db: Database) -> None:
+    path = ledger_of(a_history(db)) + "/entries"
+    whole = get(api, path)
+    assert whole["next"] is None
+    assert [entry["seq"] for entry in whole["items"]] == list(range(1, ENTRIES + 1))
+    paged, after = [], None
+    while after is not None or not paged:
+        page = get(api, path, limit=3, **({"after": after} if after else {}))
+        paged += page["items"]
+        after = page["next"]
+    assert paged == whole["items"]
+    one = get(api, path, job="job_1")["items"]
+    assert [entry["kind"] for entry in one] == ["hold", "post"]
+
+
+def test_verify_says_what_it_found(api: Api, db: Database) -> None:
+    dataset_id = a_history(db)
+    found = get(api, ledger_of(dataset_id) + "/verify")
+    head = get(api, ledger_of(dataset_id))["head"]
+    assert found == {"valid": True, "entries": ENTRIES, "head": head, "first_bad_entry": None, "problem": None}
+
+
+def change_cap(api: Api, dataset_id: str, body: dict[str, Any], role: str = "owner") -> Any:
+    return api.client.post(ledger_of(dataset_id) + "/cap", json=body, headers=api.headers(role))
+
+
+@pytest.mark.parametrize("role", ["owner", "admin"])
+def test_an_owner_changes_the_cap_and_the_ledger_says_who_and_why(api: Api, db: Database, role: str) -> None:
+    dataset_id = open_ledger(db)
+    answer = change_cap(api, dataset_id, {"epsilon": 6.0, "reason": "the board agreed"}, role)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["cap"]["value"] == 6.0
+    entry = get(api, ledger_of(dataset_id) + "/entries")["items"][-1]
+    assert (entry["kind"], entry["actor"], entry["memo"]["reason"]) == ("cap", api.key_ids[role], "the board agreed")
+    lowered = change_cap(api, dataset_id, {"epsilon": 2.0, "reason": "no"}, role).json()
+    assert (lowered["cap"]["value"], lowered["largest_cap"]["value"]) == (2.0, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"epsilon": 0, "reason": "x"}, "/epsilon"),
+        ({"epsilon": -1.0, "reason": "x"}, "/epsilon"),
+        ({"epsilon": 101.0, "reason": "x"}, "/epsilon"),
+        ({"epsilon": "much", "reason": "x"}, "/epsilon"),
+        ({"epsilon": 1.0}, "/reason"),
+        ({"epsilon": 1.0, "reason": "   "}, "/reason"),
+        ({"epsilon": 1.0, "reason": "x", "delta": 1e-3}, "/delta"),
+    ],
+)
+def test_a_bad_cap_is_refused_and_costs_nothing(api: Api, db: Database, body: dict[str, Any], pointer: str) -> None:
+    dataset_id = open_ledger(db)
+    answer = change_cap(api, dataset_id, body)
+    assert answer.status_code == 422
+    assert pointer in [error["pointer"] for error in answer.json()["errors"]]
+    assert support.check(db, dataset_id).entries == 1
+
+
+def test_a_cap_below_what_is_taken_is_refused(api: Api, db: Database) -> None:
+    dataset_id = open_ledger(db)
+    held_job(db, dataset_id, mechanism())
+    answer = change_cap(api, dataset_id, {"epsilon": 0.5, "reason": "too much"})
+    assert answer.status_code == 409
+    assert answer.json()["type"] == "/problems/cap-too-low"
+    assert answer.json()["smallest_epsilon"] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_an_analyst_does_not_change_the_cap(api: Api, db: Database) -> None:
+    dataset_id = open_ledger(db)
+    assert change_cap(api, dataset_id, {"epsilon": 9.0, "reason": "please"}, "analyst").status_code == 403
+    assert support.check(db, dataset_id).entries == 1
+
+
+ROUTES = [("GET", ""), ("GET", "/entries"), ("GET", "/verify"), ("POST", "/cap")]
+CAP = {"epsilon": 1.0, "reason": "x"}
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_without_a_key_there_is_no_answer(api: Api, db: Database, method: str, path: str) -> None:
+    answer = api.client.request(method, ledger_of(open_ledger(db)) + path, json=CAP if method == "POST" else None)
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_public_and_unknown_data_have_no_ledger(api: Api, db: Database, method: str, path: str) -> None:
+    with db.write() as session:
+        public = support.add_dataset(session, sensitivity="public")
+    for dataset_id, says in ((public, "public"), ("ds_nobody", "no such data set")):
+        body = CAP if method == "POST" else None
+        answer = api.client.request(method, ledger_of(dataset_id) + path, json=body, headers=api.headers("owner"))
+        assert answer.status_code == 404
+        assert says in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("query", [{"limit": 0}, {"limit": 1000}, {"after": "not-a-cursor"}, {"after": "WyJhIl0"}])
+def test_bad_pages_are_refused(api: Api, db: Database, query: dict[str, Any]) -> None:
+    path = ledger_of(open_ledger(db)) + "/entries"
+    assert api.client.get(path, params=query, headers=api.headers("analyst")).status_code == 422

@@ -1,0 +1,204 @@
+"""Certificates: what they say, for which jobs there is one, and that nothing in them can be changed."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from app.db.engine import Database
+from app.db.models import Artifact, Certificate, Job, Metric
+from app.errors import Conflict, NotFound
+from app.ledger import accounts, certificates
+from app.privacy.events import event_tree
+from app.privacy.gdp import epsilon_from_mu
+from app.privacy.pld import epsilon as pld_epsilon
+from tests.ledger import support
+from tests.ledger.support import DELTA, held_job, mechanism, open_ledger, post, void
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+
+
+def issue(db: Database, job_id: str) -> bool:
+    with db.write() as session:
+        return certificates.issue(session, job_id, KEY, "0.1.0")
+
+
+def document(db: Database, job_id: str) -> dict[str, Any]:
+    with db.read() as session:
+        return session.get_one(Certificate, job_id).body
+
+
+def succeeded(db: Database, dataset_id: str, **plan: Any) -> str:
+    """A job that ran to its end: all of its hold posted, a model and a score released."""
+    job_id, train, holdout = held_job(db, dataset_id, mechanism(**plan))
+    post(db, dataset_id, job_id, train, holdout)
+    with db.write() as session:
+        job = session.get_one(Job, job_id)
+        job.status, job.steps_started, job.step = "succeeded", job.steps, job.steps
+        session.add(Artifact(job_id=job_id, name="model.safetensors", sha256="ab" * 32, size_bytes=10, path="x"))
+        score = {"name": "accuracy", "step": job.steps, "value": 0.8231, "std": 0.004, "on": "holdout"}
+        session.add(Metric(job_id=job_id, released_by="noisy_count", **score))
+    return job_id
+
+
+def test_a_certificate_says_all_that_is_needed(db: Database) -> None:
+    dataset_id = open_ledger(db)
+    job_id = succeeded(db, dataset_id)
+    assert issue(db, job_id)
+    body = document(db, job_id)["certificate"]
+    with db.read() as session:
+        settled = accounts.find(session, dataset_id, f"settle:{job_id}")
+        job = session.get_one(Job, job_id)
+    assert settled is not None
+    expected = {
+        "version": 1,
+        "job": job_id,
+        "status": "succeeded",
+        "dataset": {"id": dataset_id, "name": dataset_id, "content_hmac": f"hmac-of-{dataset_id}"},
+        "unit": "example",
+        "relation": "add_or_remove_one",
+        "mechanism": job.mechanism,
+        "events": {"train": event_tree(mechanism(), "train"), "holdout": event_tree(mechanism(), "holdout")},
+        "sampling": {"kind": "full_batch", "sample_rate": 1.0},
+        "noise_multiplier": 26.38,
+        "max_grad_norm": 1.0,
+        "expected_batch_size": 20_000,
+        "steps": {"planned": 50, "started": 50, "effective": 50},
+        "epsilon": job.quote["epsilon"],
+        "charge": {"train": settled.train, "holdout": settled.holdout, "unit": "mu^2 * 1e-12"},
+        "ledger": {"entry_seq": settled.seq, "balance_after": settled.memo["balance"], "head": settled.hash},
+        "released": {
+            "weights": True,
+            "metrics": [
+                {"name": "accuracy", "step": 50, "on": "holdout", "std": 0.004, "released_by": "noisy_count"},
+            ],
+        },
+        "warnings": [],
+        "code_version": "0.1.0",
+        "model_sha256": "ab" * 32,
+    }
+    assert {name: body[name] for name in expected} == expected
+    assert set(body) - set(expected) == {"certificate_id", "accountant", "issued_at"}
+    assert body["accountant"]["name"] == "gdp"
+    assert body["accountant"]["grid"] is None
+    assert body["ledger"]["balance_after"]["train"]["spent"] == settled.train
+
+
+def test_epsilon_follows_from_the_certificate_alone(db: Database) -> None:
+    job_id = succeeded(db, open_ledger(db))
+    issue(db, job_id)
+    body = document(db, job_id)["certificate"]
+    mu = (body["steps"]["planned"] ** 0.5) / body["noise_multiplier"]
+    assert epsilon_from_mu(mu, body["epsilon"]["delta"]) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_a_poisson_job_states_accountant_and_grid(db: Database) -> None:
+    dataset_id = open_ledger(db, filter_kind="rdp", order=8.0)
+    job_id = succeeded(db, dataset_id, sampling="poisson", sigma=2.0, steps=40)
+    issue(db, job_id)
+    body = document(db, job_id)["certificate"]
+    accountant = body["accountant"]
+    assert (accountant["name"], accountant["library"], accountant["grid"]) == ("pld", "dp_accounting", 1e-4)
+    assert accountant["version"].count(".") >= 1
+    assert pld_epsilon(body["events"]["train"], DELTA, accountant["grid"]) > 0.0
+    assert body["charge"]["unit"] == "rdp(order) * 1e-9"
+
+
+def test_issuing_again_changes_nothing(db: Database) -> None:
+    job_id = succeeded(db, open_ledger(db))
+    assert issue(db, job_id)
+    before = document(db, job_id)
+    assert not issue(db, job_id)
+    assert document(db, job_id) == before
+
+
+@pytest.mark.parametrize("status", ["cancelled", "failed"])
+def test_a_job_that_stopped_early_prints_the_planned_epsilon_beside_the_charge(db: Database, status: str) -> None:
+    dataset_id = open_ledger(db)
+    job_id, train, _ = held_job(db, dataset_id, mechanism())
+    post(db, dataset_id, job_id, train // 2)
+    with db.write() as session:
+        job = session.get_one(Job, job_id)
+        job.status, job.steps_started, job.step = status, 25, 24
+    assert issue(db, job_id)
+    body = document(db, job_id)["certificate"]
+    assert body["status"] == status
+    assert body["steps"] == {"planned": 50, "started": 25, "effective": None}
+    assert body["epsilon"]["value"] == 1.0
+    assert body["events"]["train"] == event_tree(mechanism(), "train")
+    assert body["charge"]["train"] == train // 2
+    assert body["released"] == {"weights": False, "metrics": []}
+    assert body["model_sha256"] is None
+
+
+def test_a_job_on_a_public_holdout_has_no_holdout_events(db: Database) -> None:
+    job_id = succeeded(db, open_ledger(db, holdout=False), noise_mu=None)
+    issue(db, job_id)
+    assert document(db, job_id)["certificate"]["events"]["holdout"] is None
+
+
+def test_the_balance_is_that_of_the_settlement_also_when_issued_later(db: Database) -> None:
+    dataset_id = open_ledger(db)
+    first, second = succeeded(db, dataset_id, steps=10), succeeded(db, dataset_id, steps=10)
+    issue(db, first)
+    issue(db, second)
+    one, two = (document(db, job_id)["certificate"] for job_id in (first, second))
+    assert two["ledger"]["balance_after"]["train"]["spent"] == 2 * one["ledger"]["balance_after"]["train"]["spent"]
+
+
+def test_nothing_spent_is_nothing_to_certify(db: Database) -> None:
+    dataset_id = open_ledger(db)
+    voided, _, _ = held_job(db, dataset_id, mechanism())
+    void(db, dataset_id, voided)
+    with db.write() as session:
+        public_data = support.add_dataset(session, sensitivity="public")
+        public = support.add_job(session, public_data, status="succeeded")
+        private_on_public = support.add_job(session, public_data, mechanism=mechanism().model_dump(mode="json"))
+    assert not any(issue(db, job_id) for job_id in (voided, public, private_on_public))
+
+
+def test_a_job_that_has_not_settled_has_none_yet(db: Database) -> None:
+    job_id, _, _ = held_job(db, open_ledger(db), mechanism())
+    with pytest.raises(Conflict):
+        issue(db, job_id)
+    with pytest.raises(NotFound):
+        issue(db, "job_nobody")
+
+
+def test_the_signature_is_over_the_canonical_body(db: Database) -> None:
+    job_id = succeeded(db, open_ledger(db))
+    issue(db, job_id)
+    signed = json.loads(json.dumps(document(db, job_id)))
+    spelled = json.dumps(signed["certificate"], sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    key = Ed25519PublicKey.from_public_bytes(base64.b64decode(signed["public_key"]))
+    key.verify(base64.b64decode(signed["signature"]), spelled)
+    assert certificates.verify(signed, signed["public_key"])
+
+
+def changes(signed: dict[str, Any]) -> list[dict[str, Any]]:
+    """The document with each top-level member of its body changed, one at a time, and with a broken envelope."""
+    found = []
+    for name in signed["certificate"]:
+        changed = copy.deepcopy(signed)
+        changed["certificate"][name] = "something else"
+        found.append(changed)
+    for name, value in (("signature", "AAAA"), ("signature", "%%%"), ("public_key", ""), ("algorithm", "none")):
+        found.append(signed | {name: value})
+    found.extend({name: signed[name] for name in signed if name != missing} for missing in signed)
+    return found
+
+
+def test_any_change_breaks_it(db: Database) -> None:
+    job_id = succeeded(db, open_ledger(db))
+    issue(db, job_id)
+    signed = document(db, job_id)
+    assert certificates.verify(signed)
+    assert not any(certificates.verify(changed) for changed in changes(signed))
+    forged = certificates.sign(signed["certificate"] | {"noise_multiplier": 1.0}, Ed25519PrivateKey.generate())
+    assert certificates.verify(forged)  # whole, by its own key
+    assert not certificates.verify(forged, signed["public_key"])  # not by the key that is trusted

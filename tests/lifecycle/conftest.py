@@ -1,0 +1,73 @@
+"""An admitted job without the API: row, hold, event, message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from app.privacy.pricing import price
+
+from app.contracts.job_spec import JobSpec
+from app.db.engine import Database
+from app.db.models import Account, Job
+from app.jobs import repository, service
+from app.jobs.planning import plan
+from app.keys.service import Caller
+from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.claims import claim
+from tests.factories import add_dataset, add_key, job_spec
+
+Submit = Callable[..., str]
+
+
+class PlainPricing:
+    """The real prices, made in this process: the helper process has tests of its own."""
+
+    def price(self, request: dict[str, Any]) -> dict[str, Any]:
+        return price(request)
+
+
+@pytest.fixture
+def submit(db: Database) -> Submit:
+    """Admits a job on a fresh data set (10,000 records, hold-out of a fifth, cap 4 at 1e-5, filter gdp)."""
+
+    def admit(dataset: str | None = None, **changes: Any) -> str:
+        dataset = dataset or add_dataset(db)
+        with db.write() as session:
+            key = add_key(session)
+        spec = JobSpec.model_validate(job_spec(dataset, **changes))
+        with db.read() as session:
+            planned = plan(spec, repository.dataset_facts(session, dataset))
+        priced = PlainPricing().price(planned.pricing) if planned.pricing else None
+        with db.write() as session:
+            caller = Caller(key, "test", "admin")
+            unpriced = {
+                "mechanism": None,
+                "epsilon": None,
+                "comparison": None,
+                "charge": service.NO_CHARGE,
+                "lines": [],
+            }
+            return service._admit(session, caller, planned, priced or unpriced, "once", "00")
+
+    return admit
+
+
+def claimed(db: Database, job_id: str, worker: str = "w") -> AttemptLog:
+    with db.write() as session:
+        held = claim(session, job_id, worker, 30.0)
+    assert held is not None
+    return AttemptLog(db, held, lease_s=30.0, max_attempts=3)
+
+
+def job_row(db: Database, job_id: str) -> Job:
+    with db.read() as session:
+        return session.get_one(Job, job_id)
+
+
+def balances(db: Database, job_id: str) -> tuple[int, int, int, int]:
+    """(train spent, train held, hold-out spent, hold-out held) of the job's data set."""
+    with db.read() as session:
+        row = session.get_one(Account, session.get_one(Job, job_id).dataset_id)
+        return row.train_spent, row.train_held, row.holdout_spent, row.holdout_held

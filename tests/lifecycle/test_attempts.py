@@ -1,0 +1,238 @@
+"""Claims, fences, the write-ahead record, and what each end of a job costs."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from app.db.engine import Database
+from app.db.models import Attempt
+from app.errors import PrivacyError, StaleAttempt
+from app.lifecycle.claims import Claim, claim
+from app.lifecycle.sweeper import expire_all_leases, reap_expired, unclaimed
+from tests.lifecycle.conftest import Submit, balances, claimed, job_row
+
+DIGEST = "ab" * 32
+METRIC: dict[str, Any] = {
+    "name": "accuracy",
+    "step": 50,
+    "value": 0.8,
+    "std": 0.01,
+    "on": "holdout",
+    "released_by": "noisy_count",
+}
+
+
+def test_a_job_is_claimed_once(db: Database, submit: Submit) -> None:
+    job_id = submit()
+    won: list[Claim | None] = []
+
+    def race(worker: str) -> None:
+        with db.write() as session:
+            won.append(claim(session, job_id, worker, 30.0))
+
+    threads = [threading.Thread(target=race, args=(f"w{i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len([each for each in won if each is not None]) == 1
+    assert job_row(db, job_id).status == "running"
+
+
+def test_success_posts_the_hold(db: Database, submit: Submit) -> None:
+    job_id = submit()
+    hold = balances(db, job_id)
+    assert hold[0] == hold[2] == 0
+    assert hold[1] > 0
+    assert hold[3] == 2_500_000_000  # 0.05² in 1e-12 units
+    log = claimed(db, job_id)
+    assert log.start_block(1, 50)
+    log.record_digest(50, DIGEST)
+    log.record_metric(METRIC)
+    log.succeed([], 50, [])
+    assert balances(db, job_id) == (hold[1], 0, hold[3], 0)
+    assert job_row(db, job_id).status == "succeeded"
+
+
+def test_a_cancelled_job_posts_what_was_started(db: Database, submit: Submit) -> None:
+    """Half of the steps at full batch cost half of μ²; no score was released."""
+    job_id = submit()
+    hold = balances(db, job_id)[1]
+    log = claimed(db, job_id)
+    assert log.start_block(1, 25)
+    log.cancelled()
+    spent, held, holdout_spent, holdout_held = balances(db, job_id)
+    assert (held, holdout_spent, holdout_held) == (0, 0, 0)
+    assert hold / 2 <= spent <= hold / 2 * (1 + 1e-6) + 1
+
+
+def test_nothing_started_is_voided(db: Database, submit: Submit) -> None:
+    job_id = submit()
+    claimed(db, job_id).cancelled()
+    assert balances(db, job_id) == (0, 0, 0, 0)
+    assert job_row(db, job_id).status == "cancelled"
+
+
+def test_an_own_error_releases_nothing(db: Database, submit: Submit) -> None:
+    """That it failed may depend on private lengths: the whole hold is spent."""
+    job_id = submit()
+    hold = balances(db, job_id)
+    log = claimed(db, job_id)
+    log.start_block(1, 2)
+    log.fail("out-of-memory", "too little memory")
+    assert balances(db, job_id) == (hold[1], 0, hold[3], 0)
+
+
+def test_an_own_error_before_the_first_step_costs_nothing(db: Database, submit: Submit) -> None:
+    job_id = submit()
+    claimed(db, job_id).fail("data-damaged", "the file is gone")
+    assert balances(db, job_id) == (0, 0, 0, 0)
+
+
+def test_a_stale_attempt_writes_nothing(db: Database, submit: Submit) -> None:
+    job_id = submit()
+    old = claimed(db, job_id)
+    old.start_block(1, 2)
+    expire_all_leases(db)
+    assert reap_expired(db, 3) == 1
+    new = claimed(db, job_id, "other")
+    assert new.held.attempt == 2
+    for write in (
+        lambda: old.start_block(3, 4),
+        lambda: old.record_digest(2, DIGEST),
+        lambda: old.record_metric(METRIC),
+        lambda: old.succeed([], 50, []),
+        lambda: old.fail("x", "y"),
+        lambda: old.gone("lost"),
+        old.heartbeat,
+        old.cancelled,
+    ):
+        with pytest.raises(StaleAttempt):
+            write()
+    assert job_row(db, job_id).steps_started == 2
+
+
+def test_a_renewed_lease_is_not_reaped(db: Database, submit: Submit) -> None:
+    job_id = submit()
+    log = claimed(db, job_id)
+    expire_all_leases(db)
+    log.heartbeat()
+    assert reap_expired(db, 3) == 0
+    assert job_row(db, job_id).status == "running"
+
+
+def test_replayed_steps_are_not_counted_again(db: Database, submit: Submit) -> None:
+    job_id = submit()
+    log = claimed(db, job_id)
+    log.start_block(1, 2)
+    log.record_digest(2, DIGEST)
+    log.start_block(3, 4)
+    log.gone("lost")
+    again = claimed(db, job_id)
+    assert again.start_block(1, 2)
+    again.record_digest(2, DIGEST)
+    assert again.start_block(3, 4)
+    assert again.start_block(5, 6)
+    assert job_row(db, job_id).steps_started == 6
+
+
+def test_another_digest_is_an_invariant_broken(db: Database, submit: Submit) -> None:
+    job_id = submit()
+    log = claimed(db, job_id)
+    log.start_block(1, 2)
+    log.record_digest(2, DIGEST)
+    with pytest.raises(PrivacyError):
+        log.record_digest(2, "cd" * 32)
+    with pytest.raises(PrivacyError):
+        log.record_digest(4, DIGEST)  # never started
+
+
+def test_a_mismatch_gets_a_fresh_salt_and_is_charged_again(db: Database, submit: Submit) -> None:
+    job_id = submit()
+    log = claimed(db, job_id)
+    for first in range(1, 31, 2):
+        log.start_block(first, first + 1)
+        log.record_digest(first + 1, DIGEST)
+    log.gone("lost")
+    again = claimed(db, job_id)
+    before = job_row(db, job_id).segments[0]["salt"]
+    segment = again.resalt(10, "key")
+    assert segment["from_step"] == 11
+    assert segment["salt"] != before
+    assert segment["allowed_steps"] == 20
+    assert job_row(db, job_id).segments[0]["salt"] == before
+    for first in range(11, 31, 2):
+        assert again.start_block(first, first + 1)
+    assert job_row(db, job_id).steps_started == 50
+    with pytest.raises(PrivacyError):
+        again.start_block(31, 32)
+
+
+def test_no_more_steps_than_the_hold(db: Database, submit: Submit) -> None:
+    log = claimed(db, submit())
+    with pytest.raises(PrivacyError):
+        log.start_block(1, 51)
+
+
+def test_no_more_metrics_than_were_charged(db: Database, submit: Submit) -> None:
+    log = claimed(db, submit())
+    log.start_block(1, 50)
+    log.record_digest(50, DIGEST)
+    log.record_metric(METRIC)
+    log.record_metric(METRIC | {"value": 0.1})  # the same step again: dropped
+    with pytest.raises(PrivacyError):
+        log.record_metric(METRIC | {"step": 49})
+
+
+def test_lost_workers_requeue_and_crashes_end(db: Database, submit: Submit) -> None:
+    """A process that dies under a living worker three times fails the job, and nothing is released."""
+    job_id = submit()
+    hold = balances(db, job_id)
+    for _ in range(3):
+        log = claimed(db, job_id)
+        log.start_block(1, 2)
+        log.gone("crashed")
+    job = job_row(db, job_id)
+    assert job.status == "failed"
+    assert job.failure is not None
+    assert job.failure["code"] == "worker-crashed"
+    assert balances(db, job_id) == (hold[1], 0, hold[3], 0)
+
+
+def test_a_lost_worker_costs_what_was_started(db: Database, submit: Submit) -> None:
+    job_id = submit()
+    hold = balances(db, job_id)
+    for _ in range(30):
+        log = claimed(db, job_id)
+        log.start_block(1, 10)
+        log.gone("lost")
+    job = job_row(db, job_id)
+    assert job.status == "failed"
+    spent, held, *_ = balances(db, job_id)
+    assert held == 0
+    assert hold[1] / 5 <= spent <= hold[1] / 5 * (1 + 1e-6) + 1
+    with db.read() as session:
+        assert session.get_one(Attempt, (job_id, 30)).status == "lost"
+
+
+def test_a_cancelling_job_whose_worker_died_is_cancelled(db: Database, submit: Submit) -> None:
+    job_id = submit()
+    log = claimed(db, job_id)
+    log.start_block(1, 2)
+    with db.write() as session:
+        session.get_one(type(job_row(db, job_id)), job_id).status = "cancelling"
+    assert log.start_block(3, 4) is False
+    assert log.heartbeat() is True
+    expire_all_leases(db)
+    reap_expired(db, 3)
+    assert job_row(db, job_id).status == "cancelled"
+
+
+def test_unclaimed_jobs_are_rung_again(db: Database, submit: Submit) -> None:
+    job_id = submit()
+    assert unclaimed(db, 10.0) == [job_id]
+    claimed(db, job_id)
+    assert unclaimed(db, 0.0) == []

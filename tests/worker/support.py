@@ -1,0 +1,347 @@
+"""What the worker tests share: small data sets in the stored layout, plans, and a supervisor that keeps the record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+
+from app.contracts.job_spec import JobSpec
+from app.formats.stored import Csr, StoredPart, save_part
+from app.privacy.mechanism import MechanismConfig
+from worker.attempt.child import StopRequested
+from worker.attempt.messages import (
+    TO_SUPERVISOR,
+    BlockStart,
+    Channel,
+    Digest,
+    Failed,
+    Finished,
+    Go,
+    Mismatch,
+    Resalt,
+    Start,
+    Stop,
+    Stopped,
+)
+from worker.attempt.replay import Replay
+from worker.data.records import DenseRecords, Records, SparseRecords
+from worker.telemetry import Telemetry
+from worker.training.loop import Outcome, Training
+from worker.training.plan import Plan, build_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def key(*name: object) -> str:
+    """32 bytes as hex, of whatever names them."""
+    return hashlib.sha256(repr(name).encode()).hexdigest()
+
+
+def keys_of(salt: str) -> dict[str, str]:
+    return {f"{purpose}_key": key(salt, purpose) for purpose in ("noise", "sampler", "release")}
+
+
+def dense(n: int, d: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Separable records: float32 features and labels."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(n, d)).astype(np.float32)
+    w = np.random.default_rng(12345).normal(size=(d, max(classes, 1)))
+    scores = x @ w
+    return x, scores.argmax(axis=1).astype(np.int64) if classes > 1 else (scores[:, 0] / d).astype(np.float64)
+
+
+def records(x: np.ndarray, y: np.ndarray, *, sparse: bool = False) -> Records:
+    labels = torch.from_numpy(y)
+    return SparseRecords(scipy.sparse.csr_matrix(x), labels) if sparse else DenseRecords(torch.from_numpy(x), labels)
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "dataset": "ds_1",
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 0.5, "momentum": 0.9, "free_step": True},
+        "privacy": {"noise_multiplier": 1.0, "target_delta": 1e-5},
+        "length": {"steps": 10},
+        "evaluation": {"noise_mu": 0.5, "points": 2},
+    }
+    return base | changes
+
+
+def mechanism(job: dict[str, Any], shape: dict[str, Any], *, holdout_public: bool = False) -> dict[str, Any]:
+    """The mechanism that admission would store for a specification, with its σ."""
+    parsed = JobSpec.model_validate(job)
+    assert (
+        parsed.privacy is not None and parsed.privacy.noise_multiplier is not None and parsed.length.steps is not None
+    )
+    poisson = parsed.sampling.kind == "poisson"
+    batch = parsed.sampling.expected_batch_size if parsed.sampling.kind == "poisson" else shape["records_train"]
+    releases = []
+    if parsed.evaluation is not None and not holdout_public:
+        classes = shape["outputs"] > 1
+        releases = [
+            {
+                "what": "accuracy" if classes else "loss",
+                "account": "holdout",
+                "noise_mu": parsed.evaluation.noise_mu,
+                "sensitivity": 1.0 if classes else parsed.evaluation.loss_bound,
+                "times": parsed.evaluation.points,
+                "records": shape["records_holdout"],
+            }
+        ]
+    clipping = job.get("clipping") or {"kind": "flat", "max_grad_norm": 1.0}
+    training = {
+        "sampling": parsed.sampling.kind,
+        "sample_rate": batch / shape["records_train"] if poisson else 1.0,
+        "steps": parsed.length.steps,
+        "noise_multiplier": parsed.privacy.noise_multiplier,
+        "max_grad_norm": clipping.get("max_grad_norm", 1.0),
+        "clipping": clipping.get("kind", "flat"),
+        "expected_batch_size": batch,
+    }
+    return {"target_delta": parsed.privacy.target_delta or 1e-5, "training": training, "releases": releases}
+
+
+@dataclass
+class Supervisor:
+    """Keeps the write-ahead record as the real one does, and answers an attempt.
+
+    stop_at: answers stop to the block that holds this step. die_at: raises ConnectionError there instead, as if the
+    attempt had been killed after the block was written ahead.
+    """
+
+    start: dict[str, Any]
+    segments: list[dict[str, Any]] = field(default_factory=lambda: [{"from_step": 1, **keys_of("s0"), "recorded": []}])
+    hold: int | None = None
+    started: int = 0
+    metrics: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    seen: list[Any] = field(default_factory=list)
+    stop_at: int | None = None
+    die_at: int | None = None
+    resalts: int = 0
+
+    @property
+    def allowed(self) -> int:
+        return (self.hold if self.hold is not None else self.start["steps"]) - self.started
+
+    def message(self) -> Start:
+        released = [{"name": name, "step": step} for name, step in self.metrics]
+        return Start.model_validate(
+            self.start | {"segments": self.segments, "released": released, "allowed_steps": self.allowed}
+        )
+
+    def answer(self, message: Any) -> Any:
+        """What the real supervisor writes down and replies; None where nothing is replied."""
+        self.seen.append(message)
+        if isinstance(message, BlockStart):
+            return self._block(message)
+        if isinstance(message, Digest):
+            self._digest(message)
+        elif isinstance(message, Mismatch):
+            return self._resalt(message.matched_step)
+        elif message.kind == "metric":
+            self.metrics.setdefault((message.name, message.step), message.model_dump())
+        return None
+
+    def _segment(self, step: int) -> dict[str, Any]:
+        return max((s for s in self.segments if s["from_step"] <= max(step, 1)), key=lambda s: s["from_step"])
+
+    def _block(self, block: BlockStart) -> Go | Stop:
+        if self.stop_at is not None and block.first_step <= self.stop_at <= block.last_step:
+            return Stop()
+        recorded = self._segment(block.first_step)["recorded"]
+        known = max((each["last_step"] for each in recorded), default=0)
+        self.started += max(0, block.last_step - max(known, block.first_step - 1))
+        assert self.allowed >= 0, "more steps started than held"
+        row = {"first_step": block.first_step, "last_step": block.last_step}
+        if not any(row.items() <= each.items() for each in recorded):
+            recorded.append(row | {"digest": None})
+        if self.die_at is not None and block.first_step <= self.die_at <= block.last_step:
+            raise ConnectionError
+        return Go()
+
+    def _digest(self, digest: Digest) -> None:
+        recorded = self._segment(digest.step)["recorded"]
+        if digest.step == 0 and not any(each["last_step"] == 0 for each in recorded):
+            recorded.append({"first_step": 0, "last_step": 0, "digest": None})
+        rows = [each for each in recorded if each["last_step"] == digest.step]
+        assert rows, "a digest without a block"
+        for row in rows:
+            assert row["digest"] in (None, digest.digest), "went on although a replay differs"
+            row["digest"] = digest.digest
+
+    def _resalt(self, matched: int) -> Resalt:
+        self.resalts += 1
+        fresh = {"from_step": matched + 1, **keys_of(f"s{self.resalts}")}
+        self.segments = [s for s in self.segments if s["from_step"] <= matched] + [fresh | {"recorded": []}]
+        return Resalt.model_validate(fresh | {"allowed_steps": self.allowed})
+
+    def digests(self) -> dict[int, str]:
+        return {each.step: each.digest for each in self.seen if isinstance(each, Digest)}
+
+    def of(self, kind: type) -> list[Any]:
+        return [each for each in self.seen if isinstance(each, kind)]
+
+
+class DirectLink:
+    """A link without a pipe: the supervisor in the same process."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+        self.steps: list[int] = []
+
+    def begin(self, first_step: int, last_step: int) -> None:
+        answer = self.supervisor.answer(BlockStart(first_step=first_step, last_step=last_step))
+        if isinstance(answer, Stop):
+            raise StopRequested
+
+    def poll(self, step: int) -> None:
+        self.steps.append(step)
+
+    def mismatch(self, matched_step: int) -> Resalt:
+        answer = self.supervisor.answer(Mismatch(matched_step=matched_step))
+        assert isinstance(answer, Resalt)
+        return answer
+
+    def send(self, message: Any) -> None:
+        self.supervisor.answer(message)
+
+
+def start_of(
+    job: dict[str, Any],
+    shape: dict[str, Any],
+    *,
+    public: bool = False,
+    holdout_public: bool | None = None,
+    parts: dict[str, Any] | None = None,
+    output_dir: Path = Path("/nowhere"),
+) -> dict[str, Any]:
+    """A start message but for what the supervisor adds."""
+    free = public if holdout_public is None else holdout_public
+    private = job["privacy"] is not None
+    classes = shape["outputs"]
+    task = {"kind": "classification", "label": "y", "classes": list(range(classes))}
+    return {
+        "job_id": "job_1",
+        "spec": job,
+        "mechanism": mechanism(job, shape, holdout_public=free) if private else None,
+        "task": task if classes > 1 else {"kind": "regression", "label": "y"},
+        "features": {"kind": "tensor", "array": "x"},
+        "shape": shape,
+        "parts": parts or {"train": {"path": "/nowhere", "sha256": "0" * 64}},
+        "data_public": public,
+        "holdout_public": free,
+        "steps": job["length"]["steps"],
+        "output_dir": str(output_dir),
+    }
+
+
+def plan_of(start: dict[str, Any]) -> Plan:
+    return build_plan(
+        JobSpec.model_validate(start["spec"]),
+        MechanismConfig.model_validate(start["mechanism"]) if start["mechanism"] else None,
+        Start.model_validate(start | {"segments": [{"from_step": 1, **keys_of("x")}], "allowed_steps": 0}).shape,
+        steps=start["steps"],
+        data_public=start["data_public"],
+        holdout_public=start["holdout_public"],
+    )
+
+
+def run_direct(supervisor: Supervisor, train: Records, holdout: Records | None) -> tuple[Outcome, DirectLink]:
+    """One attempt in this process, against the supervisor's record."""
+    start = supervisor.message()
+    plan = plan_of(supervisor.start)
+    link = DirectLink(supervisor)
+    telemetry = Telemetry(
+        link,
+        start.mechanism,
+        data_public=start.data_public,
+        holdout_public=start.holdout_public,
+        released=start.released,
+    )
+    replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
+    training = Training(
+        plan,
+        train,
+        holdout,
+        holdout_public=start.holdout_public,
+        replay=replay,
+        link=link,
+        telemetry=telemetry,
+    )
+    return training.run(), link
+
+
+# --- A real process ---
+
+
+def stored_part(path: Path, x: np.ndarray, y: np.ndarray, *, sparse: bool = False) -> dict[str, str]:
+    """Writes a part as registration does. Returns the start message's entry for it."""
+    matrix = scipy.sparse.csr_matrix(x)
+    csr = Csr(
+        matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data.astype(np.float32), matrix.shape
+    )
+    return {"path": str(path), "sha256": save_part(path, StoredPart(x=csr if sparse else x, y=y))}
+
+
+@dataclass
+class Ended:
+    """How a child process ended."""
+
+    status: int
+    last: Finished | Stopped | Failed | None
+    printed: bytes
+
+
+def run_child(supervisor: Supervisor, start: dict[str, Any] | None = None) -> Ended:
+    """One attempt in a real process over a socket pair; the supervisor answers until the last word or the end."""
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "worker.attempt.child", str(theirs.fileno())],
+        cwd=ROOT,
+        pass_fds=(theirs.fileno(),),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    theirs.close()
+    channel = Channel(ours, TO_SUPERVISOR)
+    try:
+        if start is None:
+            channel.send(supervisor.message())
+        else:
+            ours.sendall(json.dumps(start).encode() + b"\n")
+        last = _converse(channel, supervisor, process)
+        return Ended(process.wait(60), last, process.stdout.read() if process.stdout else b"")
+    finally:
+        channel.close()
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def _converse(channel: Channel, supervisor: Supervisor, process: subprocess.Popen[bytes]) -> Any:
+    while True:
+        assert channel.pending(60.0), "the child says nothing"
+        try:
+            message = channel.receive()
+        except (EOFError, ConnectionError):
+            return None
+        try:
+            answer = supervisor.answer(message)
+        except ConnectionError:
+            process.kill()
+            return None
+        if isinstance(message, Finished | Stopped | Failed):
+            return message
+        if answer is not None:
+            channel.send(answer)

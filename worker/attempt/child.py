@@ -1,0 +1,192 @@
+"""The attempt's own process: `python -m worker.attempt.child FD`, with one socket to its supervisor.
+
+It has no database and dies with its supervisor. Whatever happens, its last word is one message of a closed set; on
+private data nothing else is ever printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from app.errors import PrivacyError
+from app.formats.stored import DataDamagedError
+from worker.attempt.messages import (
+    FAILURE_TEXTS,
+    TO_CHILD,
+    BlockStart,
+    Channel,
+    Failed,
+    FailureCode,
+    Go,
+    Mismatch,
+    ProtocolError,
+    Ready,
+    Resalt,
+    Start,
+    Stop,
+    Stopped,
+    WarningCode,
+)
+from worker.attempt.replay import Replay
+from worker.data.parts import load_records
+from worker.models.files import save_model
+from worker.telemetry import Telemetry
+from worker.training.loop import Training
+from worker.training.plan import build_plan
+
+PR_SET_PDEATHSIG = 1
+M = TypeVar("M")
+
+
+class StopRequested(Exception):
+    """The supervisor said stop."""
+
+
+class StorageFailed(Exception):
+    """The model's files could not be written."""
+
+
+class SupervisorLink:
+    """The loop's side of the pipe. Remembers the last step that was started."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.steps_started = 0
+
+    def begin(self, first_step: int, last_step: int) -> None:
+        self._channel.send(BlockStart(first_step=first_step, last_step=last_step))
+        self._expect(Go)
+
+    def poll(self, step: int) -> None:
+        while self._channel.pending():
+            self._expect(Stop)
+        self.steps_started = step
+
+    def mismatch(self, matched_step: int) -> Resalt:
+        self._channel.send(Mismatch(matched_step=matched_step))
+        return self._expect(Resalt)
+
+    def _expect(self, kind: type[M]) -> M:
+        message = self._channel.receive()
+        if isinstance(message, Stop):
+            raise StopRequested
+        if not isinstance(message, kind):
+            raise ProtocolError("another message was expected here")
+        return message
+
+
+def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
+    """One attempt, from the start message to `finished`."""
+    plan = build_plan(
+        start.spec,
+        start.mechanism,
+        start.shape,
+        steps=start.steps,
+        data_public=start.data_public,
+        holdout_public=start.holdout_public,
+    )
+    replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
+    telemetry = Telemetry(
+        channel,
+        start.mechanism,
+        data_public=start.data_public,
+        holdout_public=start.holdout_public,
+        released=start.released,
+    )
+    train = load_records(start.parts.train, start.shape)
+    scored = start.parts.holdout is not None and plan.evaluation_points > 0
+    holdout = load_records(start.parts.holdout, start.shape) if start.parts.holdout and scored else None
+    channel.send(Ready(device="cpu"))
+    training = Training(
+        plan,
+        train,
+        holdout,
+        holdout_public=start.holdout_public,
+        replay=replay,
+        link=link,
+        telemetry=telemetry,
+    )
+    outcome = training.run()
+    try:
+        artifacts = save_model(Path(start.output_dir), plan.model, outcome.parameters, start.task, start.features)
+    except OSError:
+        raise StorageFailed from None
+    missed: tuple[WarningCode, ...] = ("device-unavailable",) if start.spec.runtime.device == "cuda" else ()
+    telemetry.finished(outcome.steps, artifacts, outcome.warnings + missed)
+
+
+def failure_code(error: BaseException) -> FailureCode:
+    """The closed code of whatever ended an attempt. It is all that is said."""
+    if isinstance(error, PrivacyError):
+        return "privacy-invariant"
+    if isinstance(error, DataDamagedError):
+        return "data-damaged"
+    if isinstance(error, ProtocolError):
+        return "protocol"
+    if isinstance(error, StorageFailed):
+        return "storage"
+    # torch's CPU allocator raises a plain RuntimeError.
+    allocation = isinstance(error, RuntimeError) and "allocat" in str(error)
+    return "out-of-memory" if allocation or isinstance(error, MemoryError | torch.OutOfMemoryError) else "internal"
+
+
+def main(fd: int) -> int:
+    """Runs one attempt over the socket `fd`. Returns the exit status: 0 where it finished or was stopped."""
+    _die_with_parent()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold data and keys
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
+    torch.set_num_threads(torch.get_num_threads())  # a fixed number: sums are then repeatable
+    channel = Channel(socket.socket(fileno=fd), TO_CHILD)
+    link = SupervisorLink(channel)
+    tell = False
+    try:
+        start = channel.receive()
+        if not isinstance(start, Start):
+            raise ProtocolError("the first message is start")
+        tell = start.data_public
+        if not tell:
+            _be_silent()
+        run_attempt(channel, link, start)
+    except StopRequested:
+        channel.send(Stopped(steps_started=link.steps_started))
+    except (EOFError, ConnectionError):
+        return 1  # the supervisor is gone: there is nobody to tell
+    except BaseException as error:
+        if tell:
+            traceback.print_exc()
+        code = failure_code(error)
+        with contextlib.suppress(OSError):
+            channel.send(Failed(code=code, message=FAILURE_TEXTS[code]))
+        return 1
+    return 0
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _be_silent() -> None:
+    """Nothing on stdout and stderr from now on: warnings and tracebacks of libraries can depend on the data."""
+    warnings.simplefilter("ignore")
+    np.seterr(all="ignore")
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(null, stream)
+    os.close(null)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,104 @@
+"""The write-ahead record as an attempt sees it: which steps were started under which keys, and what came of them.
+
+A step that was started is charged. Running it again is free where it is bit for bit the same step, which the digest of
+the state at the end of every block tells. Where a digest differs, the noise of the steps after the last match has met
+another gradient: it must never be used again, and those steps are run, and charged, under fresh keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from app.errors import PrivacyError
+from worker.attempt.messages import ProtocolError, Recorded, Resalt, Segment
+
+
+class Replay:
+    """What is recorded, and how far this attempt may go.
+
+    Args:
+        steps: T.
+        segments: the salts in use, oldest first; what one recorded is void where a later one rules.
+        allowed_steps: how many steps that were not started yet may be charged.
+        block_end: for a first step, the last one of its block: a public function of the plan.
+
+    Attributes:
+        end: the last step that this attempt runs: what was started and what may be, at most T.
+
+    Raises:
+        ProtocolError: segments or blocks do not follow each other.
+        PrivacyError: two segments have a key in common.
+    """
+
+    def __init__(
+        self, steps: int, segments: tuple[Segment, ...], allowed_steps: int, block_end: Callable[[int], int]
+    ) -> None:
+        _check_segments(segments)
+        self._steps, self._segments, self._block_end = steps, segments, block_end
+        ends = [later.from_step for later in segments[1:]] + [steps + 1]
+        live = [each for segment, end in zip(segments, ends, strict=True) for each in _before(segment, end)]
+        self._digests = {each.last_step: each.digest for each in live if each.digest is not None}
+        self._blocks = {each.first_step: each.last_step for each in live if each.first_step > 0}
+        self._started = _last_of(self._blocks)
+        self.end = min(steps, self._started + allowed_steps)
+
+    def keys(self, step: int) -> Segment:
+        """The segment whose keys rule a step."""
+        return max((s for s in self._segments if s.from_step <= max(step, 1)), key=lambda segment: segment.from_step)
+
+    def contradicts(self, step: int, digest: str) -> bool:
+        """Whether going on from this state would put noise that was used on another state than the recorded one.
+
+        So it is where the record has another digest, or none although steps after this one were started.
+        """
+        if step in self._digests:
+            return self._digests[step] != digest
+        return step < self._started
+
+    def next_block(self, step: int) -> tuple[int, int] | None:
+        """First and last step of the block after `step`: as recorded, or the plan's; None at the end."""
+        first = step + 1
+        if first in self._blocks:
+            return first, self._blocks[first]
+        return (first, min(self._block_end(first), self.end)) if first <= self.end else None
+
+    def resalted(self, message: Resalt, matched_step: int) -> Replay:
+        """The record from now on: what is recorded up to the matched step, then fresh keys.
+
+        Raises:
+            ProtocolError: the fresh keys are not for the step after the matched one.
+            PrivacyError: they are not fresh.
+        """
+        if message.from_step != matched_step + 1:
+            raise ProtocolError("fresh keys begin after the last step that matched")
+        kept = tuple(segment for segment in self._segments if segment.from_step <= matched_step)
+        keys = message.model_dump(exclude={"kind", "allowed_steps"})
+        _check_fresh((*self._segments, fresh := Segment.model_validate(keys)))
+        return Replay(self._steps, (*kept, fresh), message.allowed_steps, self._block_end)
+
+
+def _before(segment: Segment, end: int) -> list[Recorded]:
+    return [each for each in segment.recorded if each.last_step < end]
+
+
+def _check_segments(segments: tuple[Segment, ...]) -> None:
+    if segments[0].from_step > 1 or any(one.from_step >= two.from_step for one, two in pairwise(segments)):
+        raise ProtocolError("segments begin at the first step, and each after the one before")
+    _check_fresh(segments)
+
+
+def _check_fresh(segments: tuple[Segment, ...]) -> None:
+    keys = [key for each in segments for key in (each.noise_key, each.sampler_key, each.release_key)]
+    if len(set(keys)) != len(keys):
+        raise PrivacyError("each purpose and each salt has a key of its own")
+
+
+def _last_of(blocks: dict[int, int]) -> int:
+    """The last step that was started, 0 where none was; blocks follow each other without a gap."""
+    step = 0
+    for first in sorted(blocks):
+        if first != step + 1:
+            raise ProtocolError("recorded blocks follow each other without a gap")
+        step = blocks[first]
+    return step

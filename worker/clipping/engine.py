@@ -1,0 +1,53 @@
+"""What every clipping engine promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from worker.data.records import Records
+from worker.models.base import Parameters
+
+ClippingKind = Literal["flat", "automatic"]
+AUTOMATIC_GAMMA = 0.01
+
+
+class GradientEngine(Protocol):
+    """Sums per-record gradients over one logical batch.
+
+    A clipping engine guarantees: adding or removing any one record changes the sum by at most C(1 + 10⁻⁶) in the ℓ₂
+    norm over all tensors together, whatever the record holds and however the batch is split into physical ones. A
+    record whose gradient is not finite contributes zero.
+    """
+
+    def private_sum(self, parameters: Parameters, batches: Sequence[Records]) -> Parameters:
+        """Σ over all records of all physical batches, float64, in the order and shapes of `parameters`.
+
+        An empty batch gives zeros.
+        """
+        ...
+
+
+def clip_factors(norm_bounds: Tensor, kind: ClippingKind, max_grad_norm: float) -> Tensor:
+    """What each record's gradient is multiplied with.
+
+        flat:       min(1, C / ‖g‖)
+        automatic:  C / (‖g‖ + 0.01)
+
+    Args:
+        norm_bounds: float64 (n,), upper bounds of ‖g‖ over all parameters.
+        max_grad_norm: C.
+
+    Returns:
+        float64 (n,), private; 0 where the norm is not finite.
+
+    Source: Abadi et al. 2016 (flat); Bu et al. 2022, "Automatic clipping" (γ = 0.01).
+    """
+    if kind == "flat":
+        factors = (max_grad_norm / norm_bounds).clamp_(max=1.0)
+    else:
+        factors = max_grad_norm / (norm_bounds + AUTOMATIC_GAMMA)
+    return torch.where(torch.isfinite(norm_bounds), factors, 0.0)

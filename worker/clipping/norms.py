@@ -1,0 +1,34 @@
+"""Norms that are never too small: a clipped record must weigh at most C in truth, not only in floating point."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+TINY = torch.finfo(torch.float64).tiny  # what squares may lose by underflow
+ROUNDING = 2.0**-52
+
+
+def norm_bound(rows: Tensor) -> Tensor:
+    """An upper bound of each row's ℓ₂ norm, within a relative (m + 8)·2⁻⁵² of it.
+
+    The squares and their sum, in any order, lose at most m + 1 roundings of 2⁻⁵³ each, the root halves that and adds
+    one; underflow is covered by the smallest normal number. Squares that overflow give ∞, which counts as not finite.
+
+    Args:
+        rows: float64 (n, m).
+
+    Returns:
+        float64 (n,); NaN or ∞ where a row is not finite.
+    """
+    return root_bound((rows * rows).sum(dim=1), rows.shape[1])
+
+
+def root_bound(square_sums: Tensor, terms: int) -> Tensor:
+    """√(sum of squares), rounded up for a float64 sum of so many terms."""
+    return (square_sums + TINY).sqrt_().mul_(1.0 + (terms + 8) * ROUNDING)
+
+
+def product_bound(left: Tensor, right: Tensor) -> Tensor:
+    """An upper bound of the product of two bounds."""
+    return (left * right).mul_(1.0 + 4 * ROUNDING)

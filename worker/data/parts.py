@@ -1,0 +1,47 @@
+"""Stored parts become records: loaded by their hash and checked against the data set's public shape."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse
+import torch
+
+from app.formats.stored import Csr, DataDamagedError, StoredPart, load_part
+from worker.attempt.messages import Part, Shape
+from worker.data.records import DenseRecords, Records, SparseRecords
+
+
+def load_records(part: Part, shape: Shape) -> Records:
+    """The records of one stored part.
+
+    How many there are is private, and is not compared with anything.
+
+    Args:
+        part: path and SHA-256.
+        shape: the data set's public numbers.
+
+    Raises:
+        DataDamagedError: the file is missing, is not what was registered, or does not have this shape.
+    """
+    stored = load_part(part.path, part.sha256)
+    check(stored, shape)
+    labels = torch.from_numpy(stored.y)
+    if isinstance(stored.x, Csr):
+        matrix = scipy.sparse.csr_matrix((stored.x.data, stored.x.indices, stored.x.indptr), shape=stored.x.shape)
+        return SparseRecords(matrix, labels)
+    return DenseRecords(torch.from_numpy(stored.x), labels)
+
+
+def check(stored: StoredPart, shape: Shape) -> None:
+    """Raises DataDamagedError where a part's columns or labels are not those of the data set."""
+    records, features = stored.shape
+    classes = shape.outputs > 1
+    fits = (
+        stored.sparse == shape.sparse
+        and features == shape.features
+        and len(stored.y) == records
+        and stored.y.dtype == (np.int64 if classes else np.float64)
+        and not (classes and records and (stored.y.min() < 0 or stored.y.max() >= shape.outputs))
+    )
+    if not fits:
+        raise DataDamagedError("a stored part of the data set does not have the data set's shape")

@@ -1,0 +1,103 @@
+"""A model as files: safetensors for the weights, and a card in JSON that says what they are and how to use them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from app.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
+from worker.attempt.messages import ArtifactFile
+from worker.models.base import Parameters
+from worker.models.linear import Linear
+
+WEIGHTS = "model.safetensors"
+CARD = "model.json"
+
+_LOAD = """\
+import json, numpy as np
+from safetensors.numpy import load_file
+card, tensors = json.load(open("model.json")), load_file("model.safetensors")
+"""
+_TEXT = """\
+from sklearn.feature_extraction.text import HashingVectorizer
+spec = card["features"]
+vectorizer = HashingVectorizer(n_features=spec["buckets"], binary=spec["binary"], ngram_range=tuple(spec["ngrams"]),
+                               alternate_sign=False, norm="l2")
+x = vectorizer.transform(["a text"])
+"""
+_DENSE = """\
+x = np.zeros((1, card["inputs"]), dtype=np.float32)  # one row: {row}
+"""
+_CLASSES = 'print(card["task"]["classes"][int(outputs[0].argmax())])\n'
+_NUMBER = "print(float(outputs[0, 0]))\n"
+
+
+def save_model(
+    folder: Path,
+    model: Linear,
+    parameters: Parameters,
+    task: ClassificationTask | RegressionTask,
+    features: HashedText | Columns | Tensor,
+) -> tuple[ArtifactFile, ...]:
+    """Writes model.safetensors (float32) and model.json.
+
+    Args:
+        folder: an existing folder.
+        parameters: what the optimizer finished with: functions of noised gradients.
+        task, features: the data set's, public.
+
+    Returns:
+        both files, with their SHA-256.
+
+    Raises:
+        OSError: they can not be written.
+    """
+    tensors = {name: value.to(torch.float32).contiguous() for name, value in parameters.items()}
+    card = model_card(model, task, features)
+    return (
+        _write(folder / WEIGHTS, safetensors.torch.save(tensors, metadata={"format": "pt"})),
+        _write(folder / CARD, json.dumps(card, indent=2, ensure_ascii=False).encode() + b"\n"),
+    )
+
+
+def model_card(
+    model: Linear, task: ClassificationTask | RegressionTask, features: HashedText | Columns | Tensor
+) -> dict[str, Any]:
+    """What the weights are: kind, inputs, outputs, the data set's task and features, and a snippet that uses them."""
+    return {
+        "format": "scrimp-model/1",
+        "kind": "linear",
+        "weights": WEIGHTS,
+        "inputs": model.features,
+        "outputs": model.outputs,
+        "bias": model.bias,
+        "tensors": {"weight": [model.outputs, model.features]} | ({"bias": [model.outputs]} if model.bias else {}),
+        "task": task.model_dump(mode="json"),
+        "features": features.model_dump(mode="json"),
+        "usage": _usage(model, features),
+    }
+
+
+def _usage(model: Linear, features: HashedText | Columns | Tensor) -> str:
+    row = 'the values of card["features"]["columns"], in that order'
+    inputs = _TEXT
+    if features.kind != "hashed_text":
+        inputs = _DENSE.format(row=row if features.kind == "columns" else "one record of the array, flattened")
+    bias = ' + tensors["bias"]' if model.bias else ""
+    outputs = f'outputs = np.asarray(x @ tensors["weight"].T){bias}\n'
+    return _LOAD + inputs + outputs + (_CLASSES if model.classification else _NUMBER)
+
+
+def _write(path: Path, content: bytes) -> ArtifactFile:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    digest = hashlib.sha256(content).hexdigest()
+    return ArtifactFile(name=path.name, path=str(path.resolve()), sha256=digest, size_bytes=len(content))

@@ -1,0 +1,63 @@
+"""The keys of an attempt: derived from the server's secret and a salt, never stored, never chosen by a caller."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal, get_args
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from app.errors import PrivacyError
+
+KEY_BYTES = 32
+Purpose = Literal["noise", "sampler", "release"]
+
+
+def derive_key(secret: bytes, key_id: str, salt: bytes, purpose: str) -> bytes:
+    """HKDF-SHA256(secret, salt, info = "scrimp/v1/<key id>/<purpose>").
+
+    Keys of different salts, key ids or purposes are independent for whoever does not know the secret. `purpose` comes
+    last and holds no slash, so that no two pairs of key id and purpose share an info string.
+
+    Args:
+        secret: the server's noise secret, at least 32 random bytes.
+        key_id: names the secret, so that it can be rotated.
+        salt: random bytes stored with the job, at least 16.
+        purpose: "noise" (gradients), "sampler" (batches) or "release" (noisy sums).
+
+    Returns:
+        32 bytes, for AES-256.
+
+    Raises:
+        PrivacyError: the secret or the salt is missing or too short, or the purpose is unknown. There is no default.
+
+    Source: RFC 5869.
+    """
+    if len(secret) < KEY_BYTES or len(salt) < 16:
+        raise PrivacyError("a key needs a secret of at least 32 bytes and a salt of at least 16")
+    if purpose not in get_args(Purpose):
+        raise PrivacyError("a key is derived for one of the known purposes only")
+    info = f"scrimp/v1/{key_id}/{purpose}".encode()
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(secret)
+
+
+def public_key_of_seed(seed: int, purpose: Purpose) -> bytes:
+    """A key that everyone can compute, for repeatable runs on PUBLIC data only: it protects nothing.
+
+    Args:
+        seed: 0 ≤ seed < 2⁶³.
+        purpose: what it is for.
+    """
+    return hashlib.sha256(f"scrimp/v1/public-seed/{seed}/{purpose}".encode()).digest()
+
+
+def checked_key(key: bytes | None) -> bytes:
+    """The key, if it is one.
+
+    Raises:
+        PrivacyError: no key, a key of another length, or all zeros. Nothing is ever made up in its place.
+    """
+    if key is None or len(key) != KEY_BYTES or not any(key):
+        raise PrivacyError("a generator needs its own key of 32 bytes")
+    return key

@@ -1,0 +1,147 @@
+"""The one exit: whatever depends on the data leaves an attempt through here, and only if it was paid for.
+
+    state digests   of parameters and optimizer state, functions of noised gradients
+    metrics         noisy sums that the mechanism declares, as often as it declares them; exact values of public data
+    the model       after the digest of the last step
+
+Anything else raises PrivacyError. Blocks, step numbers and failure codes say nothing about the data, and go straight
+to the supervisor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from app.contracts.base import Document
+from app.errors import PrivacyError
+from app.privacy.mechanism import MechanismConfig, NoisySum
+from worker.attempt.messages import ArtifactFile, Digest, Finished, MetricValue, Released, WarningCode
+from worker.metrics.scores import Score
+
+
+class Sender(Protocol):
+    def send(self, message: Document) -> None: ...
+
+
+class Telemetry:
+    """Knows what was charged, and lets nothing else out.
+
+    Args:
+        sender: the supervisor's end.
+        mechanism: the stored one; None for a job without privacy on public data.
+        data_public: the training data are declared public.
+        holdout_public: the hold-out is.
+        released: what earlier attempts released.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        mechanism: MechanismConfig | None,
+        *,
+        data_public: bool,
+        holdout_public: bool,
+        released: tuple[Released, ...] = (),
+    ) -> None:
+        if mechanism is None and not data_public:
+            raise PrivacyError("private data need a mechanism")
+        self._sender = sender
+        self._declared: dict[str, NoisySum] = {}
+        for release in mechanism.releases if mechanism else ():
+            if release.what in self._declared:
+                raise PrivacyError("a mechanism declares each release once")
+            self._declared[release.what] = release
+        self._public = {"train": mechanism is None and data_public, "holdout": holdout_public}
+        self._released = {(each.name, each.step) for each in released}
+        self._digested: int | None = None
+
+    def digest(self, step: int, digest: str) -> None:
+        """The state after `step`, at the end of its block: first of all that the block makes."""
+        self._digested = step
+        self._sender.send(Digest(step=step, digest=digest))
+
+    def may_release(self, name: str, step: int) -> bool:
+        """Whether a noisy sum is still paid for and not released at this step by an earlier attempt."""
+        release = self._declared.get(name)
+        used = sum(1 for released, _ in self._released if released == name)
+        return release is not None and (name, step) not in self._released and used < release.times
+
+    def was_released(self, name: str, step: int) -> bool:
+        """Whether a score of this step is out already, from this attempt or an earlier one."""
+        return (name, step) in self._released
+
+    def noisy_metric(self, step: int, score: Score) -> None:
+        """A declared noisy sum over the private hold-out.
+
+        Raises:
+            PrivacyError: it is not declared, was released as often as declared, says another noise than was charged,
+                or comes before its block's digest.
+        """
+        self._behind_digest(step)
+        if not self.may_release(score.name, step):
+            raise PrivacyError("a noisy sum is released only as declared, and as often")
+        release = self._declared[score.name]
+        if not math.isclose(score.std, release.sensitivity / (release.noise_mu * release.records), rel_tol=1e-9):
+            raise PrivacyError("a noisy sum has the noise that was charged")
+        self._released.add((score.name, step))
+        released_by: Literal["noisy_count", "noisy_sum"] = "noisy_count" if score.name == "accuracy" else "noisy_sum"
+        self._metric(step, score, "holdout", released_by)
+
+    def public_metric(self, step: int, score: Score, on: Literal["train", "holdout"]) -> bool:
+        """An exact value of public data. False, and nothing sent, where it is not a finite number.
+
+        Raises:
+            PrivacyError: these data are not public, or the value comes before its block's digest.
+        """
+        self._behind_digest(step)
+        if not self._public[on] or score.std != 0.0:
+            raise PrivacyError("exact values are released of public data only")
+        if not math.isfinite(score.value):
+            return False
+        self._metric(step, score, on, "public_data")
+        return True
+
+    def finished(self, steps: int, artifacts: tuple[ArtifactFile, ...], warnings: tuple[WarningCode, ...]) -> None:
+        """The model, as the state after `steps`; the last word.
+
+        Raises:
+            PrivacyError: the digest of that state was not sent.
+        """
+        self._behind_digest(steps)
+        self._sender.send(Finished(steps_effective=steps, artifacts=artifacts, warnings=warnings))
+
+    def restored(self, step: int) -> None:
+        """The attempt went back to the state after `step`, whose digest is on record."""
+        self._digested = step
+
+    def _behind_digest(self, step: int) -> None:
+        if self._digested != step:
+            raise PrivacyError("nothing of a block leaves before its digest")
+
+    def _metric(
+        self,
+        step: int,
+        score: Score,
+        on: Literal["train", "holdout"],
+        released_by: Literal["noisy_count", "noisy_sum", "public_data"],
+    ) -> None:
+        metric = {"name": score.name, "step": step, "value": score.value, "std": score.std}
+        self._sender.send(MetricValue.model_validate(metric | {"on": on, "released_by": released_by}))
+
+
+def state_digest(step: int, *parts: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bytes of all tensors, and the step.
+
+    A function of noised gradients only, so it may leave. Two states with one digest are bit for bit the same.
+    """
+    digest = hashlib.sha256(f"scrimp/v1/state/{step}".encode())
+    for number, part in enumerate(parts):
+        for name, value in part.items():
+            digest.update(f"\n{number}/{name}/{value.dtype}/{tuple(value.shape)}\n".encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

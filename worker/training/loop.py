@@ -1,0 +1,178 @@
+"""The training loop: sample, clip, noise, update; at the end of each block a digest, and what may leave after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from worker.attempt.messages import Resalt, WarningCode
+from worker.attempt.replay import Replay
+from worker.data.records import Records
+from worker.metrics.scores import noisy_score, public_scores, public_training_loss
+from worker.models.base import Parameters
+from worker.optimizers.base import State
+from worker.telemetry import Telemetry, state_digest
+from worker.training.plan import Plan
+
+
+class Link(Protocol):
+    """The supervisor, as the loop sees it. Each call may end the attempt by raising."""
+
+    def begin(self, first_step: int, last_step: int) -> None:
+        """Returns once it is written down that these steps are started."""
+        ...
+
+    def poll(self, step: int) -> None:
+        """Between steps: whether to stop."""
+        ...
+
+    def mismatch(self, matched_step: int) -> Resalt:
+        """Reports that a replay differs, and waits for fresh keys."""
+        ...
+
+
+@dataclass(frozen=True)
+class Position:
+    """The state after `step`. Its tensors are never changed."""
+
+    step: int
+    parameters: Parameters
+    state: State
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The model to hand out, after `steps` steps."""
+
+    steps: int
+    parameters: Parameters
+    warnings: tuple[WarningCode, ...]
+
+
+class Training:
+    """One attempt of one job.
+
+    Args:
+        plan: what is to be done.
+        train: the training records (private).
+        holdout: the hold-out records, private unless `telemetry` knows them to be public; None: there are none.
+        holdout_public: scores on them are exact.
+        replay: what earlier attempts recorded.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        train: Records,
+        holdout: Records | None,
+        *,
+        holdout_public: bool,
+        replay: Replay,
+        link: Link,
+        telemetry: Telemetry,
+    ) -> None:
+        self._plan, self._train, self._holdout, self._holdout_public = plan, train, holdout, holdout_public
+        self._replay, self._link, self._telemetry = replay, link, telemetry
+        self._matched: Position | None = None
+        self._warnings: list[WarningCode] = []
+        pieces = train.split(plan.physical_batch_size)
+        self._everything = [each.prepared() for each in pieces] if plan.sampling == "full_batch" else pieces
+        self._rekey(1)
+
+    def run(self) -> Outcome:
+        """Trains to the end.
+
+        Raises:
+            whatever the link raises to end the attempt, and PrivacyError.
+        """
+        position = self._close_block(self._initial())
+        while (block := self._replay.next_block(position.step)) is not None:
+            first, last = block
+            self._link.begin(first, last)
+            if self._replay.keys(first) != self._keys:
+                self._rekey(first)
+            for step in range(first, last + 1):
+                self._link.poll(step)
+                position = self._step(step, position)
+            position = self._close_block(position)
+        return self._finish(position)
+
+    def _step(self, step: int, at: Position) -> Position:
+        batches = self._sample(step)
+        private_sum = self._plan.engine.private_sum(at.parameters, batches)
+        noised = self._release.release(private_sum, step)
+        parameters, state = self._plan.optimizer.update(noised, at.state, at.parameters)
+        return Position(step, parameters, state)
+
+    def _sample(self, step: int) -> Sequence[Records]:
+        """The step's records, in physical batches. No records make no batch, and still a step."""
+        indices = self._sampler.draw(step)
+        if indices is None:
+            return self._everything
+        return self._train.select(indices).split(self._plan.physical_batch_size)
+
+    def _close_block(self, position: Position) -> Position:
+        """Compares with the record, then lets out what may leave. Returns where to go on from."""
+        digest = state_digest(position.step, position.parameters, position.state)
+        if self._replay.contradicts(position.step, digest):
+            return self._restore()
+        self._matched = position
+        self._telemetry.digest(position.step, digest)
+        if self._plan.public and position.step > 0:
+            loss = public_training_loss(self._plan.model, position.parameters, self._everything)
+            self._note(self._telemetry.public_metric(position.step, loss, "train"), "metric-not-finite")
+        if position.step in self._plan.evaluation_steps and position.step < self._replay.end:
+            self._evaluate(position.step, position.parameters)
+        return position
+
+    def _restore(self) -> Position:
+        """Throws the differing state away: back to the last that matched, under fresh keys."""
+        matched_step = self._matched.step if self._matched else -1
+        self._replay = self._replay.resalted(self._link.mismatch(matched_step), matched_step)
+        if self._matched is None:  # the initial state itself is not the recorded one: it is a new beginning
+            return self._close_block(self._initial())
+        self._telemetry.restored(matched_step)
+        return self._matched
+
+    def _finish(self, position: Position) -> Outcome:
+        parameters = self._plan.optimizer.finish(position.state, position.parameters)
+        self._evaluate(position.step, parameters)
+        self._note(position.step == self._plan.steps, "steps-short")
+        finite = all(bool(torch.isfinite(value).all()) for value in parameters.values())  # of what is handed out
+        self._note(finite, "parameters-not-finite")
+        return Outcome(position.step, parameters, tuple(self._warnings))
+
+    def _evaluate(self, step: int, parameters: Parameters) -> None:
+        """Scores the hold-out: exactly where it is public, else by a noisy sum that is still paid for."""
+        plan, holdout = self._plan, self._holdout
+        if plan.evaluation_points == 0 or holdout is None:
+            return
+        if self._holdout_public:
+            for score in public_scores(plan.model, parameters, holdout):
+                self._note(self._telemetry.public_metric(step, score, "holdout"), "metric-not-finite")
+            return
+        for index, declared in enumerate(plan.mechanism.releases if plan.mechanism else ()):
+            if self._telemetry.may_release(declared.what, step):
+                key = plan.release_key(self._replay.keys(step))
+                self._telemetry.noisy_metric(
+                    step, noisy_score(declared, key, step, index, plan.model, parameters, holdout)
+                )
+            else:
+                self._note(self._telemetry.was_released(declared.what, step), "evaluation-skipped")
+
+    def _initial(self) -> Position:
+        parameters = self._plan.model.init()
+        return Position(0, parameters, self._plan.optimizer.init(parameters))
+
+    def _rekey(self, step: int) -> None:
+        """Sampler and noise of the segment that rules a step."""
+        self._keys = self._replay.keys(step)
+        self._sampler = self._plan.sampler(self._keys, len(self._train))
+        self._release = self._plan.gradient_release(self._keys)
+
+    def _note(self, fine: bool, warning: WarningCode) -> None:
+        if not fine and warning not in self._warnings:
+            self._warnings.append(warning)

@@ -1,0 +1,195 @@
+"""From the stored mechanism to what runs: the one place where sampler, clipping, noise, model and optimizer are built.
+
+On private data every number that matters for privacy (q, σ, C, L, T, the kind of clipping) is the stored mechanism's,
+the one that was priced and charged; the specification must agree with it. Nothing here has seen the data: how many
+records there really are decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from app.contracts.job_spec import Clipping, DpSgd, JobSpec
+from app.errors import PrivacyError
+from app.privacy.mechanism import MechanismConfig, NoisySum
+from worker.attempt.messages import Keys, Shape
+from worker.clipping.engine import GradientEngine
+from worker.clipping.linear import LinearClipping, LinearGradient
+from worker.models.linear import Linear
+from worker.noise.gaussian import GaussianRelease, GradientRelease, PublicRelease
+from worker.noise.keys import Purpose, public_key_of_seed
+from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
+from worker.optimizers.base import Optimizer
+from worker.optimizers.dp_sgd import DpSgd as DpSgdOptimizer
+
+BLOCKS = 25
+MAX_BLOCK_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a job does, but for data and keys.
+
+    Attributes:
+        mechanism: the stored one; None on public data without privacy.
+        steps: T.
+        sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
+        evaluation_points: at how many evenly spaced steps, the last one included, the hold-out is scored; 0: never.
+        physical_batch_size: how many records are worked on at once; None: automatic. Memory only.
+        seed: of a repeatable run on public data.
+    """
+
+    mechanism: MechanismConfig | None
+    steps: int
+    sampling: Literal["full_batch", "poisson"]
+    sample_rate: float
+    expected_batch_size: int
+    model: Linear
+    engine: GradientEngine
+    optimizer: Optimizer
+    evaluation_points: int
+    physical_batch_size: int | None
+    seed: int | None
+
+    @property
+    def public(self) -> bool:
+        """No privacy is claimed: the data are declared public."""
+        return self.mechanism is None
+
+    @property
+    def evaluation_steps(self) -> tuple[int, ...]:
+        points = self.evaluation_points
+        return tuple(-(-self.steps * k // points) for k in range(1, points + 1))
+
+    def block_end(self, first: int) -> int:
+        """The last step of the block that begins at `first`: blocks end at multiples of clamp(⌈T/25⌉, 1, 1000), at
+        evaluations and at T. A function of public numbers, the same in every attempt."""
+        size = min(max(-(-self.steps // BLOCKS), 1), MAX_BLOCK_STEPS)
+        ends = [-(-first // size) * size, self.steps, *(step for step in self.evaluation_steps if step >= first)]
+        return min(ends)
+
+    def sampler(self, keys: Keys, records: int) -> Sampler:
+        """The sampler of one segment. `records` (private) is only how many coins are tossed."""
+        if self.sampling == "full_batch":
+            return FullBatch()
+        return PoissonSampler(self._key(keys, "sampler"), self.sample_rate, records)
+
+    def gradient_release(self, keys: Keys) -> GradientRelease:
+        """The noise step of one segment."""
+        if self.mechanism is None:
+            return PublicRelease(self.expected_batch_size)
+        return GaussianRelease(
+            self._key(keys, "noise"),
+            noise_multiplier=self.mechanism.training.noise_multiplier,
+            max_grad_norm=self.mechanism.training.max_grad_norm,
+            expected_batch_size=self.expected_batch_size,
+        )
+
+    def release_key(self, keys: Keys) -> bytes:
+        """The key of the noise on scores, in one segment."""
+        return self._key(keys, "release")
+
+    def _key(self, keys: Keys, purpose: Purpose) -> bytes:
+        if self.seed is not None:
+            return public_key_of_seed(self.seed, purpose)
+        return bytes.fromhex(getattr(keys, f"{purpose}_key"))
+
+
+def build_plan(
+    spec: JobSpec,
+    mechanism: MechanismConfig | None,
+    shape: Shape,
+    *,
+    steps: int,
+    data_public: bool,
+    holdout_public: bool,
+) -> Plan:
+    """Builds the plan of an attempt.
+
+    Args:
+        spec: the job's specification.
+        mechanism: the stored mechanism.
+        shape: the data set's public numbers.
+        steps: T of the stored plan.
+        data_public, holdout_public: what is declared public.
+
+    Raises:
+        PrivacyError: specification and mechanism do not agree, or private data lack a mechanism or have a seed.
+    """
+    if not data_public and (mechanism is None or spec.seed is not None):
+        raise PrivacyError("private data need a mechanism, and have no seed")
+    poisson = spec.sampling.kind == "poisson"
+    batch = spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else shape.records_train
+    model = Linear(shape.features, shape.outputs, bias=spec.model.bias)
+    engine: GradientEngine = LinearGradient(model)
+    if mechanism is not None:
+        _check_agreement(spec, mechanism, shape, steps=steps, batch=batch, holdout_public=holdout_public)
+        engine = LinearClipping(model, mechanism.training.clipping, mechanism.training.max_grad_norm)
+    physical = spec.runtime.physical_batch_size
+    return Plan(
+        mechanism=mechanism,
+        steps=steps,
+        sampling=spec.sampling.kind,
+        sample_rate=mechanism.training.sample_rate if mechanism else batch / shape.records_train if poisson else 1.0,
+        expected_batch_size=mechanism.training.expected_batch_size if mechanism else batch,
+        model=model,
+        engine=engine,
+        optimizer=_optimizer(spec.optimizer),
+        evaluation_points=spec.evaluation.points if spec.evaluation else 0,
+        physical_batch_size=None if physical == "auto" else physical,
+        seed=spec.seed,
+    )
+
+
+def _optimizer(spec: DpSgd) -> Optimizer:
+    return DpSgdOptimizer(
+        learning_rate=spec.learning_rate,
+        momentum=spec.momentum,
+        free_step=spec.free_step,
+        weight_decay=spec.weight_decay,
+    )
+
+
+def _check_agreement(
+    spec: JobSpec, mechanism: MechanismConfig, shape: Shape, *, steps: int, batch: int, holdout_public: bool
+) -> None:
+    """What was asked for and what was charged are one mechanism, in public numbers."""
+    training, privacy = mechanism.training, spec.privacy
+    if privacy is None:
+        raise PrivacyError("a job with a mechanism asks for privacy")
+    clipping = spec.clipping or Clipping()
+    rate = 1.0 if spec.sampling.kind == "full_batch" else batch / shape.records_train
+    said: list[tuple[Any, Any]] = [
+        (training.sampling, spec.sampling.kind),
+        (training.expected_batch_size, batch),
+        (training.steps, steps),
+        (training.clipping, clipping.kind),
+        (training.max_grad_norm, clipping.max_grad_norm),
+        (mechanism.releases, _expected_releases(spec, shape, holdout_public)),
+        (training.steps, spec.length.steps or training.steps),
+        (training.noise_multiplier, privacy.noise_multiplier or training.noise_multiplier),
+        (mechanism.target_delta, privacy.target_delta or mechanism.target_delta),
+    ]
+    agree = all(stored == asked for stored, asked in said)
+    if not agree or not math.isclose(training.sample_rate, rate, rel_tol=1e-12):
+        raise PrivacyError("the job's specification and its stored mechanism do not agree")
+
+
+def _expected_releases(spec: JobSpec, shape: Shape, holdout_public: bool) -> tuple[NoisySum, ...]:
+    if spec.evaluation is None or holdout_public:
+        return ()
+    if shape.records_holdout < 1:
+        raise PrivacyError("there is no hold-out to score on")
+    classes = shape.outputs > 1
+    return (
+        NoisySum(
+            what="accuracy" if classes else "loss",
+            account="holdout",
+            noise_mu=spec.evaluation.noise_mu,
+            sensitivity=1.0 if classes else spec.evaluation.loss_bound,
+            times=spec.evaluation.points,
+            records=shape.records_holdout,
+        ),
+    )
