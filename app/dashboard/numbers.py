@@ -12,18 +12,20 @@ from app.ids import now
 DECIMALS = 4
 
 
-def up(value: float, decimals: int = DECIMALS) -> str:
-    """The smallest number of `decimals` places that is not below `value`: for what is spent, and for noise."""
-    return _directed(value, decimals, ROUND_CEILING)
+def up(value: float) -> str:
+    """The smallest number of four places that is not below `value`: for what is spent."""
+    return _directed(value, DECIMALS, ROUND_CEILING).removesuffix("00")
 
 
-def down(value: float, decimals: int = DECIMALS) -> str:
-    """The largest number of `decimals` places that is not above `value`: for what is left, and for protection."""
-    return _directed(value, decimals, ROUND_FLOOR)
+def down(value: float) -> str:
+    """The largest number of four places that is not above `value`: for what is left."""
+    return _directed(value, DECIMALS, ROUND_FLOOR).removesuffix("00")
 
 
 def exact(value: float) -> str:
     """A declared number, as it was declared: 1e-5, 0.25, 1953."""
+    if not math.isfinite(value):
+        return str(value)
     number = Decimal(repr(value)).normalize()
     if number and not -4 < number.adjusted() < 7:
         return f"{number:e}".replace("e+", "e").replace("E+", "e").replace("E", "e")
@@ -42,12 +44,12 @@ def significant(value: float, digits: int = 5) -> str:
 
 def down_significant(value: float, digits: int = 5) -> str:
     """σ: rounded down, so that nobody reads more noise than there was."""
-    return down(value, max(0, digits - 1 - math.floor(math.log10(value)))) if value > 0 else exact(value)
+    return _significant(value, digits, ROUND_FLOOR)
 
 
 def up_significant(value: float, digits: int = 5) -> str:
     """q and stds: rounded up."""
-    return up(value, max(0, digits - 1 - math.floor(math.log10(value)))) if value > 0 else exact(value)
+    return _significant(value, digits, ROUND_CEILING)
 
 
 def with_noise(value: float, std: float) -> str:
@@ -57,7 +59,7 @@ def with_noise(value: float, std: float) -> str:
     if std <= 0:
         return significant(value, 4)
     decimals = max(0, 1 - math.floor(math.log10(std)))
-    return f"{value:.{decimals}f} ± {up(std, decimals)}"
+    return f"{value:.{decimals}f} ± {_directed(std, decimals, ROUND_CEILING)}"
 
 
 def amount(value: int, unit: str | None) -> str:
@@ -122,13 +124,18 @@ def machine_time(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+def _significant(value: float, digits: int, rounding: str) -> str:
+    if not math.isfinite(value) or value <= 0:
+        return exact(value)
+    text = _directed(value, max(0, digits - 1 - math.floor(math.log10(value))), rounding)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def _directed(value: float, decimals: int, rounding: str) -> str:
-    """Rounds the number as JSON writes it (0.1, not the binary number just above); keeps at least two places."""
+    """Rounds the number as JSON writes it: 0.1, not the binary number just above."""
     if not math.isfinite(value):
         return str(value)
-    text = f"{Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), rounding=rounding):f}"
-    whole, dot, places = text.partition(".")
-    return f"{whole}.{places.rstrip('0').ljust(min(2, decimals), '0')}" if dot else whole
+    return f"{Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), rounding=rounding):f}"
 
 
 FILTERS: dict[str, Any] = {

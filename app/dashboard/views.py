@@ -35,8 +35,8 @@ class Budget:
 
     Attributes:
         spent_percent, held_percent: of the budget, rounded up; `left_percent` is the rest.
-        spent, held, left: what the filter says of each amount alone, as ε at the cap's δ. These do not add up to the
-            cap: amounts do.
+        spent, taken, left: what the filter says of what is spent, of that and what is held, and of the rest, as ε at
+            `delta`. These do not add up to the cap: amounts do.
     """
 
     name: str
@@ -45,8 +45,9 @@ class Budget:
     held_percent: float
     left_percent: float
     spent: float
-    held: float
+    taken: float
     left: float
+    delta: float
 
 
 def budgets(figures: LedgerView | None) -> list[Budget]:
@@ -61,8 +62,9 @@ def _budget(name: str, view: AccountView, delta: float) -> Budget:
     of = filter_for(view.filter, view.order)
     spent = _percent(view.spent, view.budget)
     held = min(_percent(view.held, view.budget), 100.0 - spent)
-    epsilons = [of.epsilon(amount, delta) if amount else 0.0 for amount in (view.spent, view.held, view.remaining)]
-    return Budget(name, view, spent, held, abs(round(100.0 - spent - held, 1)), *epsilons)
+    amounts = (view.spent, view.spent + view.held, view.remaining)
+    epsilons = [of.epsilon(amount, delta) if amount else 0.0 for amount in amounts]
+    return Budget(name, view, spent, held, abs(round(100.0 - spent - held, 1)), *epsilons, delta)
 
 
 def _percent(amount: int, budget: int) -> float:

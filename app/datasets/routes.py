@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import repository, service, storage
@@ -123,7 +125,7 @@ async def _uploaded(request: Request, folder: Path, settings: Settings) -> Datas
         max_spec_bytes=settings.max_body_bytes,
     )
     try:
-        async for chunk in request.stream():
+        async for chunk in _chunks(request):
             await run_in_threadpool(upload.feed, chunk)  # it writes to disk
     finally:
         upload.close()
@@ -135,7 +137,7 @@ async def _uploaded(request: Request, folder: Path, settings: Settings) -> Datas
 
 async def _by_path(request: Request, folder: Path, settings: Settings) -> DatasetSpec:
     body = bytearray()
-    async for chunk in request.stream():
+    async for chunk in _chunks(request):
         body += chunk
         if len(body) > settings.max_body_bytes:
             raise TooLarge(f"a spec may have at most {settings.max_body_bytes} bytes")
@@ -147,6 +149,14 @@ async def _by_path(request: Request, folder: Path, settings: Settings) -> Datase
             copied = (settings.data_root, path, pointer, folder / name, settings.max_upload_bytes)
             await run_in_threadpool(storage.copy_from_data_root, *copied)
     return spec
+
+
+async def _chunks(request: Request) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in request.stream():
+            yield chunk
+    except ClientDisconnect:
+        raise InvalidRequest.at("/", "the connection was closed before the body's end") from None
 
 
 def _spec(content: bytes) -> DatasetSpec:

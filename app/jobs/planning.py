@@ -15,6 +15,9 @@ from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import Evaluation, JobSpec
 from app.errors import InvalidRequest
 
+# Public data have no account: a job on them is priced all the same, and charged nothing (app.jobs.service).
+ANY_FILTER = {"kind": "rdp", "order": 8.0}
+
 
 @dataclass(frozen=True)
 class DatasetFacts:
@@ -126,7 +129,7 @@ def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: f
         "noise_multiplier": spec.privacy.noise_multiplier,
         "target_delta": spec.privacy.target_delta or facts.cap_delta or default_delta(facts.records_train),
         "releases": _releases(spec.evaluation, facts),
-        "filter": {"kind": facts.filter, "order": facts.order} if facts.filter else None,
+        "filter": {"kind": facts.filter, "order": facts.order} if facts.filter else ANY_FILTER,
     }
 
 

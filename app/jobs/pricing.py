@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 from typing import Any
 
 from app.db.engine import Database
 from app.db.models import PriceCache
+from app.errors import ServiceError
 from app.helpers.limited import LimitedServer
 from app.ids import now
 from app.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 # Part of every fingerprint: raise it when a price could come out differently.
 PRICING_VERSION = 1
@@ -26,7 +30,7 @@ class PricingService:
     def __init__(self, db: Database, settings: Settings) -> None:
         self.db = db
         self.server = LimitedServer(
-            "app.privacy.pricing:answer", memory_bytes=settings.pricing_memory_bytes, time_s=settings.pricing_time_s
+            "app.privacy.desk:answer", memory_bytes=settings.pricing_memory_bytes, time_s=settings.pricing_time_s
         )
 
     def warm(self) -> None:
@@ -34,8 +38,11 @@ class PricingService:
         threading.Thread(target=self._warm, name="pricing-warm-up", daemon=True).start()
 
     def _warm(self) -> None:
-        self.server.start()
-        self.server.call({"function": "warm", "arguments": {}})
+        try:
+            self.server.call({"function": "warm", "arguments": {}})
+        except ServiceError as error:
+            # Closed while it was warming up; or the first real call will meet the same, and say so.
+            logger.info("pricing is not warm: %s", error.message)
 
     def close(self) -> None:
         self.server.close()

@@ -124,7 +124,11 @@ def _price(db: Database, pricing: PricingService, spec: JobSpec) -> tuple[Plan, 
     planned = plan(spec, facts)
     if planned.pricing is None:
         return planned, {"mechanism": None, "epsilon": None, "comparison": None, "charge": NO_CHARGE, "lines": []}
-    return planned, pricing.price(planned.pricing)
+    priced = pricing.price(planned.pricing)
+    if not planned.facts.is_private:
+        free = [line | {"charge": 0} for line in priced["lines"]]
+        return planned, priced | {"charge": NO_CHARGE, "lines": free}
+    return planned, priced
 
 
 def _quote_body(planned: Plan, priced: dict[str, Any]) -> dict[str, Any]:

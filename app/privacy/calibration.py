@@ -86,7 +86,9 @@ def calibrate(
     others_mu = gdp.mu_of_tree(events.composed(others)) or 0.0
     left = gdp.mu_from_epsilon(target_epsilon, target_delta) ** 2 - others_mu**2
     if left <= 0.0:
-        raise InvalidRequest.at(_TARGET, "the evaluation alone costs more than the target ε: raise it, or lower noise_mu")
+        raise InvalidRequest.at(
+            _TARGET, "the evaluation alone costs more than the target ε: raise it, or lower noise_mu"
+        )
     if sample_rate == 1.0:  # Poisson sampling at rate 1 takes every record: a full batch under another name
         return _full_batch(plan, target_epsilon, target_delta, math.sqrt(steps / left))
     if not pld.resolves(target_delta, steps):
@@ -194,10 +196,14 @@ def _solve(epsilon_at: EpsilonAt, target: float, window: tuple[float, float], st
 
 
 def _too_little_noise(target: float) -> InvalidRequest:
-    detail = f"ε = {target:g} would need a noise multiplier below {SIGMA_MIN:g}: ask for less, or for more or larger steps"
+    detail = (
+        f"ε = {target:g} would need a noise multiplier below {SIGMA_MIN:g}: ask for less, or for more or larger steps"
+    )
     return InvalidRequest.at(_TARGET, detail)
 
 
 def _too_much_noise(target: float) -> InvalidRequest:
-    detail = f"no noise multiplier up to {SIGMA_MAX:g} brings this plan to ε = {target:g}: ask for more, or for fewer steps"
+    detail = (
+        f"no noise multiplier up to {SIGMA_MAX:g} brings this plan to ε = {target:g}: ask for more, or for fewer steps"
+    )
     return InvalidRequest.at(_TARGET, detail)

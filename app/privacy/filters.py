@@ -171,7 +171,9 @@ def choose_order(cap_epsilon: float, cap_delta: float, records: int, typical_job
     budgets = {order: RdpFilter(order)._conversion(cap_delta) for order in ORDERS}
     budgets = {order: cap_epsilon - added for order, added in budgets.items() if cap_epsilon - added > 1e-9}
     if not budgets:
-        raise InvalidRequest.at(_CAP, "the `rdp` filter has no budget under this cap at any order: raise it, or use `gdp`")
+        raise InvalidRequest.at(
+            _CAP, "the `rdp` filter has no budget under this cap at any order: raise it, or use `gdp`"
+        )
     sample_rate, steps, target = _typical_plan(cap_epsilon, records, typical_job)
     try:
         sigma = calibration.rough_noise_multiplier(target, cap_delta, sample_rate, steps)

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import math
 
-from scipy import optimize, special
-
 from app.contracts.base import AccountName
 from app.privacy import events
 from app.privacy.events import Tree
@@ -31,6 +29,8 @@ def _log_delta(mu: float, epsilon: float) -> float:
     With a = μ/2 − ε/μ and b = a − μ, e^ε φ(b) = φ(a), so both terms carry the factor e^{−a²/2}:
     δ = ½ e^{−a²/2} (erfcx(−a/√2) − erfcx(−b/√2)). Where a > 0 the first erfcx would overflow, but Φ(a) ≥ ½ is safe.
     """
+    from scipy import special  # noqa: PLC0415 - slow to import, and most of the app never asks
+
     a = 0.5 * mu - epsilon / mu
     b = a - mu
     lower = float(special.erfcx(-b / _SQRT2))
@@ -62,6 +62,8 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         mu: μ ≥ 0.
         delta: δ in (0, 1).
     """
+    from scipy import optimize  # noqa: PLC0415 - slow to import
+
     log_delta = math.log(delta)
     if mu <= 0.0 or _log_delta(mu, 0.0) <= log_delta:
         return 0.0
@@ -82,6 +84,8 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         epsilon: ε > 0.
         delta: δ in (0, 1).
     """
+    from scipy import optimize  # noqa: PLC0415 - slow to import
+
     log_delta = math.log(delta)
     # Below by zCDP; above by doubling, since δ(ε) grows to 1 with μ.
     low = math.sqrt(-2.0 * log_delta + 2.0 * epsilon) - math.sqrt(-2.0 * log_delta)

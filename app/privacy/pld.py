@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import reduce
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from app.privacy import events
 from app.privacy.events import Leaf, Tree
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 GRID = 1e-4  # stated in every certificate: at 1e-3 some plans would be charged a fifth too much
 
@@ -77,10 +78,11 @@ def _single(leaf: Leaf, grid: float) -> Any:
 def _deltas(leaf: Leaf, grid: float) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
     """(index of the first grid point, δ at every grid point): removing a record, then adding one where that differs.
 
-    The larger of the two distributions is (1−q)·N(0, σ²) + q·N(−1, σ²) against N(0, σ²) when a record is removed, and
-    the other way round when it is added. The loss falls with x, so δ(ε) is a difference of the two distribution
-    functions at the x where the loss is ε.
+    A record removed: P = (1−q)·N(0, σ²) + q·N(−1, σ²) against Q = N(0, σ²). A record added: P = N(0, σ²) against
+    Q = (1−q)·N(0, σ²) + q·N(1, σ²). The loss ln(dP/dQ) falls with x, so that δ(ε) = P(−∞, x] − e^ε Q(−∞, x] at the x
+    where the loss is ε.
     """
+    import numpy as np  # noqa: PLC0415
     from dp_accounting.pld import privacy_loss_mechanism  # noqa: PLC0415 - slow to import
 
     adjacency = privacy_loss_mechanism.AdjacencyType

@@ -49,14 +49,13 @@ def price(request: Json) -> Json:
     """
     filter_ = _filter(request)
     releases = [NoisySum.model_validate(release) for release in request["releases"]]
-    mechanism, known = _mechanism(request, filter_, releases)
+    mechanism, calibrated = _mechanism(request, releases)
     delta = mechanism.target_delta
     trees = {account: events.event_tree(mechanism, account) for account in _ACCOUNTS}
-    _refuse_hopeless(trees["train"], delta)
-    epsilons = {account: known.get(account) or _epsilon(tree, delta) for account, tree in trees.items()}
-    account = max(_ACCOUNTS, key=lambda name: epsilons[name].value)
-    _check_total(request, epsilons)
-    lines = _lines(mechanism, epsilons["train"] if len(trees["train"]["events"]) == 1 else None, filter_)
+    epsilons = {"train": calibrated or _epsilon(trees["train"], delta), "holdout": _epsilon(trees["holdout"], delta)}
+    _check_total(request["target_epsilon"], epsilons)
+    account: AccountName = "train" if epsilons["train"].value >= epsilons["holdout"].value else "holdout"
+    lines = _lines(mechanism, filter_, epsilons["train"] if len(trees["train"]["events"]) == 1 else None)
     charge = {name: sum(line["charge"] for line in lines if line["account"] == name) for name in _ACCOUNTS}
     return {
         "mechanism": mechanism.model_dump(mode="json"),
@@ -87,16 +86,18 @@ def largest_that_fits(request: Json) -> Json:
     charges = {name: sum(filter_.charge_tree(tree) for tree in trees[name]) for name in _ACCOUNTS}
     if charges["holdout"] > remaining["holdout"]:
         return {"epsilon": None, "account": "holdout"}
-    sigma = _smallest_sigma(request["training"], filter_, remaining["train"] - charges["train"])
+    sample_rate, steps = request["training"]["sample_rate"], request["training"]["steps"]
+    sigma = _smallest_sigma(filter_, sample_rate, steps, remaining["train"] - charges["train"])
     if sigma is None:
         return {"epsilon": None, "account": "train"}
-    training = events.noisy_sums(request["training"]["sample_rate"], sigma, request["training"]["steps"])
-    delta = request["target_delta"]
-    most = min(_epsilon(events.composed([training, *trees["train"]]), delta).value * (1.0 - 1e-6), _LARGEST_EPSILON)
+    tree, delta = (
+        events.composed([events.noisy_sums(sample_rate, sigma, steps), *trees["train"]]),
+        request["target_delta"],
+    )
+    # A millionth less than the ε of that σ, so that calibrating to it ends above that σ whatever floats do.
+    most = min(_epsilon(tree, delta).value * (1.0 - 1e-6), _LARGEST_EPSILON)
     least = max(_epsilon(events.composed(trees["holdout"]), delta).value, _SMALLEST_EPSILON)
-    if math.isnan(most) or most < least:
-        return {"epsilon": None, "account": "train"}
-    return {"epsilon": max(_round_down(most), least), "account": "train"}
+    return {"epsilon": max(_round_down(most), least) if most >= least else None, "account": "train"}
 
 
 def compare(request: Json) -> Json:
@@ -107,17 +108,17 @@ def compare(request: Json) -> Json:
 
     Returns:
         `basic`: the sum of the jobs' own ε's, each at δ. `rdp_best_order`: Rényi composition, best order.
-        `pld_if_fixed_in_advance`: the tight composition, valid only had all jobs been fixed before the first
-        result. None where a figure is out of reach of floats.
+        `pld_if_fixed_in_advance`: the tight composition, valid only had all jobs been fixed before the first result.
+        Where a δ is too small for a grid after so many steps, the Rényi bound stands in.
     """
     trees, delta = request["trees"], request["delta"]
-    together = events.composed(trees)
     alike = Counter(tuple(sorted(events.leaves(tree).items())) for tree in trees)
     one_of = {tuple(sorted(events.leaves(tree).items())): tree for tree in trees}
+    together = events.composed(trees)
     return {
-        "basic": _finite(math.fsum(n * _epsilon(one_of[leaves], delta).value for leaves, n in alike.items())),
-        "rdp_best_order": _rdp(together, delta),
-        "pld_if_fixed_in_advance": _pld(together, delta),
+        "basic": math.fsum(count * _own(one_of[leaves], delta) for leaves, count in alike.items()),
+        "rdp_best_order": rdp.epsilon(together, delta)[0],
+        "pld_if_fixed_in_advance": _tight(together, delta),
     }
 
 
@@ -129,59 +130,53 @@ def _filter(request: Json) -> Filter:
     return filter_
 
 
-def _mechanism(
-    request: Json, filter_: Filter, releases: Sequence[NoisySum]
-) -> tuple[MechanismConfig, dict[AccountName, Epsilon]]:
+def _mechanism(request: Json, releases: Sequence[NoisySum]) -> tuple[MechanismConfig, Epsilon | None]:
     """The mechanism, with σ given or calibrated, and the train account's ε where calibrating has computed it."""
     training, target, sigma = request["training"], request["target_epsilon"], request["noise_multiplier"]
-    delta = request["target_delta"]
-    known: dict[AccountName, Epsilon] = {}
+    delta, sample_rate, steps = request["target_delta"], training["sample_rate"], training["steps"]
+    calibrated = None
     if (target is None) == (sigma is None):
         raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")
     if target is not None:
         others = [events.release_tree(release) for release in releases if release.account == "train"]
-        sampling, sample_rate, steps = training["sampling"], training["sample_rate"], training["steps"]
-        sigma, value = calibration.calibrate(target, delta, sampling, sample_rate, steps, others)
-        known["train"] = Epsilon(value=value, delta=delta, accountant="gdp" if sample_rate == 1.0 else "pld")
+        sigma, value = calibration.calibrate(target, delta, training["sampling"], sample_rate, steps, others)
+        calibrated = Epsilon(value=value, delta=delta, accountant="gdp" if sample_rate == 1.0 else "pld")
     elif not SIGMA_MIN <= sigma <= SIGMA_MAX:
         raise InvalidRequest.at(_SIGMA, f"the noise multiplier lies between {SIGMA_MIN:g} and {SIGMA_MAX:g}")
+    elif sample_rate < 1.0 and rdp.epsilon(events.noisy_sums(sample_rate, sigma, steps), delta)[0] > _HOPELESS:
+        raise InvalidRequest.at(_SIGMA, f"this plan costs far more than ε = {_LARGEST_EPSILON:g}: raise the noise")
     mechanism = MechanismConfig(
         target_delta=delta,
         training=TrainingMechanism.model_validate({**training, "noise_multiplier": sigma}),
         releases=tuple(releases),
     )
-    return mechanism, known
+    return mechanism, calibrated
 
 
-def _refuse_hopeless(tree: Tree, delta: float) -> None:
-    """A tree whose ε is far beyond the bound is not laid on a grid: that could take all memory."""
-    if gdp.mu_of_tree(tree) is None and rdp.epsilon(tree, delta)[0] > _HOPELESS:
-        raise InvalidRequest.at(_SIGMA, f"this plan costs far more than ε = {_LARGEST_EPSILON:g}: raise the noise")
-
-
-def _check_total(request: Json, epsilons: dict[AccountName, Epsilon]) -> None:
-    target = request["target_epsilon"]
-    if target is not None and epsilons["holdout"].value > target:
-        detail = f"the evaluation alone costs ε = {epsilons['holdout'].value:.4g}, more than the target: lower noise_mu"
+def _check_total(target: float | None, epsilons: dict[str, Epsilon]) -> None:
+    holdout = epsilons["holdout"].value
+    if target is not None and holdout > target:
+        detail = f"the evaluation alone costs ε = {holdout:.4g}, more than the target: lower noise_mu"
         raise InvalidRequest.at("/evaluation/noise_mu", detail)
-    pointers: dict[AccountName, str] = {"train": _SIGMA, "holdout": "/evaluation/noise_mu"}
-    for account, epsilon in epsilons.items():
-        if math.isinf(epsilon.value):
-            raise InvalidRequest.at("/privacy/target_delta", "δ is below what double precision resolves for this plan")
-        if epsilon.value > _LARGEST_EPSILON:
-            detail = f"this costs ε = {epsilon.value:.4g}, more than {_LARGEST_EPSILON:g}"
-            raise InvalidRequest.at(pointers[account], detail)
+    for account, pointer in (("train", _SIGMA), ("holdout", "/evaluation/noise_mu")):
+        if epsilons[account].value > _LARGEST_EPSILON:
+            detail = f"this costs ε = {epsilons[account].value:.4g}, more than {_LARGEST_EPSILON:g}"
+            raise InvalidRequest.at(pointer, detail)
 
 
 def _epsilon(tree: Tree, delta: float) -> Epsilon:
-    """By the accountant of record: exact where nothing is sampled, else pessimistic on the fine grid."""
+    """ε by the accountant of record: exact where nothing is sampled, else pessimistic on the fine grid."""
     mu = gdp.mu_of_tree(tree)
     if mu is not None:
         return Epsilon(value=gdp.epsilon_from_mu(mu, delta), delta=delta, accountant="gdp")
-    return Epsilon.model_construct(value=pld.epsilon(tree, delta), delta=delta, accountant="pld")
+    value = pld.epsilon(tree, delta)
+    if math.isinf(value):
+        detail = f"δ = {delta:g} is below what double precision resolves after so many sampled steps"
+        raise InvalidRequest.at("/privacy/target_delta", detail)
+    return Epsilon(value=value, delta=delta, accountant="pld")
 
 
-def _lines(mechanism: MechanismConfig, training: Epsilon | None, filter_: Filter) -> list[Json]:
+def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None) -> list[Json]:
     """One line of the bill for the training and one for each release; their charges add up to the account's."""
     delta = mechanism.target_delta
     tree = events.training_tree(mechanism.training)
@@ -198,41 +193,47 @@ def _lines(mechanism: MechanismConfig, training: Epsilon | None, filter_: Filter
 
 def _comparison(tree: Tree, epsilon: Epsilon) -> Json:
     exact = epsilon.accountant == "gdp"
-    tight = _pld(tree, epsilon.delta) if exact else epsilon.value
-    return {"gdp": epsilon.value if exact else None, "rdp": _rdp(tree, epsilon.delta), "pld": tight}
+    return {
+        "gdp": epsilon.value if exact else None,
+        "rdp": rdp.epsilon(tree, epsilon.delta)[0],
+        "pld": _tight(tree, epsilon.delta) if exact else epsilon.value,
+    }
 
 
-def _pld(tree: Tree, delta: float) -> float | None:
-    """For comparison only. Of plain Gaussians a grid of μ/100 is fine enough (1e-5 of ε) and as quick for any μ."""
+def _own(tree: Tree, delta: float) -> float:
+    """A job's own ε, as its price had it, at the ledger's δ."""
     mu = gdp.mu_of_tree(tree)
-    return _finite(pld.epsilon(tree, delta, pld.GRID if mu is None else max(pld.GRID, mu / 100.0)))
+    return _tight(tree, delta) if mu is None else gdp.epsilon_from_mu(mu, delta)
 
 
-def _rdp(tree: Tree, delta: float) -> float | None:
-    return _finite(rdp.epsilon(tree, delta)[0])
+def _tight(tree: Tree, delta: float) -> float:
+    """The PLD's figure, for comparison only, or the Rényi bound where no grid resolves δ.
+
+    Of plain Gaussians alone a grid of μ/100 is fine enough (1e-5 of ε), and as quick for any μ.
+    """
+    mu = gdp.mu_of_tree(tree)
+    value = pld.epsilon(tree, delta, pld.GRID if mu is None else max(pld.GRID, mu / 100.0))
+    return value if math.isfinite(value) else rdp.epsilon(tree, delta)[0]
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _smallest_sigma(training: Json, filter_: Filter, remaining: int) -> float | None:
+def _smallest_sigma(filter_: Filter, sample_rate: float, steps: int, remaining: int) -> float | None:
     """The smallest σ of the range whose charge is at most `remaining`, to 1e-9 of it; None where there is none."""
 
     def charge(sigma: float) -> int:
-        return filter_.charge_tree(events.noisy_sums(training["sample_rate"], sigma, training["steps"]))
+        return filter_.charge_tree(events.noisy_sums(sample_rate, sigma, steps))
 
-    def excess(log_sigma: float) -> float:
-        return math.log(charge(math.exp(log_sigma)) / remaining)
-
-    if remaining <= 0 or charge(SIGMA_MAX) > remaining:
+    low, high = SIGMA_MIN, SIGMA_MAX * (1.0 - 1e-3)  # room above, for a target slightly below the ε of the answer
+    if remaining <= 0 or charge(high) > remaining:
         return None
-    if charge(SIGMA_MIN) <= remaining:
-        return SIGMA_MIN
-    sigma = math.exp(float(optimize.brentq(excess, math.log(SIGMA_MIN), math.log(SIGMA_MAX), xtol=1e-11)))
+    if charge(low) <= remaining:
+        return low
+    root = optimize.brentq(
+        lambda x: math.log(charge(math.exp(x)) / remaining), math.log(low), math.log(high), xtol=1e-11
+    )
+    sigma = math.exp(float(root))
     while charge(sigma) > remaining:
         sigma *= 1.0 + 1e-9
-    return min(sigma, SIGMA_MAX)
+    return sigma
 
 
 def _round_down(value: float) -> float:

@@ -12,7 +12,14 @@ from app.privacy import events
 from app.privacy.events import Tree
 
 # dp_accounting's own default orders, written out so that reading them needs no import of it.
-ORDERS: tuple[float, ...] = (*(1 + x / 10 for x in range(1, 100)), *map(float, range(11, 64)), 128.0, 256.0, 512.0, 1024.0)
+ORDERS: tuple[float, ...] = (
+    *(1 + x / 10 for x in range(1, 100)),
+    *map(float, range(11, 64)),
+    128.0,
+    256.0,
+    512.0,
+    1024.0,
+)
 
 
 def _divergences(tree: Tree, orders: tuple[float, ...]) -> list[float]:

@@ -14,6 +14,8 @@ from app.errors import InvalidRequest, ServiceError
 
 logger = logging.getLogger(__name__)
 
+# What FastAPI says of a body whose parser failed in another way than by a syntax error.
+UNREADABLE = "There was an error parsing the body"
 CODES = {
     400: "bad-request",
     404: "not-found",
@@ -72,6 +74,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def _http(_request: Request, error: HTTPException) -> JSONResponse:
+        if error.detail == UNREADABLE:
+            return problem(InvalidRequest.at("", "the body is not JSON that can be read (too deep, or not UTF-8)"))
         failure = ServiceError(str(error.detail))
         failure.code, failure.status = CODES.get(error.status_code, "bad-request"), error.status_code
         failure.title = str(error.detail)

@@ -53,7 +53,12 @@ class Scene:
         return Key(key.id, token, role)
 
     def dataset(self, name: str, **privacy: Any) -> str:
-        declared = {"sensitivity": "private", "records": 25_000, "cap": {"epsilon": 4.0, "delta": 1e-5}, "filter": "gdp"}
+        declared = {
+            "sensitivity": "private",
+            "records": 25_000,
+            "cap": {"epsilon": 4.0, "delta": 1e-5},
+            "filter": "gdp",
+        }
         order = 6.0 if privacy.get("filter") == "rdp" else None
         return add_dataset(self.db, owner=self.owner.id, name=name, order=order, privacy=declared | privacy)
 
@@ -168,7 +173,12 @@ def everything(scene: Scene) -> Everything:
     log.fail("out-of-memory", "The attempt needs more memory than there is; set a smaller physical_batch_size.")
     scene.certify(failed)
     public = scene.succeeded(
-        digits, "baseline without privacy", [0.81, 0.88, 0.9, 0.91], std=0.0, privacy=None, sampling={"kind": "full_batch"}
+        digits,
+        "baseline without privacy",
+        [0.81, 0.88, 0.9, 0.91],
+        std=0.0,
+        privacy=None,
+        sampling={"kind": "full_batch"},
     )
     poisson = scene.job(
         incomes,
@@ -187,12 +197,27 @@ def everything(scene: Scene) -> Everything:
     service.cancel(scene.db, scene.admin.caller, cancelling)
     queued = scene.job(reviews, "next in the queue", by=scene.owner, privacy={"target_epsilon": 0.3})
     running = scene.job(
-        reviews, "finer curve", privacy={"target_epsilon": 1.2}, evaluation={"on": "holdout", "noise_mu": 0.02, "points": 10}
+        reviews,
+        "finer curve",
+        privacy={"target_epsilon": 1.2},
+        evaluation={"on": "holdout", "noise_mu": 0.02, "points": 10},
     )
     running_log = scene.start(running)
     for number, value in ((1, 0.702), (2, 0.768), (3, 0.791), (4, 0.806)):
         scene.step(running_log, 5 * number)
         scene.release(running_log, 5 * number, value, 0.01)
     return Everything(
-        reviews, incomes, digits, succeeded, cancelled, failed, public, poisson, evil, cancelling, queued, running, running_log
+        reviews,
+        incomes,
+        digits,
+        succeeded,
+        cancelled,
+        failed,
+        public,
+        poisson,
+        evil,
+        cancelling,
+        queued,
+        running,
+        running_log,
     )

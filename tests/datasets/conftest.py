@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from httpx import Response
 
 from app.db.engine import Database
 from app.keys import service as keys
@@ -41,7 +40,7 @@ class Api:
     def headers(self, who: str | None) -> dict[str, str]:
         return {} if who is None else {"Authorization": f"Bearer {self.tokens[who]}"}
 
-    def get(self, path: str, who: str = "owner") -> Response:
+    def get(self, path: str, who: str = "owner") -> Any:
         return self.client.get(path, headers=self.headers(who))
 
     def upload(
@@ -50,7 +49,7 @@ class Api:
         file: str | bytes | Path | None = CSV,
         holdout_file: str | bytes | Path | None = None,
         who: str | None = "owner",
-    ) -> Response:
+    ) -> Any:
         text = spec if isinstance(spec, str) else json.dumps(spec)
         parts: dict[str, Any] = {"spec": (None, text, "application/json")}
         for name, content in (("file", file), ("holdout_file", holdout_file)):
@@ -58,7 +57,7 @@ class Api:
                 parts[name] = (name, content.read_bytes() if isinstance(content, Path) else content)
         return self.client.post("/v1/datasets", files=parts, headers=self.headers(who))
 
-    def by_path(self, spec: dict[str, Any], who: str = "owner") -> Response:
+    def by_path(self, spec: dict[str, Any], who: str = "owner") -> Any:
         return self.client.post("/v1/datasets", json=spec, headers=self.headers(who))
 
     def stored(self) -> set[str]:

@@ -37,7 +37,7 @@ def test_a_quote_writes_nothing_and_says_everything(api: Api, db: Database) -> N
     assert quote["epsilon"]["accountant"] == "gdp"
     assert quote["comparison"]["rdp"] > quote["comparison"]["gdp"]
     assert quote["mechanism"]["holdout"]["events"]
-    assert quote["charge"]["holdout"] == 2_500_000_000
+    assert quote["charge"]["holdout"] == 2_500_000_001
     assert quote["fits"] is True
     assert 3.9 < quote["largest_epsilon_that_fits"] <= 4.0
     assert {line["what"] for line in quote["lines"]} == {"training", "evaluation"}

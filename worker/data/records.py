@@ -3,7 +3,9 @@
 Everything here is private where the data set is. Arithmetic is in float64 throughout: what summing n clipped gradients
 rounds away is at most n²·2⁻⁵³·C in either of two neighbouring sums (4·10⁻⁸ C at n = 20,000), so that the computed sums
 differ by no more than what the noise was made for. In float32 rounding alone could exceed it (Casacuberta et al. 2022,
-"Widespread underestimation of sensitivity in differentially private libraries and how to fix it").
+"Widespread underestimation of sensitivity in differentially private libraries and how to fix it"). A matrix product may
+also round a record's outputs differently where it has other neighbours: relatively some 2⁻⁵³·√d a record, which stays
+below all that matters unless outputs are many orders of magnitude larger than residuals.
 """
 
 from __future__ import annotations

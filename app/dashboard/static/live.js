@@ -23,13 +23,13 @@ function follow(region) {
     try {
       const answer = await fetch(region.dataset.live, { cache: "no-store", headers: { Accept: "text/html" } });
       if (answer.redirected || answer.status === 401) return location.reload(); // signed out: the page leads to the login
+      if (!answer.ok && once) return region.replaceChildren("Not to be had at the moment: reload the page to try again.");
       if (!answer.ok) throw new Error(String(answer.status));
       const html = await answer.text();
       const changed = html !== shown;
       if (changed) show(region, html);
       shown = html;
-      wait = changed || pace(region) === null ? pace(region) : Math.min(wait * 1.5, pace(region) * SLOWEST);
-      if (once) wait = null;
+      wait = once ? null : changed || pace(region) === null ? pace(region) : Math.min(wait * 1.5, pace(region) * SLOWEST);
       say("");
     } catch {
       wait = Math.min(Math.max(wait ?? 1000, 1000) * 2, LONGEST_WAIT_MS);
@@ -81,7 +81,14 @@ function match(old, fresh) {
 
 function matchChildren(old, fresh) {
   let at = old.firstChild;
+  const drop = () => {
+    const gone = at;
+    at = at.nextSibling;
+    gone.remove();
+  };
   for (const next of [...fresh.childNodes]) {
+    // Text makes way: an element that is moved would lose its focus, and a dialog would close.
+    while (at && at.nodeType === Node.TEXT_NODE && next.nodeType !== Node.TEXT_NODE) drop();
     let found = at;
     if (next.id) found = [...old.children].find((child) => child.id === next.id) ?? null;
     else if (at && at.id) found = null;
@@ -93,11 +100,7 @@ function matchChildren(old, fresh) {
       old.insertBefore(document.adoptNode(next), at);
     }
   }
-  while (at) {
-    const gone = at;
-    at = at.nextSibling;
-    gone.remove();
-  }
+  while (at) drop();
 }
 
 function followAll(place) {
