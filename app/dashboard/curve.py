@@ -92,6 +92,6 @@ def _curve(name: str, metrics: list[MetricView], steps: int) -> Curve:
             Point(x(each.step), y(each.value), y(bottom), y(top), each)
             for each, bottom, top in zip(metrics, lows, highs, strict=True)
         ],
-        x_ticks=[Tick(x(each), f"{each:g}" if each < 1e5 else f"{each:.0e}") for each in x_values],
+        x_ticks=[Tick(x(each), f"{each:g}" if each < 1e4 else f"{each / 1000:g}k") for each in x_values],
         y_ticks=[Tick(y(each), f"{each:.6g}") for each in y_values],
     )

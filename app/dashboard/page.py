@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from app.dashboard import numbers
 from app.dashboard.session import SignInNeeded, Viewer, login_url
 from app.errors import InvalidRequest, ServiceError
 
+logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent
 
 # Scripts and styles come from our own files alone: markup that slipped through the escaping could run nothing.
@@ -71,4 +73,9 @@ class PageRoute(APIRoute):
 
 
 def _error_page(request: Request, error: ServiceError) -> Response:
-    return render(request, "error.html", viewer=None, status=error.status, error=error)
+    if error.status >= 500:
+        logger.error("%s: %s", error.code, error.message)
+    response = render(request, "error.html", viewer=None, status=error.status, error=error)
+    if error.status == 401:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="scrimp"'
+    return response

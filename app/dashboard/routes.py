@@ -56,9 +56,11 @@ STALE_FORM = "The form was out of date. Please try again; cookies must be allowe
 async def static(path: str, request: Request) -> Response:
     """Our own CSS and JavaScript; open, as the login page needs them. StaticFiles lets no path leave its folder."""
     try:
-        return await static_files.get_response(path, request.scope)
+        response = await static_files.get_response(path, request.scope)
     except HTTPException:
         raise NotFound("there is no such file") from None
+    response.headers["Cache-Control"] = "no-cache"  # asked for again by its ETag, so that an upgrade shows at once
+    return response
 
 
 @router.get("/login")
@@ -204,8 +206,10 @@ def live_comparison(dataset_id: Id, request: Request, db: Db, pricing: Pricing, 
     return render(request, "_comparison.html", viewer=viewer, ledger=figures)
 
 
-@router.get("/{_path:path}")
-def nothing_here(_path: str, _viewer: CurrentViewer) -> Response:
+@router.get("/{path:path}")
+def nothing_here(path: str, _viewer: CurrentViewer) -> Response:
+    if not path:
+        return RedirectResponse(HOME, 303)
     raise NotFound("there is no such page")
 
 

@@ -107,12 +107,11 @@ def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
         _split_sizes(spec, privacy.records)
     if privacy.cap is None or privacy.records is None:
         return plain
-    cap = privacy.cap.model_copy(update={"delta": privacy.cap.delta or default_delta(privacy.records)})
-    order = _order(privacy, cap.epsilon, cap.delta, _split_sizes(spec, privacy.records)[0], pricing)
-    accounts.filter_for(privacy.filter, order).budget(
-        cap.epsilon, cap.delta
-    )  # refused now rather than after the parsing
-    return plain.model_copy(update={"privacy": privacy.model_copy(update={"cap": cap, "order": order})})
+    epsilon, delta = privacy.cap.epsilon, privacy.cap.delta or default_delta(privacy.records)
+    order = _order(privacy, epsilon, delta, _split_sizes(spec, privacy.records)[0], pricing)
+    accounts.filter_for(privacy.filter, order).budget(epsilon, delta)  # refused now rather than after the parsing
+    changes = {"cap": privacy.cap.model_copy(update={"delta": delta}), "order": order}
+    return plain.model_copy(update={"privacy": privacy.model_copy(update=changes)})
 
 
 def content_keys(secret: bytes) -> dict[str, str]:
@@ -157,7 +156,7 @@ def _check_name(session: Session, name: str) -> None:
 
 
 def _order(
-    privacy: DatasetPrivacy, cap_epsilon: float, cap_delta: float | None, records: int, pricing: OrderChooser
+    privacy: DatasetPrivacy, cap_epsilon: float, cap_delta: float, records: int, pricing: OrderChooser
 ) -> float | None:
     if privacy.filter == "gdp" or privacy.order is not None:
         return privacy.order

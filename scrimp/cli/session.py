@@ -85,7 +85,7 @@ def _run(
     try:
         url, key = connection(url, key)
         with Client(url, key) as client:
-            function(Session(client, Console(highlight=False), as_json), **arguments)
+            function(Session(client, show.console(), as_json), **arguments)
     except ScrimpError as error:
         _tell(error, as_json)
         raise typer.Exit(REFUSED if isinstance(error, BudgetRefused) else FAILED) from None
@@ -113,7 +113,7 @@ def _tell(error: ScrimpError, as_json: bool) -> None:
     if as_json and isinstance(error, ApiError):
         print(json.dumps(error.problem, indent=2, ensure_ascii=False), file=sys.stderr)
     else:
-        show.error(Console(stderr=True, highlight=False), error)
+        show.error(show.console(stderr=True), error)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,9 +29,17 @@ from scrimp.models import (
 )
 from scrimp.verify import Recomputed
 
+WIDTH = 120  # of lines that go to a file or a pipe
 RELATIONS = {"add_or_remove_one": "one {unit} added or removed"}
 COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
 BAR_WIDTH = 40
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where a command prints: a terminal as wide as it is; a file or pipe WIDTH wide, or COLUMNS."""
+    stream = sys.stderr if stderr else sys.stdout
+    fixed = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH
+    return Console(stderr=stderr, highlight=False, width=fixed)
 
 
 def meaning(epsilon: Epsilon) -> str:

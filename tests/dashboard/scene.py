@@ -1,4 +1,4 @@
-"""A home with something of everything in it, written by the service's own functions: what the pages are looked at with."""
+"""A home with something of everything in it, written by the service's own functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
-from app.db.models import Account, Artifact
 from app.jobs import repository, service
 from app.jobs.planning import plan
 from app.keys import service as keys
@@ -207,17 +206,17 @@ def everything(scene: Scene) -> Everything:
         scene.step(running_log, 5 * number)
         scene.release(running_log, 5 * number, value, 0.01)
     return Everything(
-        reviews,
-        incomes,
-        digits,
-        succeeded,
-        cancelled,
-        failed,
-        public,
-        poisson,
-        evil,
-        cancelling,
-        queued,
-        running,
-        running_log,
+        reviews=reviews,
+        incomes=incomes,
+        digits=digits,
+        succeeded=succeeded,
+        cancelled=cancelled,
+        failed=failed,
+        public=public,
+        poisson=poisson,
+        evil=evil,
+        cancelling=cancelling,
+        queued=queued,
+        running=running,
+        running_log=running_log,
     )

@@ -23,7 +23,7 @@ from tests.ledger.support import DELTA, ENTRIES, a_history, add_owner, held_job,
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Settings:
-    """One service for the module: each test has data sets of its own, and starting the pricing process takes seconds."""
+    """One service for the module: tests have data sets of their own, and the pricing process takes seconds to start."""
     home = tmp_path_factory.mktemp("home")
     shutil.copy(migrated_database, home / "scrimp.db")
     made = Settings(home=home, allowed_hosts=["testserver"])

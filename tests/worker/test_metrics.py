@@ -101,7 +101,8 @@ def test_a_noisy_loss_clips_each_squared_error() -> None:
     model = Linear(6, 1)
     parameters = fitted(model)
     bound = 0.5
-    errors = (x.astype(float) @ parameters["weight"].numpy()[0] - y) ** 2
+    with np.errstate(over="ignore"):
+        errors = (x.astype(float) @ parameters["weight"].numpy()[0] - y) ** 2
     total = np.minimum(np.nan_to_num(errors, nan=np.inf), bound).sum()
     score = noisy_score(declared("loss", sensitivity=bound), KEY, 3, 0, model, parameters, records(x, y))
     z = float(GaussianGenerator(KEY).noise(3, 0, 1)[0])

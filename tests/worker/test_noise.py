@@ -134,7 +134,7 @@ def test_moments_of_a_standard_gaussian(four: bool) -> None:
     assert float(z.abs().max()) > 4.5
 
 
-def released_noise(sigma: float, clip: float, batch: int, size: int = 600_000) -> np.ndarray:
+def released_noise(sigma: float, clip: float, batch: int, size: int = 300_000) -> np.ndarray:
     release = GaussianRelease(KEY, noise_multiplier=sigma, max_grad_norm=clip, expected_batch_size=batch)
     return release.release({"w": torch.zeros(size, dtype=torch.float64)}, 1)["w"].numpy() * batch
 

@@ -65,6 +65,11 @@ def run_attempt(log: AttemptLog, settings: Settings) -> None:
     except PrivacyError as error:
         logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, error.message)
         _try_to_fail(log, error)
+    except Exception as error:
+        # A database that is away, a full disk, our own mistake: the job goes back, and fails after a few such ends.
+        logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, type(error).__name__, exc_info=error)
+        attempt.kill()
+        log.gone("crashed")
     finally:
         attempt.kill()
         if not kept:
@@ -246,6 +251,7 @@ class _Supervised:
             "features": dataset.spec["features"],
             "shape": dataset.shape,
             "parts": parts,
+            "data_public": dataset.sensitivity == "public",
             "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),
             "steps": job.steps,
             "allowed_steps": job.steps - job.steps_started,

@@ -1,0 +1,154 @@
+"""The dashboard over a home of its own: in this process, and as a real server with a real browser in front of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from app.db.engine import Database
+from app.main import create_app
+from app.secrets import ensure_secrets
+from app.settings import Settings
+from tests.dashboard.scene import Everything, Key, Scene, everything
+
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+]
+
+
+class Browser:
+    """A visitor without JavaScript: a client that signs in by the form, and keeps its cookies."""
+
+    def __init__(self, client: TestClient) -> None:
+        self.client = client
+
+    def get(self, url: str, **more: Any) -> httpx.Response:
+        return self.client.get(url, **more)
+
+    def sign_in(self, key: Key, following: str | None = None) -> httpx.Response:
+        page = self.get("/dashboard/login")
+        form = {"key": key.token, "csrf": token_of(page)} | ({"next": following} if following else {})
+        return self.client.post("/dashboard/login", data=form)
+
+
+def token_of(page: httpx.Response) -> str:
+    """The CSRF token of a page's forms."""
+    found = re.search(r'name="csrf" value="([0-9a-f]{64})"', page.text)
+    assert found is not None
+    return found.group(1)
+
+
+def make_home(home: Path, template: Path, **changes: Any) -> Settings:
+    home.mkdir(mode=0o700)
+    shutil.copy(template, home / "scrimp.db")
+    made = Settings(home=home, allowed_hosts=["testserver", "127.0.0.1"], **changes)
+    ensure_secrets(made)
+    return made
+
+
+@pytest.fixture
+def scene(db: Database, settings: Settings) -> Scene:
+    return Scene(db, settings)
+
+
+@pytest.fixture
+def visit(settings: Settings) -> Iterator[Callable[[], Browser]]:
+    """Opens browsers on this test's home."""
+    app = create_app(settings)
+    yield lambda: Browser(TestClient(app, follow_redirects=False, raise_server_exceptions=True))
+    app.state.pricing.close()
+    app.state.db.close()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[tuple[Scene, Everything]]:
+    """A home with something of everything, made once: for tests that only look, or each at something else."""
+    settings = make_home(tmp_path_factory.mktemp("whole") / "home", migrated_database)
+    db = Database.of(settings)
+    scene = Scene(db, settings)
+    yield scene, everything(scene)
+    db.close()
+
+
+@pytest.fixture(scope="module")
+def signed_in(whole: tuple[Scene, Everything]) -> Iterator[Callable[[str], Browser]]:
+    """A browser that is signed in under a role."""
+    scene, _ids = whole
+    app = create_app(scene.settings)
+    browsers: dict[str, Browser] = {}
+
+    def of(role: str) -> Browser:
+        if role not in browsers:
+            browsers[role] = Browser(TestClient(app, follow_redirects=False))
+            assert browsers[role].sign_in(getattr(scene, role)).status_code == 303
+        return browsers[role]
+
+    yield of
+    app.state.pricing.close()
+    app.state.db.close()
+
+
+@pytest.fixture(scope="module")
+def server(whole: tuple[Scene, Everything], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The API as a process, over the whole scene; its address."""
+    scene, _ids = whole
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {"SCRIMP_HOME": str(scene.settings.home), "OMP_NUM_THREADS": "1"}
+    command = ["-m", "uvicorn", "--factory", "app.main:create_app", "--port", str(port), "--log-level", "warning"]
+    log = tmp_path_factory.mktemp("server") / "out"
+    with log.open("w") as out:
+        process = subprocess.Popen([sys.executable, *command], env=environment, stdout=out, stderr=out)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 60
+        while not _answers(url):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz", timeout=2).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A real Chromium. Where there is none the test is skipped, or fails if SCRIMP_REQUIRE_BROWSER=1."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        reason = "no Chromium on this machine: apt install chromium"
+        if os.environ.get("SCRIMP_REQUIRE_BROWSER") == "1":
+            pytest.fail(f"{reason} (SCRIMP_REQUIRE_BROWSER=1)")
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGUMENTS)
+        yield browser
+        browser.close()

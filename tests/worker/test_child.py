@@ -1,0 +1,264 @@
+"""The attempt as a real process over a socket pair."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from app.formats.stored import DataDamagedError
+from tests.worker.support import ROOT, Supervisor, dense, key, run_child, spec, start_of, stored_part
+from worker.attempt.child import StorageFailed, failure_code
+from worker.attempt.messages import (
+    FAILURE_TEXTS,
+    TO_SUPERVISOR,
+    BlockStart,
+    Channel,
+    Digest,
+    Failed,
+    Finished,
+    MetricValue,
+    Mismatch,
+    ProtocolError,
+    Ready,
+    Stop,
+    Stopped,
+)
+
+SHAPE = {"records_train": 80, "records_holdout": 20, "features": 5, "outputs": 3, "sparse": False}
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Supervisor:
+    return make(tmp_path)
+
+
+def make(folder: Path, *, sparse: bool = False, public: bool = False, job: dict[str, Any] | None = None) -> Supervisor:
+    x, y = dense(100, 5, 3)
+    parts = {
+        "train": stored_part(folder / "train.npz", x[:80], y[:80], sparse=sparse),
+        "holdout": stored_part(folder / "holdout.npz", x[80:], y[80:], sparse=sparse),
+    }
+    out = folder / "out"
+    out.mkdir()
+    shape = SHAPE | {"sparse": sparse}
+    return Supervisor(start_of(job or spec(), shape, parts=parts, output_dir=out, public=public))
+
+
+def test_a_whole_attempt(supervisor: Supervisor) -> None:
+    ended = run_child(supervisor)
+    assert ended.status == 0 and isinstance(ended.last, Finished) and ended.printed == b""
+    assert (ended.last.steps_effective, ended.last.warnings) == (10, ())
+    assert [artifact.name for artifact in ended.last.artifacts] == ["model.safetensors", "model.json"]
+    for artifact in ended.last.artifacts:
+        assert hashlib.sha256(Path(artifact.path).read_bytes()).hexdigest() == artifact.sha256
+    assert load_file(ended.last.artifacts[0].path)["weight"].shape == (3, 5)
+    order = [type(each) for each in supervisor.seen]
+    assert order[:3] == [Ready, Digest, BlockStart] and order[-1] is Finished
+    assert [each.step for each in supervisor.of(MetricValue)] == [5, 10] and supervisor.started == 10
+
+
+def test_a_killed_attempt_is_gone_on_with_by_another_process(tmp_path: Path) -> None:
+    """Sparse data, Poisson batches: the second process gives the straight run's file, byte for byte."""
+    job = spec(sampling={"kind": "poisson", "expected_batch_size": 16})
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    straight, killed = make(tmp_path / "a", sparse=True, job=job), make(tmp_path / "b", sparse=True, job=job)
+    whole = run_child(straight)
+    killed.die_at = 6
+    assert run_child(killed).last is None
+    killed.die_at = None
+    resumed = run_child(killed)
+    assert isinstance(whole.last, Finished) and isinstance(resumed.last, Finished)
+    assert resumed.last.artifacts[0].sha256 == whole.last.artifacts[0].sha256
+    assert killed.metrics == straight.metrics and killed.started == 10 and killed.resalts == 0
+
+
+def test_a_tampered_digest_leads_to_fresh_keys(supervisor: Supervisor) -> None:
+    first = run_child(supervisor)
+    for each in supervisor.segments[0]["recorded"]:
+        each["digest"] = key("tampered") if each["last_step"] == 8 else each["digest"]
+    supervisor.hold = 13
+    second = run_child(supervisor)
+    assert [each.matched_step for each in supervisor.of(Mismatch)] == [7]
+    assert isinstance(first.last, Finished) and isinstance(second.last, Finished)
+    assert second.last.steps_effective == 10 and supervisor.started == 13
+    assert first.last.artifacts[0].sha256 != second.last.artifacts[0].sha256
+
+
+def test_a_cancelled_attempt_stops_at_a_block(supervisor: Supervisor) -> None:
+    supervisor.stop_at = 4
+    ended = run_child(supervisor)
+    assert ended.status == 0 and ended.last == Stopped(steps_started=3)
+
+
+def test_public_data_without_privacy(tmp_path: Path) -> None:
+    supervisor = make(tmp_path, public=True, job=spec(privacy=None, seed=1))
+    ended = run_child(supervisor)
+    assert isinstance(ended.last, Finished)
+    final = {each.name: each.value for each in supervisor.of(MetricValue) if each.step == 10}
+    assert set(final) == {"accuracy", "loss", "training_loss"} and final["accuracy"] > 0.6
+
+
+def begun(supervisor: Supervisor) -> tuple[subprocess.Popen[bytes], Channel]:
+    """A child that waits for an answer to its first block."""
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "worker.attempt.child", str(theirs.fileno())], cwd=ROOT, pass_fds=(theirs.fileno(),)
+    )
+    theirs.close()
+    channel = Channel(ours, TO_SUPERVISOR)
+    channel.send(supervisor.message())
+    while not isinstance(channel.receive(), BlockStart):
+        pass
+    return process, channel
+
+
+def test_stop_is_heard_between_steps(tmp_path: Path) -> None:
+    """Blocks of 1000 steps: stop comes while one is running."""
+    supervisor = make(tmp_path, job=spec(length={"steps": 1_000_000}, evaluation=None))
+    process, channel = begun(supervisor)
+    channel._socket.sendall(b'{"kind":"go"}\n')
+    channel.send(Stop())
+    last = channel.receive()
+    assert isinstance(last, Stopped) and last.steps_started < 1000
+    assert process.wait(30) == 0
+    channel.close()
+
+
+def test_a_child_without_a_supervisor_ends(supervisor: Supervisor) -> None:
+    process, channel = begun(supervisor)
+    channel.close()
+    assert process.wait(30) == 1
+
+
+def test_a_child_dies_with_its_parent(supervisor: Supervisor, tmp_path: Path) -> None:
+    """The parent is killed; its end of the socket stays open here, so that only the death signal can end the child."""
+    ours, theirs = socket.socketpair()
+    script = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-m', 'worker.attempt.child', '{theirs.fileno()}'],"
+        f" pass_fds=({theirs.fileno()},))\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, pass_fds=(theirs.fileno(),), stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    channel = Channel(ours, TO_SUPERVISOR)
+    channel.send(supervisor.message())
+    while not isinstance(channel.receive(), BlockStart):
+        pass
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 30
+    while _alive(child) and time.monotonic() < deadline:
+        os.sched_yield()
+    assert not _alive(child)
+    channel.close()
+    theirs.close()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+# --- Failures: a closed set, without values ---
+
+
+def failed(supervisor: Supervisor, start: dict[str, Any] | None = None) -> Failed:
+    ended = run_child(supervisor, start)
+    assert ended.status == 1 and isinstance(ended.last, Failed)
+    assert ended.last.message == FAILURE_TEXTS[ended.last.code]
+    assert supervisor.started == 0
+    if not supervisor.start["data_public"]:
+        assert ended.printed == b""
+    return ended.last
+
+
+def test_damaged_data_fail_before_anything_starts(supervisor: Supervisor) -> None:
+    path = Path(supervisor.start["parts"]["train"]["path"])
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert failed(supervisor).code == "data-damaged"
+
+
+@pytest.mark.parametrize("change", [{"features": 6}, {"outputs": 2}, {"sparse": True}, {"outputs": 1}])
+def test_data_of_another_shape_are_damaged(supervisor: Supervisor, change: dict[str, Any]) -> None:
+    job = spec(evaluation=None)
+    supervisor.start = start_of(job, SHAPE | change, parts=supervisor.start["parts"])
+    assert failed(supervisor).code == "data-damaged"
+
+
+def test_a_mechanism_that_is_not_the_specification_s_is_refused(supervisor: Supervisor) -> None:
+    supervisor.start["mechanism"]["training"]["noise_multiplier"] = 0.5
+    assert failed(supervisor).code == "privacy-invariant"
+
+
+def test_a_message_that_is_none_is_a_protocol_failure(supervisor: Supervisor) -> None:
+    assert failed(supervisor, {"kind": "start"}).code == "protocol"
+
+
+def test_an_output_folder_that_is_not_there_is_a_storage_failure(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.start["output_dir"] = str(tmp_path / "absent")
+    ended = run_child(supervisor)
+    assert isinstance(ended.last, Failed) and ended.last.code == "storage" and ended.printed == b""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (MemoryError(), "out-of-memory"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "out-of-memory"),
+        (RuntimeError("shape mismatch: 3.14"), "internal"),
+        (ValueError("3.14"), "internal"),
+        (DataDamagedError("x"), "data-damaged"),
+        (ProtocolError("x"), "protocol"),
+        (StorageFailed(), "storage"),
+        (KeyboardInterrupt(), "internal"),
+    ],
+)
+def test_every_end_has_a_code(error: BaseException, code: str) -> None:
+    assert failure_code(error) == code
+
+
+def test_a_record_that_is_not_finite_shows_nowhere(tmp_path: Path) -> None:
+    """NaN, ∞ and numbers that overflow in the data: no message, no output, no warning differs."""
+    clean = make(tmp_path)
+    run_child(clean)
+    x, y = dense(83, 5, 3)
+    x[80:] = np.array([np.nan, np.inf, 3e38], dtype=np.float32)[:, None]
+    clean.start["parts"]["train"] = stored_part(tmp_path / "bad.npz", x, y)
+    second = Supervisor(clean.start)
+    ended = run_child(second)
+    assert isinstance(ended.last, Finished) and ended.printed == b"" and ended.last.warnings == ()
+    assert [each.kind for each in second.seen] == [each.kind for each in clean.seen]
+
+
+def test_what_the_child_sends_names_no_private_number(supervisor: Supervisor) -> None:
+    """Every message of a private run is one of these, with these members: a new one has to be thought about."""
+    run_child(supervisor)
+    members = {each.kind: set(json.loads(each.model_dump_json())) - {"kind"} for each in supervisor.seen}
+    assert members == {
+        "ready": {"device"},
+        "digest": {"step", "digest"},
+        "block": {"first_step", "last_step"},
+        "metric": {"name", "step", "value", "std", "on", "released_by"},
+        "finished": {"steps_effective", "artifacts", "warnings"},
+    }

@@ -1,0 +1,60 @@
+"""A model's files: complete, hashed, and used as their own card says."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+from safetensors.numpy import load_file
+
+from app.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
+from worker.models.files import save_model
+from worker.models.linear import Linear
+
+TEXT = {"kind": "hashed_text", "column": "text", "buckets": 64, "ngrams": [1, 2]}
+CASES = [
+    (Linear(64, 2), ClassificationTask(label="y", classes=["bad", "good"]), HashedText.model_validate(TEXT)),
+    (Linear(64, 3, bias=True), ClassificationTask(label="y", classes=[7, 8, 9]), HashedText.model_validate(TEXT)),
+    (Linear(2, 1, bias=True), RegressionTask(label="y"), Columns(columns=["a", "b"])),
+    (Linear(4, 2), ClassificationTask(label="y", classes=[0, 1]), Tensor(array="x")),
+]
+
+
+@pytest.mark.parametrize(("model", "task", "features"), CASES)
+def test_the_files_hold_the_model_and_the_card_s_snippet_runs(
+    model: Linear, task: Any, features: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = {name: torch.randn(value.shape, dtype=torch.float64) for name, value in model.init().items()}
+    weights, card_file = save_model(tmp_path, model, parameters, task, features)
+    for artifact in (weights, card_file):
+        content = Path(artifact.path).read_bytes()
+        assert artifact.sha256 == hashlib.sha256(content).hexdigest() and artifact.size_bytes == len(content)
+        assert Path(artifact.path).is_absolute()
+    tensors = load_file(weights.path)
+    assert all(torch.equal(torch.from_numpy(tensors[name]), value.float()) for name, value in parameters.items())
+    card = json.loads(Path(card_file.path).read_text())
+    assert card["kind"] == "linear" and card["tensors"] == {n: list(v.shape) for n, v in parameters.items()}
+    assert TypeAdapter(type(task)).validate_python(card["task"]) == task
+    assert type(features).model_validate(card["features"]) == features
+    monkeypatch.chdir(tmp_path)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(card["usage"], {})  # noqa: S102 - our own snippet, as a user would run it
+    answer = printed.getvalue().strip()
+    if isinstance(task, ClassificationTask):
+        assert answer in {str(each) for each in task.classes}
+    else:
+        assert float(answer) == pytest.approx(float(parameters["bias"][0]), rel=1e-6)
+
+
+def test_a_folder_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
+    model, task, features = CASES[0]
+    with pytest.raises(OSError):
+        save_model(tmp_path / "absent", model, model.init(), task, features)

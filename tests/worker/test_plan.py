@@ -1,0 +1,147 @@
+"""The plan: what runs is what was charged, and nothing in it comes from the private number of records."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import PrivacyError
+from tests.worker.support import Supervisor, dense, keys_of, mechanism, plan_of, records, run_direct, spec, start_of
+from worker.attempt.messages import Keys
+from worker.clipping.linear import LinearClipping, LinearGradient
+from worker.models.linear import Linear
+from worker.noise.gaussian import GaussianRelease, PublicRelease
+from worker.noise.sampling import FullBatch, PoissonSampler
+from worker.optimizers.dp_sgd import DpSgd
+
+SHAPE = {"records_train": 80, "records_holdout": 20, "features": 3, "outputs": 2, "sparse": False}
+KEYS = Keys.model_validate(keys_of("s0"))
+POISSON = {"kind": "poisson", "expected_batch_size": 16}
+
+
+def test_full_batch_takes_its_numbers_from_the_mechanism() -> None:
+    plan = plan_of(start_of(spec(clipping={"kind": "automatic", "max_grad_norm": 0.5}), SHAPE))
+    assert (plan.steps, plan.sampling, plan.sample_rate, plan.expected_batch_size) == (10, "full_batch", 1.0, 80)
+    assert plan.engine == LinearClipping(Linear(3, 2), "automatic", 0.5)
+    assert plan.optimizer == DpSgd(0.5, momentum=0.9, free_step=True)
+    assert isinstance(plan.sampler(KEYS, 79), FullBatch)
+    assert isinstance(plan.gradient_release(KEYS), GaussianRelease)
+    assert plan.evaluation_steps == (5, 10)
+
+
+def test_poisson_takes_its_numbers_from_the_mechanism() -> None:
+    plan = plan_of(start_of(spec(sampling=POISSON, runtime={"physical_batch_size": 4}), SHAPE))
+    assert (plan.sampling, plan.sample_rate, plan.expected_batch_size) == ("poisson", 0.2, 16)
+    assert isinstance(plan.sampler(KEYS, 81), PoissonSampler)
+    assert plan.physical_batch_size == 4
+
+
+def test_public_data_get_a_plan_without_noise() -> None:
+    plan = plan_of(start_of(spec(privacy=None, sampling=POISSON, seed=3), SHAPE, public=True))
+    assert plan.public and plan.sample_rate == 0.2 and plan.expected_batch_size == 16
+    assert plan.engine == LinearGradient(Linear(3, 2))
+    assert isinstance(plan.gradient_release(KEYS), PublicRelease)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sampling": "poisson"},
+        {"sample_rate": 0.5},
+        {"steps": 11},
+        {"noise_multiplier": 0.5},
+        {"max_grad_norm": 2.0},
+        {"clipping": "automatic"},
+        {"expected_batch_size": 79},
+    ],
+)
+def test_a_training_that_was_not_charged_is_refused(change: dict[str, Any]) -> None:
+    start = start_of(spec(sampling=POISSON) if "sample_rate" in change else spec(), SHAPE)
+    start["mechanism"]["training"] |= change
+    with pytest.raises(PrivacyError):
+        plan_of(start)
+
+
+@pytest.mark.parametrize(
+    "change", [{"noise_mu": 0.6}, {"times": 1}, {"records": 19}, {"what": "loss"}, {"account": "train"}]
+)
+def test_a_release_that_was_not_charged_is_refused(change: dict[str, Any]) -> None:
+    start = start_of(spec(), SHAPE)
+    start["mechanism"]["releases"][0] |= change
+    with pytest.raises(PrivacyError):
+        plan_of(start)
+    start["mechanism"]["releases"] = []
+    with pytest.raises(PrivacyError):
+        plan_of(start)
+
+
+@pytest.mark.parametrize("change", [{"target_delta": 1e-6}, {"releases": []}])
+def test_other_disagreements_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(PrivacyError):
+        plan_of(start_of(spec(), SHAPE) | {"mechanism": mechanism(spec(), SHAPE) | change})
+
+
+def test_private_data_are_never_trained_on_without_a_mechanism_or_with_a_seed() -> None:
+    with pytest.raises(PrivacyError):
+        plan_of(start_of(spec(privacy=None), SHAPE, public=True) | {"data_public": False})
+    with pytest.raises(PrivacyError):
+        plan_of(start_of(spec(seed=1), SHAPE))
+    with pytest.raises(PrivacyError):
+        plan_of(start_of(spec(privacy=None), SHAPE, public=True) | {"mechanism": mechanism(spec(), SHAPE)})
+    assert plan_of(start_of(spec(seed=1), SHAPE, public=True)).seed == 1
+
+
+def test_a_public_holdout_is_not_charged() -> None:
+    plan = plan_of(start_of(spec(), SHAPE, holdout_public=True))
+    assert plan.mechanism is not None and plan.mechanism.releases == ()
+
+
+def test_no_holdout_to_score_on_is_refused() -> None:
+    start = start_of(spec(), SHAPE) | {"shape": SHAPE | {"records_holdout": 0}}
+    with pytest.raises(PrivacyError):
+        plan_of(start)
+
+
+@pytest.mark.parametrize(("steps", "points"), [(1, 1), (10, 3), (26, 1), (50, 7), (1000, 4), (40_000, 3)])
+def test_blocks_cover_all_steps_and_end_at_every_evaluation(steps: int, points: int) -> None:
+    plan = plan_of(start_of(spec(length={"steps": steps}, evaluation={"points": points}), SHAPE))
+    size = min(max(math.ceil(steps / 25), 1), 1000)
+    first, ends = 1, []
+    while first <= steps:
+        ends.append(plan.block_end(first))
+        assert first <= ends[-1] < first + size
+        first = ends[-1] + 1
+    assert ends[-1] == steps == plan.evaluation_steps[-1]
+    assert set(plan.evaluation_steps) <= set(ends) and len(plan.evaluation_steps) == points
+
+
+def test_seeds_make_public_runs_repeatable_whatever_the_salt() -> None:
+    plan = plan_of(start_of(spec(privacy=None, sampling=POISSON, seed=3), SHAPE, public=True))
+    other = Keys.model_validate(keys_of("s1"))
+    assert np.array_equal(plan.sampler(KEYS, 80).draw(1), plan.sampler(other, 80).draw(1))
+    unseeded = plan_of(start_of(spec(privacy=None, sampling=POISSON), SHAPE, public=True))
+    assert not np.array_equal(unseeded.sampler(KEYS, 80).draw(1), unseeded.sampler(other, 80).draw(1))
+
+
+@pytest.mark.parametrize("sampling", [{"kind": "full_batch"}, {"kind": "poisson", "expected_batch_size": 128}])
+def test_neighbouring_data_sets_have_one_plan(sampling: dict[str, Any]) -> None:
+    """n = 999, 1000, 1001 private records: same divisor, steps, blocks. Only what a record adds differs."""
+    shape = SHAPE | {"records_train": 1000}
+    x, y = dense(1001, 3)
+    start = start_of(spec(sampling=sampling, evaluation=None), shape)
+    blocks, movements = [], []
+    for n in (999, 1000, 1001):
+        supervisor = Supervisor(start)
+        outcome, link = run_direct(supervisor, records(x[:n], y[:n]), None)
+        blocks.append(
+            ([each.model_dump() for each in supervisor.seen if each.kind == "block"], link.steps, outcome.steps)
+        )
+        plan = plan_of(start)
+        release = plan.gradient_release(KEYS)
+        assert isinstance(release, GaussianRelease)
+        movements.append((release._divisor, plan.sample_rate, plan.steps))
+    assert blocks[0] == blocks[1] == blocks[2]
+    assert len(set(movements)) == 1
