@@ -14,13 +14,13 @@ help:
 	@echo "make clean   removes .venv and the demo's home"
 
 demo: .venv/.demo
-	$(BIN)/python scripts/demo.py $(if $(KEEP),--keep)
+	@$(BIN)/python scripts/demo.py $(if $(KEEP),--keep)
 
 serve: .venv/.demo
 	$(BIN)/scrimp serve
 
 test: .venv/.dev
-	@command -v chromium || command -v chromium-browser || command -v google-chrome \
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 	  || echo "No Chromium here: the browser tests are skipped (apt install chromium; SCRIMP_REQUIRE_BROWSER=1 forbids it)"
 	$(BIN)/python -m pytest
 
@@ -48,9 +48,11 @@ clean:
 
 # The stamps are made again when a version or a dependency changes. `dev` has all that `demo` has.
 .venv/.dev: $(PINS) | .venv/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@echo "Installing into .venv (minutes, the first time) ..."
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
 	@touch .venv/.dev .venv/.demo
 
 .venv/.demo: $(PINS) | .venv/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[demo]'
+	@echo "Installing into .venv (minutes, the first time) ..."
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[demo]'
 	@touch .venv/.demo

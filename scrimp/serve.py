@@ -20,13 +20,14 @@ from pathlib import Path
 from types import FrameType
 
 from app.settings import Settings
-from scrimp.children import ROOT, Child, stop
+from scrimp.children import Child, stop
 
 READY_TIMEOUT_S = 60.0
 # Celery looks whether it is to stop every two seconds; an attempt under way is ended and its job queued again.
 STOP_TIMEOUT_S = 8.0
 LOCK_TIMEOUT_S = 3.0
 TICK_S = 0.1
+BACKLOG = 512
 # A child that dies this often before the service was ever ready will not come up by trying again.
 MAX_FAILED_STARTS = 3
 
@@ -38,15 +39,13 @@ class ServeError(Exception):
 def commands() -> dict[str, list[str]]:
     """How each process of the service is started; each reads its settings from the environment.
 
-    -P and --app-dir: no module is taken from the folder that the service happens to be started in.
+    -P: no module is taken from the folder that the service happens to be started in.
     """
     settings = Settings()
     python = [sys.executable, "-P", "-m"]
-    listen = ["--host", settings.host, "--port", str(settings.port), "--app-dir", str(ROOT)]
-    bounds = ["--no-server-header", "--no-proxy-headers", "--timeout-graceful-shutdown", "2"]
     celery = ["celery", "--app", "worker.celery_app", "worker", "--pool", "solo", "--concurrency", "1"]
     return {
-        "api": [*python, "uvicorn", "app.main:create_app", "--factory", *listen, *bounds],
+        "api": [*python, "scrimp.api"],
         "relay": [*python, "app.lifecycle.relay"],
         "worker": [*python, *celery, "--loglevel", settings.log_level, "--without-gossip", "--without-mingle"],
     }
@@ -86,14 +85,16 @@ def serve() -> int:
     """
     settings = Settings()
     _make_folders(settings)
-    with _stop_signals() as signals, _locked(settings) as lock:
-        _check_port(settings)
+    with _stop_signals() as signals, _locked(settings) as lock, _listening(settings) as listener:
         admin_key = prepare()
         print(f"Scrimp at {settings.url}  (admin key in {admin_key})", flush=True)
         if not settings.database_url:
             _take_back_jobs(settings)
         logs = settings.home / "logs"
-        children = [Child(name, line, logs / f"{name}.log", [lock]) for name, line in commands().items()]
+        lines = commands()
+        lines["api"].append(str(listener.fileno()))
+        keep = {"api": [lock, listener.fileno()]}
+        children = [Child(name, line, logs / f"{name}.log", keep.get(name, [lock])) for name, line in lines.items()]
         try:
             _tend(children, settings, signals)
         finally:
@@ -125,9 +126,9 @@ def _tend(children: Sequence[Child], settings: Settings, signals: Sequence[int])
 
 
 def _answers(settings: Settings) -> bool:
-    """Whether the API answers at all on its port."""
+    """Whether the API answers. The port is ours: nobody else can."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - read, not bound
-    connection = http.client.HTTPConnection(host, settings.port, timeout=2.0)
+    connection = http.client.HTTPConnection(host, settings.port, timeout=0.5)
     try:
         connection.request("GET", "/healthz")
         connection.getresponse()
@@ -176,15 +177,22 @@ def _try_lock(lock: int) -> bool:
     return True
 
 
-def _check_port(settings: Settings) -> None:
+@contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """The API's port, held from before anything is written until the end.
+
+    Whoever calls while the API is started (again) waits for its answer, and no other program can take the port.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((settings.host, settings.port))
+            listener.bind((settings.host, settings.port))
+            listener.listen(BACKLOG)
         except OSError as error:
             reason = f"can not listen on {settings.host}:{settings.port}: {error.strerror}"
             raise ServeError(f"{reason} (choose another --port or --host)") from None
+        yield listener
 
 
 def _take_back_jobs(settings: Settings) -> None:

@@ -60,7 +60,7 @@ def main() -> None:
         console.print(Text(f"The service's logs are in {options.home / 'logs'}"), soft_wrap=True)
         sys.exit(1)
     except subprocess.CalledProcessError as error:
-        sys.exit(f"✗ {Path(error.cmd[0]).name} failed:\n{error.stderr or error.stdout}")
+        sys.exit(f"✗ {' '.join(map(str, error.cmd[:4]))} … failed:\n{error.stderr or error.stdout}")
     except KeyboardInterrupt:
         sys.exit(130)
     console.print("The service has stopped. [dim]make demo KEEP=1 leaves it running; scrimp serve starts your own.[/]")
@@ -72,7 +72,7 @@ def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
     dataset = client.create_dataset(example("imdb-dataset"), reviews)
     console.print(Text(f"{dataset.name} is {dataset.id}, capped at {show.eps(client.ledger(dataset.id).cap)}"))
 
-    step("Train two private models", "scrimp jobs submit examples/imdb-epsilon-1.json --watch")
+    step("Train two private models", "scrimp jobs submit examples/imdb-epsilon-1.json --watch, and …-2.5.json")
     jobs = [client.submit(example(name)) for name in ("imdb-epsilon-1", "imdb-epsilon-2.5")]
     jobs = watch(client, console, jobs, timeout_s=150)
     rows = []
@@ -98,7 +98,7 @@ def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
     if not found.valid or here.head != found.head:
         raise DemoError("the chain does not hold")
 
-    step("Recompute a certificate's ε", "python scripts/recompute_certificate.py certificate.json")
+    step("Recompute a certificate's ε", "python scripts/recompute_certificate.py certificate.json --public-key …")
     recompute(client, jobs[0], home / "certificate.json")
 
 
@@ -113,9 +113,11 @@ def be_refused(client: Client) -> None:
 
 def recompute(client: Client, job: Job, to: Path) -> None:
     """By a process of its own, which is given the certificate and nothing else."""
-    to.write_text(json.dumps(client.certificate(job.id).model_dump(mode="json"), indent=2))
-    script = [sys.executable, str(ROOT / "scripts" / "recompute_certificate.py"), str(to)]
-    console.print(Text(subprocess.run(script, capture_output=True, text=True, check=True).stdout.rstrip()))
+    document = client.certificate(job.id)
+    to.write_text(json.dumps(document.model_dump(mode="json"), indent=2))
+    script = str(ROOT / "scripts" / "recompute_certificate.py")
+    command = [sys.executable, script, str(to), "--public-key", document.public_key]
+    console.print(Text(subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip()))
 
 
 def farewell(client: Client, home: Path, keep: bool) -> None:

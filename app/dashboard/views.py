@@ -62,9 +62,21 @@ def _budget(name: str, view: AccountView, delta: float) -> Budget:
     of = filter_for(view.filter, view.order)
     spent = _percent(view.spent, view.budget)
     held = min(_percent(view.held, view.budget), 100.0 - spent)
-    amounts = (view.spent, view.spent + view.held, view.remaining)
-    epsilons = [of.epsilon(amount, delta) if amount else 0.0 for amount in amounts]
-    return Budget(name, view, spent, held, abs(round(100.0 - spent - held, 1)), *epsilons, delta)
+
+    def epsilon(amount: int) -> float:
+        return of.epsilon(amount, delta) if amount else 0.0
+
+    return Budget(
+        name=name,
+        account=view,
+        spent_percent=spent,
+        held_percent=held,
+        left_percent=abs(round(100.0 - spent - held, 1)),
+        spent=epsilon(view.spent),
+        taken=epsilon(view.spent + view.held),
+        left=epsilon(view.remaining),
+        delta=delta,
+    )
 
 
 def _percent(amount: int, budget: int) -> float:
@@ -85,7 +97,7 @@ class JobPage:
     """
 
     job: JobView
-    dataset: DatasetView
+    dataset_name: str
     submitted_by: str
     mechanism: MechanismConfig | None
     factor: str | None
@@ -123,7 +135,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
     caller = viewer.caller
     return JobPage(
         job=view,
-        dataset=DatasetView.of(dataset, account, caller),
+        dataset_name=dataset.name,
         submitted_by=key_names(session, viewer, {job.key_id})[job.key_id],
         mechanism=MechanismConfig.model_validate(job.mechanism) if job.mechanism else None,
         factor=_factor(view.quote.epsilon),

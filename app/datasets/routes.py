@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
@@ -164,8 +165,16 @@ def _spec(content: bytes) -> DatasetSpec:
         return DatasetSpec.model_validate_json(content)
     except ValidationError as error:
         raise InvalidRequest(
-            "The specification is not valid; see `errors`", validation_errors(list(error.errors()))
+            "The specification is not valid; see `errors`", validation_errors(list(error.errors()), _document(content))
         ) from None
+
+
+def _document(content: bytes) -> object:
+    """The JSON as it was sent, to name places in it."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _moment(text: str) -> datetime:

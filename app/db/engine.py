@@ -54,9 +54,13 @@ class Database:
 def make_engine(url: str) -> Engine:
     """An engine for `url`; SQLite gets WAL, foreign keys, full durability and explicit transactions."""
     if not url.startswith("sqlite"):
-        return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=10)
+        return create_engine(url, hide_parameters=True, pool_pre_ping=True, pool_size=10, max_overflow=10)
     engine = create_engine(
-        url, connect_args={"timeout": 30.0, "check_same_thread": False}, pool_size=10, max_overflow=20
+        url,
+        hide_parameters=True,
+        connect_args={"timeout": 30.0, "check_same_thread": False},
+        pool_size=10,
+        max_overflow=20,
     )
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)

@@ -57,7 +57,10 @@ def text_contents(texts: Sequence[str], labels: Sequence[bytes]) -> Iterator[byt
 
 
 def number_contents(matrix: NDArray[Any], names: Sequence[str] | None, labels: Sequence[bytes]) -> Iterator[bytes]:
-    """Little-endian float64 in the order of the columns' names: neither format nor order of columns matters."""
+    """Little-endian float64 in the order of the columns' names: neither format nor order of columns matters.
+
+    A tensor's features have no names and stay in their own order.
+    """
     order = np.argsort(np.array(names), kind="stable") if names else slice(None)
     rest = iter(labels)
     for rows in chunks(matrix):

@@ -77,15 +77,23 @@ class Relay:
 
     def _empty_outbox(self) -> None:
         with self.db.read() as session:
-            due = session.execute(select(Outbox.id, Outbox.topic, Outbox.job_id).order_by(Outbox.id).limit(100)).all()
+            rows = select(Outbox.id, Outbox.topic, Outbox.job_id).order_by(Outbox.topic.desc(), Outbox.id).limit(100)
+            due = session.execute(rows).all()
+        failed: ServiceError | None = None
         for row_id, topic, job_id in due:
             # Done first, deleted after: a crash between the two does it twice, and both are harmless twice.
-            if topic == "ring":
-                self._ring(job_id)
-            else:
-                self._certify(job_id)
+            try:
+                if topic == "ring":
+                    self._ring(job_id)
+                else:
+                    self._certify(job_id)
+            except ServiceError as error:
+                failed = error  # the others are not kept waiting; this one is tried again
+                continue
             with self.db.write() as session:
                 session.execute(delete(Outbox).where(Outbox.id == row_id))
+        if failed is not None:
+            raise failed
 
     def _ring(self, job_id: str) -> None:
         self.bell(job_id)
@@ -93,12 +101,9 @@ class Relay:
             session.execute(update(Job).where(Job.id == job_id, Job.status == "queued").values(rung_at=now()))
 
     def _certify(self, job_id: str) -> None:
-        try:
-            with self.db.write() as session:
-                if certificates.issue(session, job_id, self.signing_key, self.code_version):
-                    append_event(session, job_id, "certificate_issued")
-        except ServiceError as error:
-            logger.error("no certificate for %s: %s: %s", job_id, error.code, error.message)
+        with self.db.write() as session:
+            if certificates.issue(session, job_id, self.signing_key, self.code_version):
+                append_event(session, job_id, "certificate_issued")
 
 
 def signing_key(settings: Settings) -> Ed25519PrivateKey:

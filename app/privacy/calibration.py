@@ -22,6 +22,7 @@ _FORETOLD = (1.0 - 2e-4, 1.0 - 1e-4)  # where the coarse grids aim, over the tar
 _COARSE = 0.04  # their spacing h = 0.04 ε/√T: the error of a grid is about 1.5 T h²/ε, here a quarter of a percent
 _COARSEST = 5e-3
 _TRIES = 16
+_STEEPEST = -4.0  # of a first slope d ln ε / d ln σ: a single step loses about 1/(2σ²), which falls like σ^−2
 _STRIDE = 2.0  # ln ε is clipped to this far from the aim, so that one wild value does not throw the search out
 
 _TARGET = "/privacy/target_epsilon"
@@ -157,7 +158,7 @@ class _Trial(NamedTuple):
 def _first_trial(mu_squared: float, sample_rate: float, steps: int) -> _Trial:
     """By the central limit theorem, μ² = q² T (e^{1/σ²} − 1): a first σ and its slope, never a guarantee."""
     precision = math.log1p(mu_squared / (sample_rate * sample_rate * steps))
-    return _Trial(precision**-0.5, 0.0, precision / math.expm1(-precision))
+    return _Trial(precision**-0.5, 0.0, max(precision / math.expm1(-precision), _STEEPEST))
 
 
 def _solve(epsilon_at: EpsilonAt, target: float, window: tuple[float, float], start: _Trial) -> _Trial:

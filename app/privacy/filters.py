@@ -51,7 +51,7 @@ class GdpFilter:
         Raises:
             InvalidRequest: the cap is worth less than one unit.
         """
-        return _positive(math.floor(gdp.mu_from_epsilon(epsilon, delta) ** 2 * (1.0 - _ROUNDING) * 1e12))
+        return _positive(math.floor(gdp.mu_from_epsilon(epsilon, delta) ** 2 * (1.0 - 4.0 * _ROUNDING) * 1e12))
 
     def charge(self, mechanism: MechanismConfig, account: AccountName) -> int:
         """What `mechanism` costs on `account`: the sum over its lines of ⌈T/σ²⌉ units.
@@ -71,7 +71,7 @@ class GdpFilter:
 
     def epsilon(self, amount: int, delta: float) -> float:
         """The ε that `amount` units amount to at δ, rounded up."""
-        return gdp.epsilon_from_mu(math.sqrt(amount * 1e-12) * (1.0 + 1e-15), delta)
+        return gdp.epsilon_from_mu(math.sqrt(amount * 1e-12) * (1.0 + _ROUNDING), delta)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from app.privacy.mechanism import MechanismConfig
 
 _SQRT2 = math.sqrt(2.0)
 _RTOL = 1e-15  # relative tolerance of the roots: about four units in the last place
-_NUDGE = 1e-15  # first correction of a root that lies on the spender's side; doubled until it does not
+# What ε is rounded up by. Against 50 digits, over μ from 1e-6 to 30 and δ from 1e-15 to 1e-2, it errs by less.
+_RELATIVE_ERROR, _ABSOLUTE_ERROR = 1e-13, 1e-15
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
@@ -56,7 +57,7 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
 
 
 def epsilon_from_mu(mu: float, delta: float) -> float:
-    """The smallest ε for which a μ-GDP mechanism is (ε, δ)-DP, never below it in the arithmetic used.
+    """The smallest ε for which a μ-GDP mechanism is (ε, δ)-DP, rounded up by what floats may err.
 
     Args:
         mu: μ ≥ 0.
@@ -70,15 +71,11 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     # μ-GDP is (μ²/2)-zCDP, whose conversion is an upper bound (Bun & Steinke 2016, Proposition 1.3).
     upper = 0.5 * mu * mu + mu * math.sqrt(-2.0 * log_delta)
     root = float(optimize.brentq(lambda e: _log_delta(mu, e) - log_delta, 0.0, upper, xtol=1e-300, rtol=_RTOL))
-    nudge = _NUDGE
-    while _log_delta(mu, root) > log_delta:
-        root *= 1.0 + nudge
-        nudge *= 2.0
-    return root
+    return root * (1.0 + _RELATIVE_ERROR) + _ABSOLUTE_ERROR
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """The largest μ for which every μ-GDP mechanism is (ε, δ)-DP, never above it in the arithmetic used.
+    """The largest μ for which every μ-GDP mechanism is (ε, δ)-DP, rounded down: epsilon_from_mu(μ, δ) ≤ ε.
 
     Args:
         epsilon: ε > 0.
@@ -95,7 +92,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     root = float(
         optimize.brentq(lambda m: _log_delta(m, epsilon) - log_delta, 0.5 * low, high, xtol=1e-300, rtol=_RTOL)
     )
-    nudge = _NUDGE
+    nudge = _RELATIVE_ERROR
     while epsilon_from_mu(root, delta) > epsilon:
         root *= 1.0 - nudge
         nudge *= 2.0

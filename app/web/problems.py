@@ -38,20 +38,30 @@ def problem(error: ServiceError, headers: dict[str, str] | None = None) -> JSONR
     return JSONResponse(body, error.status, headers, media_type="application/problem+json")
 
 
-def pointer(
-    location: tuple[int | str, ...], skip: frozenset[str] = frozenset({"body", "query", "path", "header"})
-) -> str:
-    """A JSON pointer from pydantic's location, without the names of the union members it tried."""
-    parts = list(location)
-    if parts and parts[0] in skip:
-        parts = parts[1:]
-    return "/" + "/".join(str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
+    """A JSON pointer from pydantic's location, without the tags of the union members that it went through.
+
+    Args:
+        location: pydantic's `loc`; its first member may name the part of the request.
+        body: the document, in which a tag is no member of an object but the value of its `kind`.
+    """
+    parts = list(location[1:] if location and location[0] in ("body", "query", "path", "header") else location)
+    kept: list[int | str] = []
+    for part in parts:
+        if isinstance(body, dict) and part not in body and body.get("kind") == part:
+            continue
+        kept.append(part)
+        try:
+            body = body[part]
+        except (KeyError, IndexError, TypeError):
+            body = None
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in kept)
 
 
-def validation_errors(errors: list[Any]) -> list[dict[str, Any]]:
+def validation_errors(errors: list[Any], body: Any = None) -> list[dict[str, Any]]:
     """pydantic's findings as the contract's `[{pointer, detail}]`. The offending input is not echoed."""
     return [
-        {"pointer": pointer(tuple(each["loc"])), "detail": str(each["msg"]).removeprefix("Value error, ")}
+        {"pointer": pointer(tuple(each["loc"]), body), "detail": str(each["msg"]).removeprefix("Value error, ")}
         for each in errors[:50]
     ]
 
@@ -69,7 +79,9 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     def _validation(_request: Request, error: RequestValidationError) -> JSONResponse:
         return problem(
-            InvalidRequest("the request is not valid; see `errors`", validation_errors(list(error.errors())))
+            InvalidRequest(
+                "the request is not valid; see `errors`", validation_errors(list(error.errors()), error.body)
+            )
         )
 
     @app.exception_handler(HTTPException)
@@ -83,6 +95,5 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def _unexpected(request: Request, error: Exception) -> JSONResponse:
-        # The type alone: a message may hold what was sent.
         logger.error("unexpected %s at %s %s", type(error).__name__, request.method, request.url.path, exc_info=error)
         return problem(ServiceError("an unexpected error; the server's log has its type and place"))

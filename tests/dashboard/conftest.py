@@ -77,13 +77,28 @@ def visit(settings: Settings) -> Iterator[Callable[[], Browser]]:
     app.state.db.close()
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[tuple[Scene, Everything]]:
-    """A home with something of everything, made once: for tests that only look, or each at something else."""
-    settings = make_home(tmp_path_factory.mktemp("whole") / "home", migrated_database)
+@pytest.fixture(scope="session")
+def first_whole(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> tuple[Scene, Everything]:
+    """A home with something of everything, made once and never touched again."""
+    settings = make_home(tmp_path_factory.mktemp("first") / "home", migrated_database)
     db = Database.of(settings)
     scene = Scene(db, settings)
-    yield scene, everything(scene)
+    ids = everything(scene)
+    db.close()
+    return scene, ids
+
+
+@pytest.fixture(scope="module")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, first_whole: tuple[Scene, Everything]
+) -> Iterator[tuple[Scene, Everything]]:
+    """A copy of it, for tests that only look, or each at something else."""
+    first, ids = first_whole
+    home = tmp_path_factory.mktemp("whole") / "home"
+    shutil.copytree(first.settings.home, home)
+    settings = first.settings.model_copy(update={"home": home})
+    db = Database.of(settings)
+    yield first.copy(db, settings), ids
     db.close()
 
 

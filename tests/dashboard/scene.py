@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.factories import add_dataset, job_spec
 
 XSS = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 SHA = "5e" * 32
+NAMES = {"admin": "Ada", "owner": "Olga", "analyst": "Anand"}
 
 
 @dataclass
@@ -45,10 +47,16 @@ class Scene:
         self.admin, self.owner, self.analyst = (self.key(role) for role in ("admin", "owner", "analyst"))
         self.signing_key = Ed25519PrivateKey.from_private_bytes(load_secret(settings, "signing_key"))
 
+    def copy(self, db: Database, settings: Settings) -> Scene:
+        """The same keys and rows in a copy of the home."""
+        copied = copy(self)
+        copied.db, copied.settings = db, settings
+        return copied
+
     def key(self, role: Any) -> Key:
         with self.db.write() as session:
             pepper = load_secret(self.settings, "api_key_pepper")
-            key, token = keys.create(session, pepper, name=f"the {role}", role=role, created_by=None)
+            key, token = keys.create(session, pepper, name=NAMES[role], role=role, created_by=None)
         return Key(key.id, token, role)
 
     def dataset(self, name: str, **privacy: Any) -> str:
@@ -150,7 +158,6 @@ class Everything:
     cancelling: str
     queued: str
     running: str
-    running_log: AttemptLog
 
 
 def everything(scene: Scene) -> Everything:
@@ -201,10 +208,10 @@ def everything(scene: Scene) -> Everything:
         privacy={"target_epsilon": 1.2},
         evaluation={"on": "holdout", "noise_mu": 0.02, "points": 10},
     )
-    running_log = scene.start(running)
+    log = scene.start(running)
     for number, value in ((1, 0.702), (2, 0.768), (3, 0.791), (4, 0.806)):
-        scene.step(running_log, 5 * number)
-        scene.release(running_log, 5 * number, value, 0.01)
+        scene.step(log, 5 * number)
+        scene.release(log, 5 * number, value, 0.01)
     return Everything(
         reviews=reviews,
         incomes=incomes,
@@ -218,5 +225,4 @@ def everything(scene: Scene) -> Everything:
         cancelling=cancelling,
         queued=queued,
         running=running,
-        running_log=running_log,
     )

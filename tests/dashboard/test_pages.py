@@ -251,9 +251,9 @@ def test_another_owner_does_not_see_the_hash_either(visit: Callable[[], Browser]
 def test_names_of_keys_are_not_for_analysts(whole: Whole, signed_in: SignedIn) -> None:
     scene, ids = whole
     address = f"/dashboard/datasets/{ids.reviews}"
-    assert "the owner" in signed_in("admin").get(address).text
+    assert "Olga" in signed_in("admin").get(address).text
     seen = signed_in("analyst").get(address).text
-    assert "the owner" not in seen
+    assert "Olga" not in seen
     assert scene.owner.id in seen
     assert ">you<" in seen
 

@@ -43,7 +43,7 @@ def test_signing_in_sets_a_strict_cookie_that_holds_the_keys_id_alone(visit: Vis
     assert scene.analyst.token.split("_")[-1] not in value
     page = browser.get("/dashboard")
     assert page.status_code == 200
-    assert "the analyst" in page.text
+    assert "Anand" in page.text
 
 
 def test_over_https_the_cookie_is_secure(visit: Visit, scene: Scene) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ import torch
 from app.contracts.job_spec import JobSpec
 from app.formats.stored import Csr, StoredPart, save_part
 from app.privacy.mechanism import MechanismConfig
-from worker.attempt.child import StopRequested
+from worker.attempt.child import StopRequested, serve
 from worker.attempt.messages import (
+    TO_CHILD,
     TO_SUPERVISOR,
     BlockStart,
     Channel,
@@ -294,14 +296,14 @@ def stored_part(path: Path, x: np.ndarray, y: np.ndarray, *, sparse: bool = Fals
 
 @dataclass
 class Ended:
-    """How a child process ended."""
+    """How an attempt ended: its exit status, its last word, what the process printed."""
 
     status: int
     last: Finished | Stopped | Failed | None
-    printed: bytes
+    printed: bytes = b""
 
 
-def run_child(supervisor: Supervisor, start: dict[str, Any] | None = None) -> Ended:
+def run_child(supervisor: Supervisor) -> Ended:
     """One attempt in a real process over a socket pair; the supervisor answers until the last word or the end."""
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(
@@ -315,11 +317,8 @@ def run_child(supervisor: Supervisor, start: dict[str, Any] | None = None) -> En
     theirs.close()
     channel = Channel(ours, TO_SUPERVISOR)
     try:
-        if start is None:
-            channel.send(supervisor.message())
-        else:
-            ours.sendall(json.dumps(start).encode() + b"\n")
-        last = _converse(channel, supervisor, process)
+        channel.send(supervisor.message())
+        last = _converse(channel, supervisor, process.kill)
         return Ended(process.wait(60), last, process.stdout.read() if process.stdout else b"")
     finally:
         channel.close()
@@ -329,7 +328,26 @@ def run_child(supervisor: Supervisor, start: dict[str, Any] | None = None) -> En
             process.stdout.close()
 
 
-def _converse(channel: Channel, supervisor: Supervisor, process: subprocess.Popen[bytes]) -> Any:
+def run_thread(supervisor: Supervisor, line: bytes | None = None) -> Ended:
+    """One attempt over a socket pair in a thread of this process: all but what belongs to the process."""
+    ours, theirs = socket.socketpair()
+    child, channel = Channel(theirs, TO_CHILD), Channel(ours, TO_SUPERVISOR)
+    with ThreadPoolExecutor(1) as pool:
+        silenced: list[bool] = []
+        status = pool.submit(serve, child, lambda: silenced.append(True))
+        if line is None:
+            channel.send(supervisor.message())
+        else:
+            ours.sendall(line + b"\n")
+        last = _converse(channel, supervisor, channel.close)
+        channel.close()
+        ended = Ended(status.result(60), last)
+        child.close()
+    assert bool(silenced) is (line is None and not supervisor.start["data_public"])
+    return ended
+
+
+def _converse(channel: Channel, supervisor: Supervisor, kill: Callable[[], None]) -> Any:
     while True:
         assert channel.pending(60.0), "the child says nothing"
         try:
@@ -339,7 +357,7 @@ def _converse(channel: Channel, supervisor: Supervisor, process: subprocess.Pope
         try:
             answer = supervisor.answer(message)
         except ConnectionError:
-            process.kill()
+            kill()
             return None
         if isinstance(message, Finished | Stopped | Failed):
             return message

@@ -1,7 +1,8 @@
-"""The attempt as a real process over a socket pair."""
+"""The attempt over a socket pair: as a real process where the process matters, in a thread elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,6 +11,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +21,18 @@ import pytest
 from safetensors.numpy import load_file
 
 from app.formats.stored import DataDamagedError
-from tests.worker.support import ROOT, Supervisor, dense, key, run_child, spec, start_of, stored_part
-from worker.attempt.child import StorageFailed, failure_code
+from tests.worker.support import ROOT, Supervisor, dense, key, run_child, run_thread, spec, start_of, stored_part
+from worker.attempt.child import StorageFailed, failure_code, serve
 from worker.attempt.messages import (
     FAILURE_TEXTS,
+    TO_CHILD,
     TO_SUPERVISOR,
     BlockStart,
     Channel,
     Digest,
     Failed,
     Finished,
+    Go,
     MetricValue,
     Mismatch,
     ProtocolError,
@@ -86,11 +91,11 @@ def test_a_killed_attempt_is_gone_on_with_by_another_process(tmp_path: Path) -> 
 
 
 def test_a_tampered_digest_leads_to_fresh_keys(supervisor: Supervisor) -> None:
-    first = run_child(supervisor)
+    first = run_thread(supervisor)
     for each in supervisor.segments[0]["recorded"]:
         each["digest"] = key("tampered") if each["last_step"] == 8 else each["digest"]
     supervisor.hold = 13
-    second = run_child(supervisor)
+    second = run_thread(supervisor)
     assert [each.matched_step for each in supervisor.of(Mismatch)] == [7]
     assert isinstance(first.last, Finished) and isinstance(second.last, Finished)
     assert second.last.steps_effective == 10 and supervisor.started == 13
@@ -99,48 +104,55 @@ def test_a_tampered_digest_leads_to_fresh_keys(supervisor: Supervisor) -> None:
 
 def test_a_cancelled_attempt_stops_at_a_block(supervisor: Supervisor) -> None:
     supervisor.stop_at = 4
-    ended = run_child(supervisor)
+    ended = run_thread(supervisor)
     assert ended.status == 0 and ended.last == Stopped(steps_started=3)
 
 
 def test_public_data_without_privacy(tmp_path: Path) -> None:
     supervisor = make(tmp_path, public=True, job=spec(privacy=None, seed=1))
-    ended = run_child(supervisor)
+    ended = run_thread(supervisor)
     assert isinstance(ended.last, Finished)
     final = {each.name: each.value for each in supervisor.of(MetricValue) if each.step == 10}
     assert set(final) == {"accuracy", "loss", "training_loss"} and final["accuracy"] > 0.6
 
 
-def begun(supervisor: Supervisor) -> tuple[subprocess.Popen[bytes], Channel]:
-    """A child that waits for an answer to its first block."""
+@contextlib.contextmanager
+def begun(supervisor: Supervisor) -> Iterator[tuple[Channel, Future[int]]]:
+    """An attempt that waits for an answer to its first block, and its status to come."""
     ours, theirs = socket.socketpair()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "worker.attempt.child", str(theirs.fileno())], cwd=ROOT, pass_fds=(theirs.fileno(),)
-    )
-    theirs.close()
-    channel = Channel(ours, TO_SUPERVISOR)
-    channel.send(supervisor.message())
-    while not isinstance(channel.receive(), BlockStart):
-        pass
-    return process, channel
+    child, channel = Channel(theirs, TO_CHILD), Channel(ours, TO_SUPERVISOR)
+    with ThreadPoolExecutor(1) as pool:
+        status = pool.submit(serve, child, lambda: None)
+        channel.send(supervisor.message())
+        while not isinstance(channel.receive(), BlockStart):
+            pass
+        yield channel, status
+        channel.close()
+    child.close()
 
 
 def test_stop_is_heard_between_steps(tmp_path: Path) -> None:
     """Blocks of 1000 steps: stop comes while one is running."""
     supervisor = make(tmp_path, job=spec(length={"steps": 1_000_000}, evaluation=None))
-    process, channel = begun(supervisor)
-    channel._socket.sendall(b'{"kind":"go"}\n')
-    channel.send(Stop())
-    last = channel.receive()
-    assert isinstance(last, Stopped) and last.steps_started < 1000
-    assert process.wait(30) == 0
-    channel.close()
+    with begun(supervisor) as (channel, status):
+        channel.send(Go())
+        channel.send(Stop())
+        last = channel.receive()
+        assert isinstance(last, Stopped) and last.steps_started < 1000
+        assert status.result(30) == 0
 
 
 def test_a_child_without_a_supervisor_ends(supervisor: Supervisor) -> None:
-    process, channel = begun(supervisor)
-    channel.close()
-    assert process.wait(30) == 1
+    with begun(supervisor) as (channel, status):
+        channel.close()
+        assert status.result(30) == 1
+
+
+def test_another_message_than_the_awaited_one_is_a_protocol_failure(supervisor: Supervisor) -> None:
+    with begun(supervisor) as (channel, status):
+        channel.send(supervisor.message())
+        last = channel.receive()
+        assert isinstance(last, Failed) and last.code == "protocol" and status.result(30) == 1
 
 
 def test_a_child_dies_with_its_parent(supervisor: Supervisor, tmp_path: Path) -> None:
@@ -183,20 +195,21 @@ def _alive(pid: int) -> bool:
 # --- Failures: a closed set, without values ---
 
 
-def failed(supervisor: Supervisor, start: dict[str, Any] | None = None) -> Failed:
-    ended = run_child(supervisor, start)
+def failed(supervisor: Supervisor, line: bytes | None = None) -> Failed:
+    ended = run_thread(supervisor, line)
     assert ended.status == 1 and isinstance(ended.last, Failed)
     assert ended.last.message == FAILURE_TEXTS[ended.last.code]
     assert supervisor.started == 0
-    if not supervisor.start["data_public"]:
-        assert ended.printed == b""
     return ended.last
 
 
 def test_damaged_data_fail_before_anything_starts(supervisor: Supervisor) -> None:
+    """In a real process: nothing is printed either."""
     path = Path(supervisor.start["parts"]["train"]["path"])
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert failed(supervisor).code == "data-damaged"
+    ended = run_child(supervisor)
+    assert isinstance(ended.last, Failed) and ended.last.code == "data-damaged"
+    assert ended.status == 1 and ended.printed == b"" and supervisor.started == 0
 
 
 @pytest.mark.parametrize("change", [{"features": 6}, {"outputs": 2}, {"sparse": True}, {"outputs": 1}])
@@ -212,13 +225,13 @@ def test_a_mechanism_that_is_not_the_specification_s_is_refused(supervisor: Supe
 
 
 def test_a_message_that_is_none_is_a_protocol_failure(supervisor: Supervisor) -> None:
-    assert failed(supervisor, {"kind": "start"}).code == "protocol"
+    assert failed(supervisor, b'{"kind":"start"}').code == "protocol"
 
 
 def test_an_output_folder_that_is_not_there_is_a_storage_failure(supervisor: Supervisor, tmp_path: Path) -> None:
     supervisor.start["output_dir"] = str(tmp_path / "absent")
-    ended = run_child(supervisor)
-    assert isinstance(ended.last, Failed) and ended.last.code == "storage" and ended.printed == b""
+    ended = run_thread(supervisor)
+    assert isinstance(ended.last, Failed) and ended.last.code == "storage"
 
 
 @pytest.mark.parametrize(
@@ -241,19 +254,19 @@ def test_every_end_has_a_code(error: BaseException, code: str) -> None:
 def test_a_record_that_is_not_finite_shows_nowhere(tmp_path: Path) -> None:
     """NaN, ∞ and numbers that overflow in the data: no message, no output, no warning differs."""
     clean = make(tmp_path)
-    run_child(clean)
+    run_thread(clean)
     x, y = dense(83, 5, 3)
     x[80:] = np.array([np.nan, np.inf, 3e38], dtype=np.float32)[:, None]
     clean.start["parts"]["train"] = stored_part(tmp_path / "bad.npz", x, y)
     second = Supervisor(clean.start)
-    ended = run_child(second)
-    assert isinstance(ended.last, Finished) and ended.printed == b"" and ended.last.warnings == ()
+    ended = run_thread(second)
+    assert isinstance(ended.last, Finished) and ended.last.warnings == ()
     assert [each.kind for each in second.seen] == [each.kind for each in clean.seen]
 
 
 def test_what_the_child_sends_names_no_private_number(supervisor: Supervisor) -> None:
     """Every message of a private run is one of these, with these members: a new one has to be thought about."""
-    run_child(supervisor)
+    run_thread(supervisor)
     members = {each.kind: set(json.loads(each.model_dump_json())) - {"kind"} for each in supervisor.seen}
     assert members == {
         "ready": {"device"},

@@ -15,6 +15,7 @@ import socket
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -143,22 +144,22 @@ def failure_code(error: BaseException) -> FailureCode:
     return "out-of-memory" if allocation or isinstance(error, MemoryError | torch.OutOfMemoryError) else "internal"
 
 
-def main(fd: int) -> int:
-    """Runs one attempt over the socket `fd`. Returns the exit status: 0 where it finished or was stopped."""
-    _die_with_parent()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold data and keys
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
-    torch.set_num_threads(torch.get_num_threads())  # a fixed number: sums are then repeatable
-    channel = Channel(socket.socket(fileno=fd), TO_CHILD)
+def serve(channel: Channel, be_silent: Callable[[], None]) -> int:
+    """One attempt over a channel, to its last word. Returns the exit status: 0 where it finished or was stopped.
+
+    Args:
+        channel: to the supervisor.
+        be_silent: called before anything private is touched.
+    """
     link = SupervisorLink(channel)
     tell = False
     try:
         start = channel.receive()
         if not isinstance(start, Start):
             raise ProtocolError("the first message is start")
+        if not start.data_public:
+            be_silent()
         tell = start.data_public
-        if not tell:
-            _be_silent()
         run_attempt(channel, link, start)
     except StopRequested:
         channel.send(Stopped(steps_started=link.steps_started))
@@ -174,8 +175,13 @@ def main(fd: int) -> int:
     return 0
 
 
-def _die_with_parent() -> None:
+def main(fd: int) -> int:
+    """The process: its limits, then one attempt over the socket `fd`."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold data and keys
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
+    torch.set_num_threads(torch.get_num_threads())  # a fixed number: sums are then repeatable
+    return serve(Channel(socket.socket(fileno=fd), TO_CHILD), _be_silent)
 
 
 def _be_silent() -> None:

@@ -44,10 +44,10 @@ class LinearClipping:
         inputs = records.private_norms
         if self.model.bias:
             inputs = root_bound(inputs.square() + 1.0, 2)
-        norms = product_bound(norm_bound(residuals), inputs)
+        norms = product_bound(norm_bound(residuals, dim=0), inputs)
         factors = clip_factors(norms, self.kind, self.max_grad_norm)
         # A factor of 0 is not enough: 0 · NaN is NaN.
-        return torch.where(torch.isfinite(norms)[:, None], residuals * factors[:, None], 0.0)
+        return torch.where(torch.isfinite(norms), residuals * factors, 0.0)
 
 
 @dataclass(frozen=True)
@@ -71,5 +71,5 @@ def _summed(model: Linear, parameters: Parameters, batches: Sequence[Records], s
         coefficients = scaled(model.residuals(model.forward(parameters, records), records.labels), records)
         total["weight"] += records.adjoint(coefficients)
         if model.bias:
-            total["bias"] += coefficients.sum(dim=0)
+            total["bias"] += coefficients.sum(dim=1)
     return total

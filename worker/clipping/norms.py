@@ -9,19 +9,20 @@ TINY = torch.finfo(torch.float64).tiny  # what squares may lose by underflow
 ROUNDING = 2.0**-52
 
 
-def norm_bound(rows: Tensor) -> Tensor:
-    """An upper bound of each row's ℓ₂ norm, within a relative (m + 8)·2⁻⁵² of it.
+def norm_bound(vectors: Tensor, dim: int) -> Tensor:
+    """Upper bounds of ℓ₂ norms along a dimension of size m, within a relative (m + 8)·2⁻⁵² of them.
 
     The squares and their sum, in any order, lose at most m + 1 roundings of 2⁻⁵³ each, the root halves that and adds
     one; underflow is covered by the smallest normal number. Squares that overflow give ∞, which counts as not finite.
 
     Args:
-        rows: float64 (n, m).
+        vectors: float64 (n, m) or (m, n).
+        dim: the dimension to add over.
 
     Returns:
-        float64 (n,); NaN or ∞ where a row is not finite.
+        float64 (n,); NaN or ∞ where a vector is not finite.
     """
-    return root_bound((rows * rows).sum(dim=1), rows.shape[1])
+    return root_bound((vectors * vectors).sum(dim=dim), vectors.shape[dim])
 
 
 def root_bound(square_sums: Tensor, terms: int) -> Tensor:

@@ -40,11 +40,11 @@ class Records(Protocol):
     def __len__(self) -> int: ...
 
     def apply(self, weight: Tensor) -> Tensor:
-        """X Wᵀ: float64 (n, K), for a weight (K, d)."""
+        """W Xᵀ: float64 (K, n), for a weight (K, d)."""
         ...
 
     def adjoint(self, coefficients: Tensor) -> Tensor:
-        """Σ_i c_i ⊗ x_i: float64 (K, d), for coefficients (n, K). Deterministic on one machine."""
+        """Σ_i c_i ⊗ x_i: float64 (K, d), for coefficients (K, n). Deterministic on one machine."""
         ...
 
     def select(self, indices: NDArray[np.int64]) -> Records:
@@ -76,7 +76,7 @@ class DenseRecords:
         self._features = features.double() if wide else features
         self.labels = labels
         rows = _automatic_rows(features.shape[1])
-        norms = [norm_bound(features[at : at + rows].double()) for at in range(0, max(len(labels), 1), rows)]
+        norms = [norm_bound(features[at : at + rows].double(), dim=1) for at in range(0, max(len(labels), 1), rows)]
         self.private_norms = torch.cat(norms).masked_fill_(~finite, torch.inf)
 
     @classmethod
@@ -89,10 +89,10 @@ class DenseRecords:
         return len(self.labels)
 
     def apply(self, weight: Tensor) -> Tensor:
-        return self._features.double() @ weight.double().T
+        return weight @ self._features.double().T
 
     def adjoint(self, coefficients: Tensor) -> Tensor:
-        return coefficients.T @ self._features.double()
+        return coefficients @ self._features.double()
 
     def select(self, indices: NDArray[np.int64]) -> DenseRecords:
         at = torch.from_numpy(indices)
@@ -142,12 +142,12 @@ class SparseRecords:
         return len(self.labels)
 
     def apply(self, weight: Tensor) -> Tensor:
-        return self._forward @ weight.double().T.contiguous()
+        return (self._forward @ weight.T.contiguous()).T.contiguous()
 
     def adjoint(self, coefficients: Tensor) -> Tensor:
         if self._backward is not None:
-            return (self._backward @ coefficients.contiguous()).T.contiguous()
-        return torch.from_numpy(np.ascontiguousarray((self._matrix.T @ coefficients.numpy()).T))
+            return (self._backward @ coefficients.T.contiguous()).T.contiguous()
+        return torch.from_numpy(np.ascontiguousarray((self._matrix.T @ coefficients.numpy().T).T))
 
     def select(self, indices: NDArray[np.int64]) -> SparseRecords:
         at = torch.from_numpy(indices)

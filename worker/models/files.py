@@ -21,8 +21,9 @@ CARD = "model.json"
 
 _LOAD = """\
 import json, numpy as np
+from pathlib import Path
 from safetensors.numpy import load_file
-card, tensors = json.load(open("model.json")), load_file("model.safetensors")
+card, tensors = json.loads(Path("model.json").read_text()), load_file("model.safetensors")
 """
 _TEXT = """\
 from sklearn.feature_extraction.text import HashingVectorizer

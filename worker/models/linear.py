@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from worker.data.records import Records
 from worker.models.base import Parameters
@@ -40,31 +39,30 @@ class Linear:
         return parameters
 
     def forward(self, parameters: Parameters, records: Records) -> Tensor:
-        """Outputs f, float64 (n, K): logits, or the prediction."""
+        """Outputs f, float64 (K, n): logits, or the prediction. Records are the fast dimension: K is small."""
         outputs = records.apply(parameters["weight"])
-        return outputs + parameters["bias"] if self.bias else outputs
+        return outputs + parameters["bias"][:, None] if self.bias else outputs
 
     def residuals(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """∂loss/∂f, float64 (n, K): softmax(f) − e_y, or f − y."""
+        """∂loss/∂f, float64 (K, n): softmax(f) − e_y, or f − y."""
         if not self.classification:
-            return outputs - labels[:, None]
-        residuals = torch.softmax(outputs, dim=1)
-        residuals[torch.arange(len(labels)), labels] -= 1.0
-        return residuals
+            return outputs - labels
+        minus_one = outputs.new_full((1, len(labels)), -1.0)
+        return torch.softmax(outputs, dim=0).scatter_add_(0, labels[None], minus_one)
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Each record's loss, float64 (n,)."""
         if self.classification:
-            return cross_entropy(outputs, labels, reduction="none")
+            return torch.logsumexp(outputs, dim=0) - outputs.gather(0, labels[None])[0]
         return 0.5 * self.squared_errors(outputs, labels)
 
     def squared_errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """(f − y)², float64 (n,). Regression only."""
-        return (outputs[:, 0] - labels).square()
+        return (outputs[0] - labels).square()
 
     def correct(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Whether the largest logit (the first of equals) is the label's, bool (n,). Classification only.
 
         An output that is not a number is never correct.
         """
-        return (outputs.argmax(dim=1) == labels) & torch.isfinite(outputs).all(dim=1)
+        return (outputs.argmax(dim=0) == labels) & torch.isfinite(outputs).all(dim=0)

@@ -1,0 +1,218 @@
+"""The pages in a real browser, against a real server: what moves, what is pressed, and how it looks on each screen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from app.db.models import Job
+from app.keys import service as keys
+from tests.dashboard.scene import XSS, Everything, Key, Scene
+
+pytestmark = pytest.mark.browser
+
+Whole = tuple[Scene, Everything]
+Open = Callable[..., Any]
+
+# The smallest contrast of any text on the page with what is behind it (WCAG 2.2, 1.4.3).
+CONTRAST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = (colour) => {
+    const [r, g, b] = colour.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (; element; element = element.parentElement) {
+      const colour = rgba(getComputedStyle(element).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    return [255, 255, 255, 255];
+  };
+  let worst = [21, ""];
+  for (const element of document.body.querySelectorAll("*")) {
+    const says = [...element.childNodes].some((node) => node.nodeType === 3 && node.nodeValue.trim());
+    if (!says || !element.checkVisibility() || element.closest(".hidden, .skip, option")) continue;
+    const style = getComputedStyle(element);
+    const [a, b] = [light(rgba(element.closest("svg") ? style.fill : style.color)), light(behind(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < worst[0]) worst = [ratio, element.outerHTML.slice(0, 120)];
+  }
+  return worst;
+}"""
+
+
+@pytest.fixture
+def open_page(chromium: Any, server: str) -> Iterator[Open]:
+    """Opens a signed-in page, as a person of a role would; at the end no page may have complained about anything."""
+    complaints: list[str] = []
+    contexts = []
+
+    def open_(path: str, key: Key | None, **how: Any) -> Any:
+        context = chromium.new_context(base_url=server, **{"viewport": {"width": 1280, "height": 800}} | how)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
+        page.on("request", lambda asked: None if asked.url.startswith(server) else complaints.append(asked.url))
+        page.goto(path)
+        if key is not None:
+            page.get_by_label("API key").fill(key.token)
+            page.get_by_role("button", name="Sign in").click()
+            page.wait_for_url(f"{server}{path}")
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 375])
+def test_every_page_fits_the_screen_and_can_be_read(open_page: Open, whole: Whole, scheme: str, width: int) -> None:
+    scene, ids = whole
+    page = open_page("/dashboard", scene.admin, color_scheme=scheme, viewport={"width": width, "height": 800})
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 19, 26)"
+    assert dark == (scheme == "dark")
+    jobs = [ids.succeeded, ids.running, ids.failed, ids.public, ids.evil]
+    datasets = [ids.reviews, ids.incomes, ids.digits]
+    paths = ["/dashboard", "/dashboard/datasets", *(f"/dashboard/jobs/{each}" for each in jobs)]
+    for path in paths + [f"/dashboard/datasets/{each}?check=true" for each in datasets]:
+        page.goto(path)
+        if ids.reviews in path or ids.incomes in path:
+            page.get_by_text("as if all jobs had been fixed in advance").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+        ratio, where = page.evaluate(CONTRAST)
+        assert ratio >= 4.5, (path, where)
+
+
+def test_names_are_text_whatever_they_say(open_page: Open, whole: Whole) -> None:
+    scene, ids = whole
+    page = open_page(f"/dashboard/jobs/{ids.evil}", scene.admin)
+    assert page.get_by_role("heading", level=1).inner_text() == XSS
+    assert page.title() == f"{XSS} · Scrimp"
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_progress_moves_without_a_reload_and_leaves_an_open_dialog_alone(open_page: Open, whole: Whole) -> None:
+    scene, ids = whole
+    job_id = scene.job(ids.reviews, "watched", privacy={"target_epsilon": 0.05}, evaluation=None)
+    log = scene.start(job_id)
+    scene.step(log, 10)
+    page = open_page("/dashboard", scene.analyst)
+    other = open_page(f"/dashboard/jobs/{job_id}", scene.analyst)
+    for each in (page, other):
+        each.evaluate("window.sameDocument = true")
+    bar = page.get_by_role("progressbar", name="Progress of watched")
+    assert bar.get_attribute("value") == "10"
+    other.get_by_role("button", name="Cancel…").click()
+    dialog = other.get_by_role("dialog", name="Cancel this job?")
+    dialog.wait_for()
+    scene.step(log, 25)
+    page.locator(f"#{job_id} progress[value='25']").wait_for()
+    other.get_by_text("Step 25 of 50").wait_for()
+    assert dialog.is_visible()
+    scene.step(log, 50)
+    scene.finish(log)
+    other.get_by_role("link", name="Download (JSON)").wait_for()
+    assert other.get_by_role("status").filter(has_text="succeeded").is_visible()
+    assert not dialog.is_visible()
+    page.locator(f"#{job_id} .chip-succeeded").wait_for()
+    assert page.evaluate("window.sameDocument") and other.evaluate("window.sameDocument")
+    with other.expect_download() as download:
+        other.get_by_role("link", name="Download (JSON)").click()
+    assert download.value.suggested_filename == f"certificate-{job_id}.json"
+
+
+def test_a_new_job_appears_on_top_and_a_score_on_the_curve(open_page: Open, whole: Whole) -> None:
+    scene, ids = whole
+    page = open_page("/dashboard", scene.analyst)
+    evaluation = {"on": "holdout", "noise_mu": 0.01, "points": 2}
+    job_id = scene.job(ids.reviews, "appears", privacy={"target_epsilon": 0.05}, evaluation=evaluation)
+    page.locator(f"tbody tr:first-child#{job_id}").wait_for()
+    page.get_by_role("link", name="appears").click()
+    page.get_by_text("Nothing released yet").wait_for()
+    log = scene.start(job_id)
+    scene.step(log, 25)
+    scene.release(log, 25, 0.7, 0.02)
+    page.locator("svg.curve g.point").wait_for()
+    scene.step(log, 50)
+    scene.release(log, 50, 0.75, 0.02)
+    page.locator("svg.curve g.point").nth(1).wait_for()
+    titles = page.locator("svg.curve g.point title").all_text_contents()
+    assert titles == [
+        f"step {step}: accuracy {value} ± 0.020 (± one std of the noise)"
+        for step, value in ((25, "0.700"), (50, "0.750"))
+    ]
+    scene.finish(log)
+
+
+def test_a_person_cancels_a_job(open_page: Open, whole: Whole) -> None:
+    scene, ids = whole
+    job_id = scene.job(ids.reviews, "wrong", privacy={"target_epsilon": 0.05}, evaluation=None)
+    page = open_page(f"/dashboard/jobs/{job_id}", scene.analyst)
+    page.get_by_role("button", name="Cancel…").focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Cancel this job?")
+    dialog.get_by_role("button", name="Keep it running").click()
+    assert not dialog.is_visible()
+    page.get_by_role("button", name="Cancel…").click()
+    dialog.get_by_role("button", name="Cancel the job").click()
+    page.get_by_role("status").filter(has_text="cancelled").wait_for()
+    assert page.get_by_role("button", name="Cancel…").count() == 0
+    with scene.db.read() as session:
+        assert session.get_one(Job, job_id).status == "cancelled"
+
+
+def test_nothing_is_asked_while_the_tab_is_hidden(open_page: Open, whole: Whole) -> None:
+    scene, _ids = whole
+    page = open_page("/dashboard", scene.analyst)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    hide = """hidden => {
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    with page.expect_response(re.compile("/dashboard/live/jobs")):
+        pass
+    page.evaluate(hide, True)
+    before = len(asked)
+    page.wait_for_timeout(2_500)
+    assert len(asked) == before
+    with page.expect_response(re.compile("/dashboard/live/jobs")):
+        page.evaluate(hide, False)
+
+
+def test_a_revoked_key_leads_an_open_page_to_the_login(open_page: Open, whole: Whole, server: str) -> None:
+    scene, _ids = whole
+    key = scene.key("analyst")
+    page = open_page("/dashboard", key)
+    with scene.db.write() as session:
+        keys.revoke(session, key.id)
+    page.wait_for_url(f"{server}/dashboard/login**")
+    assert page.get_by_label("API key").is_visible()
+
+
+def test_filters_apply_on_change_and_the_keyboard_reaches_the_content(open_page: Open, whole: Whole) -> None:
+    scene, ids = whole
+    page = open_page("/dashboard", scene.owner)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.get_by_label("Data set").select_option("digits")
+    page.wait_for_url(f"**/dashboard?dataset={ids.digits}")
+    assert page.locator("tbody tr").count() == 1
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/dashboard/login")

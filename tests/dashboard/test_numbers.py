@@ -1,0 +1,130 @@
+"""Numbers are never rounded in the spender's favour; a curve's points lie where its numbers are."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.dashboard import numbers, views
+from app.dashboard.curve import HEIGHT, NORMAL_95, WIDTH, curves, ticks
+from app.ids import now
+from app.jobs.schemas import MetricView
+from app.ledger.schemas import AccountView
+
+positive = st.floats(min_value=1e-9, max_value=1e9)
+
+
+@given(st.floats(min_value=0, max_value=1e9))
+def test_what_is_spent_is_rounded_up_and_what_is_left_down(value: float) -> None:
+    exact = Decimal(repr(value))
+    assert Decimal("0.0001") >= Decimal(numbers.up(value)) - exact >= 0
+    assert Decimal("0.0001") >= exact - Decimal(numbers.down(value)) >= 0
+
+
+@given(positive)
+def test_noise_is_rounded_against_the_job(value: float) -> None:
+    assert Decimal(numbers.down_significant(value)) <= Decimal(repr(value)) <= Decimal(numbers.up_significant(value))
+    assert float(numbers.down_significant(value)) == pytest.approx(value, rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("value", "up", "down"),
+    [
+        (0.0, "0.00", "0.00"),
+        (1.0, "1.00", "1.00"),
+        (0.1, "0.10", "0.10"),
+        (1.0000000001, "1.0001", "1.00"),
+        (3.99999, "4.00", "3.9999"),
+        (0.268051, "0.2681", "0.2680"),
+        (1e-9, "0.0001", "0.00"),
+        (math.inf, "inf", "inf"),
+    ],
+)
+def test_epsilons_by_example(value: float, up: str, down: str) -> None:
+    assert (numbers.up(value), numbers.down(value)) == (up, down)
+
+
+def test_other_formats() -> None:
+    assert numbers.delta(1e-5) == "1e-5"
+    assert numbers.delta(2.5e-6) == "2.5e-6"
+    assert numbers.exact(20_000.0) == "20000"
+    assert numbers.exact(1e-4) == "1e-4"
+    assert numbers.amount(71_851_404_655, "mu^2 * 1e-12") == "0.071851404655"
+    assert numbers.amount(166_666_667, "rdp(order) * 1e-9") == "0.166666667"
+    assert numbers.unit_name("mu^2 * 1e-12") == "μ²"
+    assert numbers.with_noise(0.82461, 0.00401) == "0.8246 ± 0.0041"
+    assert numbers.with_noise(0.91, 0.0) == "0.91"
+    assert numbers.with_noise(math.nan, 0.1) == "nan"
+    assert numbers.with_noise(12_345.6, 200.0) == "12346 ± 200"
+    assert [numbers.duration(each) for each in (4.24, 33.2, 59.7, 185, 7620)] == [
+        "4.2 s",
+        "33 s",
+        "1 min 00 s",
+        "3 min 05 s",
+        "2 h 07 min",
+    ]
+    assert numbers.size(262_272) == "256.1 KiB"
+    assert numbers.ago(now() - timedelta(minutes=3)) == "3 min ago"
+
+
+@given(st.integers(1, 10**18), st.data())
+def test_a_budgets_parts_are_the_whole_and_never_too_hopeful(budget: int, data: st.DataObject) -> None:
+    spent = data.draw(st.integers(0, budget))
+    held = data.draw(st.integers(0, budget - spent))
+    account = AccountView(
+        filter="rdp",
+        order=6.0,
+        unit="rdp(order) * 1e-9",
+        budget=budget,
+        spent=spent,
+        held=held,
+        remaining=budget - spent - held,
+    )
+    drawn = views._budget("train", account, 1e-5)
+    assert drawn.spent_percent >= 100 * spent / budget * (1 - 1e-12)
+    assert 0 <= drawn.left_percent <= 100 * (budget - spent - held) / budget + 1e-9
+    assert drawn.spent_percent + drawn.held_percent + drawn.left_percent == pytest.approx(100)
+
+
+def metric(step: int, value: float, std: float = 0.01, name: str = "accuracy") -> MetricView:
+    return MetricView(name=name, step=step, value=value, std=std, on="holdout", released_by="noisy_count")
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10_000), st.floats(-1e6, 1e6), st.floats(0, 1e3)), min_size=1, max_size=30),
+)
+def test_every_point_of_a_curve_lies_inside_it(numbers_: list[tuple[int, float, float]]) -> None:
+    (curve,) = curves([metric(*each) for each in numbers_], 10_000)
+    steps = [point.metric.step for point in curve.points]
+    assert steps == sorted(steps)
+    for point in curve.points:
+        assert 0 <= point.high <= point.y <= point.low <= HEIGHT
+        assert curve.left <= point.x <= curve.right <= WIDTH
+    assert 2 <= len(curve.y_ticks) <= 9
+    assert len(curve.x_ticks) >= 2
+
+
+def test_error_bars_are_95_percent_of_the_noise() -> None:
+    (curve,) = curves([metric(50, 0.8, 0.01)], 100)
+    (point,) = curve.points
+    (low, high) = (curve.y_ticks[0], curve.y_ticks[-1])
+    per_unit = (low.at - high.at) / (float(high.label) - float(low.label))
+    assert point.low - point.high == pytest.approx(2 * NORMAL_95 * 0.01 * per_unit)
+    assert point.x == pytest.approx((curve.left + curve.right) / 2)
+
+
+def test_each_metric_has_a_curve_and_what_is_not_a_number_is_left_out() -> None:
+    found = curves([metric(1, 0.5), metric(1, 0.4, name="loss"), metric(2, math.nan)], 2)
+    assert [(curve.name, len(curve.points)) for curve in found] == [("accuracy", 1), ("loss", 1)]
+    assert curves([], 10) == []
+
+
+def test_ticks_are_round() -> None:
+    assert ticks(0, 50, 8) == [0, 10, 20, 30, 40, 50]
+    assert ticks(0.68, 0.83, 5) == [0.65, 0.7, 0.75, 0.8, 0.85]
+    assert ticks(0, 1, 8)[:2] == [0, 0.2]

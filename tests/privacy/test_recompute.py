@@ -1,0 +1,178 @@
+"""The script that recomputes a certificate's ε: it shares nothing with the service, and is not fooled."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from app.privacy import events
+from app.privacy.mechanism import MechanismConfig
+from app.privacy.pricing import price
+from tests.privacy.support import release, request
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
+KEY = Ed25519PrivateKey.generate()
+PUBLIC = base64.b64encode(KEY.public_key().public_bytes_raw()).decode()
+
+FULL = request("full_batch", 20_000, 20_000, 50, epsilon=1.0, filter_=("gdp", None), releases=[release(0.05)])
+POISSON = request("poisson", 500, 10_000, 60, epsilon=1.0)
+
+
+def body_of(asked: dict[str, Any]) -> dict[str, Any]:
+    answer = price(asked)
+    mechanism = MechanismConfig.model_validate(answer["mechanism"])
+    training, pld = answer["mechanism"]["training"], answer["epsilon"]["accountant"] == "pld"
+    holdout = events.event_tree(mechanism, "holdout")
+    return {
+        "version": 1,
+        "certificate_id": "cert_1",
+        "job": "job_1",
+        "dataset": {"id": "ds_1", "name": "réviews", "content_hmac": "00"},
+        "unit": "example",
+        "relation": "add_or_remove_one",
+        "mechanism": answer["mechanism"],
+        "events": {"train": events.event_tree(mechanism, "train"), "holdout": holdout if holdout["events"] else None},
+        "sampling": {"kind": training["sampling"], "sample_rate": training["sample_rate"]},
+        "noise_multiplier": training["noise_multiplier"],
+        "max_grad_norm": training["max_grad_norm"],
+        "expected_batch_size": training["expected_batch_size"],
+        "steps": {"planned": training["steps"], "started": training["steps"], "effective": training["steps"]},
+        "accountant": {"name": "pld" if pld else "gdp", "grid": 1e-4 if pld else None},
+        "epsilon": answer["epsilon"],
+        "charge": answer["charge"],
+    }
+
+
+def signed(body: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    signature = base64.b64encode(KEY.sign(text)).decode()
+    return {"certificate": body, "signature": signature, "public_key": PUBLIC, "algorithm": "Ed25519"}
+
+
+@pytest.fixture
+def recompute(tmp_path: Path) -> Callable[..., int]:
+    spec = importlib.util.spec_from_file_location("recompute_certificate", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+
+    def run(document: Any, *options: str) -> int:
+        path = tmp_path / "certificate.json"
+        path.write_text(document if isinstance(document, str) else json.dumps(document), encoding="utf-8")
+        return int(script.main([str(path), *options]))
+
+    return run
+
+
+@pytest.mark.parametrize("asked", [FULL, POISSON], ids=["full batch", "poisson"])
+def test_an_honest_certificate_holds(asked: dict[str, Any], recompute: Callable[..., int]) -> None:
+    assert recompute(signed(body_of(asked)), "--public-key", PUBLIC) == 0
+
+
+def test_alone_in_another_directory_it_still_recomputes(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(signed(body_of(FULL))), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-I", str(SCRIPT), str(path)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ε = 1.000000; recomputed 1.000000" in done.stdout
+    assert "50 × Gaussian(26.3795)" in done.stdout
+
+
+def test_it_imports_nothing_of_the_service() -> None:
+    nodes = list(ast.walk(ast.parse(SCRIPT.read_text(encoding="utf-8"))))
+    named = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    named |= {(node.module or "").split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert named - set(sys.stdlib_module_names) == {"dp_accounting", "cryptography"}
+
+
+def change(body: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for name in parents:
+        body = body[int(name)] if isinstance(body, list) else body[name]
+    body[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("epsilon.value", 0.99),
+        ("epsilon.delta", 1e-4),
+        ("noise_multiplier", 30.0),
+        ("steps.planned", 40),
+        ("sampling.sample_rate", 0.5),
+        ("mechanism.training.steps", 40),
+        ("relation", "replace_one"),
+        ("events.train.events.0.count", 40),
+        ("events.holdout", None),
+    ],
+)
+def test_a_certificate_that_says_less_than_it_spent_does_not_hold(
+    path: str, value: Any, recompute: Callable[..., int]
+) -> None:
+    body = json.loads(json.dumps(body_of(FULL)))
+    change(body, path, value)
+    assert recompute(signed(body)) == 1
+
+
+def test_an_epsilon_that_is_too_large_is_no_lie(recompute: Callable[..., int]) -> None:
+    body = body_of(FULL)
+    body["epsilon"] = body["epsilon"] | {"value": 1.5}
+    assert recompute(signed(body)) == 0
+
+
+def test_an_understated_poisson_epsilon_does_not_hold(recompute: Callable[..., int]) -> None:
+    body = body_of(POISSON)
+    body["epsilon"] = body["epsilon"] | {"value": body["epsilon"]["value"] - 1e-3}
+    assert recompute(signed(body)) == 1
+
+
+def test_a_poisson_job_is_not_recomputed_as_if_exact(recompute: Callable[..., int]) -> None:
+    body = body_of(POISSON)
+    body["accountant"] = {"name": "gdp", "grid": None}
+    body["epsilon"] = body["epsilon"] | {"value": 0.5, "accountant": "gdp"}
+    assert recompute(signed(body)) == 1
+
+
+def test_a_job_that_stopped_early_is_recomputed_as_planned(
+    recompute: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = body_of(FULL)
+    body["steps"] = {"planned": 50, "started": 20, "effective": 20}
+    assert recompute(signed(body)) == 0
+    assert "stopped after 20 of 50 steps" in capsys.readouterr().out
+
+
+def test_a_public_data_set_claims_nothing(recompute: Callable[..., int]) -> None:
+    body = body_of(FULL) | {"mechanism": None, "epsilon": None}
+    assert recompute(signed(body)) == 0
+
+
+def test_a_signature_must_be_the_owners(recompute: Callable[..., int], tmp_path: Path) -> None:
+    document = signed(body_of(FULL))
+    stranger = base64.b64encode(Ed25519PrivateKey.generate().public_key().public_bytes_raw()).decode()
+    assert recompute(document, "--public-key", stranger) == 1
+    key = tmp_path / "key"
+    key.write_text(PUBLIC + "\n")
+    assert recompute(document, "--public-key", str(key)) == 0
+    document["certificate"] = document["certificate"] | {"job": "job_2"}
+    assert recompute(document, "--public-key", PUBLIC) == 1
+    assert recompute(document) == 0  # nobody asked
+    assert recompute(document | {"algorithm": "none"}, "--public-key", PUBLIC) == 1
+
+
+@pytest.mark.parametrize("document", ["", "[]", "{}", '{"certificate": {"mechanism": 1}}'])
+def test_a_file_that_is_no_certificate_says_so(document: str, recompute: Callable[..., int]) -> None:
+    assert recompute(document) == 2
