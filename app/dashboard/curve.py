@@ -78,6 +78,8 @@ def _curve(name: str, metrics: list[MetricView], steps: int) -> Curve:
     y_values = ticks(low - pad, high + pad, 5)
     x_values = [each for each in ticks(0, max(steps, 1), 8) if each <= steps and each == int(each)]
 
+    decimals = max(0, -math.floor(math.log10(y_values[1] - y_values[0]) + 1e-9))
+
     def x(step: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * step / max(steps, 1)
 
@@ -93,5 +95,5 @@ def _curve(name: str, metrics: list[MetricView], steps: int) -> Curve:
             for each, bottom, top in zip(metrics, lows, highs, strict=True)
         ],
         x_ticks=[Tick(x(each), f"{each:g}" if each < 1e4 else f"{each / 1000:g}k") for each in x_values],
-        y_ticks=[Tick(y(each), f"{each:.6g}") for each in y_values],
+        y_ticks=[Tick(y(each), f"{each:.{decimals}f}") for each in y_values],
     )
