@@ -24,6 +24,15 @@ from app.privacy import filters, pricing
 
 REPORT = Path(__file__).parent / "reports" / "pricing.md"
 RUNS, BISECTIONS = 7, 3
+COLUMNS = (
+    "Poisson plan",
+    "first price, s",
+    "largest ε that fits, s",
+    "plain bisection, s (evaluations)",
+    "times faster",
+    "σ: ours / bisection",
+    "our ε",
+)
 PLANS = {
     "n = 50,000, L = 512, 20 epochs, ε = 1": (512, 50_000, 1953, 1.0, 1e-5),
     "IMDB: n = 25,000, L = 64, 100 epochs, ε = 1": (64, 25_000, 39_062, 1.0, 1e-5),
@@ -93,8 +102,8 @@ def poisson_row(name: str, plan: tuple[int, int, int, float, float]) -> str:
     fits, _ = median(lambda: pricing.largest_that_fits(asked | {"remaining": left}), 3)
     plain, (sigma, evaluations) = median(lambda: bisect(batch / records, steps, target, delta), BISECTIONS)
     ours = price["mechanism"]["training"]["noise_multiplier"]
-    row = f"| {name} | {taken:.2f} | {fits:.2f} | {plain:.2f} ({evaluations}) | {plain / taken:.1f} | {ours:.4f} / {sigma:.4f}"
-    return f"{row} | {price['epsilon']['value']:.5f} |"
+    speed = f"{taken:.2f} | {fits:.2f} | {plain:.2f} ({evaluations}) | {plain / taken:.1f}"
+    return f"| {name} | {speed} | {ours:.4f} / {sigma:.4f} | {price['epsilon']['value']:.5f} |"
 
 
 def main() -> None:
@@ -104,18 +113,19 @@ def main() -> None:
     full_s, _ = median(lambda: pricing.price(full), 30)
     order_s, _ = median(lambda: filters.choose_order(4.0, 1e-5, 20_000), RUNS)
     rows = [poisson_row(name, plan) for name, plan in PLANS.items()]
+    load = os.getloadavg()[1]
     report = f"""# What a price takes
 
 `python benchmarks/bench_pricing.py` on {machine()}.
 
-CPU seconds of one process on one thread, warm; medians of {RUNS} ({BISECTIONS} for bisection). A price is the whole answer: σ, ε, the
-comparison figures of the other accountants, charges and lines.
+CPU seconds of one process on one thread, warm; medians of {RUNS} ({BISECTIONS} for bisection). A price is the whole
+answer: σ, ε, the comparison figures of the other accountants, charges and lines. Load average while it ran: {load:.1f}.
 
 * A full-batch price (50 steps, ε = 1, with a noisy score): {1000 * full_s:.1f} ms.
 * Choosing the order of an `rdp` filter at registration (cap 4, 20,000 records): {order_s:.2f} s.
 
-| Poisson plan | first price, s | largest ε that fits, s | plain bisection, s (evaluations) | times faster | σ: ours / bisection | our ε |
-|---|---|---|---|---|---|---|
+| {" | ".join(COLUMNS)} |
+|{"---|" * len(COLUMNS)}
 """ + "\n".join(rows)
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text(report + "\n", encoding="utf-8")
