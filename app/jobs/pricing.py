@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import threading
+import time
 from typing import Any
 
 from app.db.engine import Database
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 # Part of every fingerprint: raise it when a price could come out differently.
 PRICING_VERSION = 1
+# What is made sooner than this is made again: keeping it would take a write to the disk.
+WORTH_KEEPING_S = 0.05
 
 
 class PricingService:
@@ -67,7 +70,10 @@ class PricingService:
             known = session.get(PriceCache, fingerprint)
         if known is not None:
             return known.price
+        began = time.monotonic()
         price = self.server.call(asked)
+        if time.monotonic() - began < WORTH_KEEPING_S:
+            return price
         with self.db.write() as session:
             if session.get(PriceCache, fingerprint) is None:
                 session.add(PriceCache(fingerprint=fingerprint, price=price, created_at=now()))
