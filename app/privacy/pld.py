@@ -25,7 +25,7 @@ GRID = 1e-4  # stated in every certificate: at 1e-3 some plans would be charged 
 # long double, over 750 plans, δ was off by at most 3.4e-16 · T, in either direction: three times that is taken off.
 CONVOLUTION_ERROR_PER_STEP = 1e-15
 
-# Tails of at most this share of δ are cut off and counted as lost altogether: smaller arrays, and ε up by less than 1e-6.
+# Tails of at most this share of δ are cut off and counted as lost: smaller arrays, and ε up by less than 1e-6.
 TAIL_SHARE = 1e-7
 
 _LARGEST_PRECISION = 700.0  # Σ 1/σ² of plain Gaussians: beyond, e^ε overflows (ε > 350 at any δ < ½)

@@ -87,9 +87,7 @@ def noisy_score(
     return Score(release.what, share * bound, std * bound, noise_std)
 
 
-def _private_sums(
-    release: NoisySum, model: Linear, parameters: Parameters, records: Records
-) -> tuple[float, float]:
+def _private_sums(release: NoisySum, model: Linear, parameters: Parameters, records: Records) -> tuple[float, float]:
     """Σ s and Σ (Δ − s)."""
     outputs = model.forward(parameters, records)
     if release.what == "accuracy":
