@@ -43,7 +43,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         pricing.warm()
         # What registrations that crashed left behind; a second API process finds it done.
-        await run_in_threadpool(datasets.sweep, db, settings)
+        await run_in_threadpool(datasets.sweep, settings)
         yield
         pricing.close()
         db.close()

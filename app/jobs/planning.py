@@ -78,6 +78,9 @@ def plan(spec: JobSpec, facts: DatasetFacts) -> Plan:
         batch = records
     _check_privacy(spec, facts)
     steps = _steps(spec, records, batch)
+    if facts.is_private and spec.sampling.kind == "poisson" and steps < MIN_POISSON_BLOCK_STEPS:
+        least = f"a Poisson-sampled job has at least {MIN_POISSON_BLOCK_STEPS}, so that no single step's time is seen"
+        raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
     _check_evaluation(spec, facts, steps)
     rate = 1.0 if spec.sampling.kind == "full_batch" else batch / records
     return Plan(spec, facts, steps, batch, rate, _pricing(spec, facts, steps, batch, rate))
@@ -99,6 +102,9 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
         raise InvalidRequest.at("/privacy", "this data set is private: give `target_epsilon` or `noise_multiplier`")
     if facts.is_private and spec.seed is not None:
         raise InvalidRequest.at("/seed", "a seed may be set on public data only: who knows it knows the noise")
+    if facts.cap_delta is not None and spec.privacy and (spec.privacy.target_delta or 0.0) > facts.cap_delta:
+        detail = f"at most the cap's own δ, {facts.cap_delta:g}: with a larger one ε would look smaller than it is"
+        raise InvalidRequest.at("/privacy/target_delta", detail)
     if facts.filter == "gdp" and spec.sampling.kind == "poisson":
         detail = 'this data set\'s ledger (filter `gdp`) admits full-batch jobs only: use {"kind": "full_batch"}'
         raise InvalidRequest.at("/sampling", detail)
@@ -111,7 +117,7 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
         raise InvalidRequest.at("/evaluation", "this data set has no hold-out: leave the evaluation out")
     if spec.evaluation.points > steps:
         raise InvalidRequest.at("/evaluation/points", f"there are only {steps} steps")
-    apart = steps // spec.evaluation.points
+    apart = steps // spec.evaluation.points  # the shortest stretch between two of them
     if spec.sampling.kind == "poisson" and spec.evaluation.points > 1 and apart < MIN_POISSON_BLOCK_STEPS:
         detail = f"under Poisson sampling scores lie at least {MIN_POISSON_BLOCK_STEPS} steps apart: ask for fewer"
         raise InvalidRequest.at("/evaluation/points", detail)

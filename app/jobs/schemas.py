@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from app.contracts.base import Epsilon
-from app.db.models import Job, JobEvent, Metric
+from app.db.models import Attempt, Job, JobEvent, Metric
 from app.ids import now
 
 
@@ -45,6 +45,12 @@ class AttemptView(BaseModel):
     status: str
     started_at: datetime
     ended_at: datetime | None
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> AttemptView:
+        """That a process crashed may depend on private data (memory, lengths): it is shown as lost."""
+        view = cls.model_validate(attempt, from_attributes=True)
+        return view.model_copy(update={"status": "lost"}) if attempt.status == "crashed" else view
 
 
 class MetricView(BaseModel):
@@ -105,7 +111,7 @@ class JobView(BaseModel):
             quote=quote,
             progress=progress_of(job, details["attempts"]),
             epsilon_spent=_spent(job, quote.epsilon),
-            attempts=[AttemptView.model_validate(each, from_attributes=True) for each in details["attempts"]],
+            attempts=[AttemptView.of(each) for each in details["attempts"]],
             metrics={metric.name: MetricView.of(metric) for metric in details["metrics"]},
             failure=job.failure,
             warnings=job.warnings,

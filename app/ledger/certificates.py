@@ -118,6 +118,8 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
             "holdout": settled.holdout,
             "unit": filter_for(account.filter, account.order).unit,
         },
+        "filter": {"kind": account.filter, "order": account.order},
+        "cap": {"epsilon": account.cap_epsilon, "delta": account.cap_delta},
         "ledger": {"entry_seq": settled.seq, "balance_after": settled.memo["balance"], "head": settled.hash},
         "released": {"weights": model is not None, "metrics": _metrics(session, job.id)},
         "warnings": job.warnings,

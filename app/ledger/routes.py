@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
+from app.errors import Forbidden
 from app.keys.auth import OwnerKey, current_key
 from app.ledger import accounts, repository, summary
 from app.ledger.schemas import CapChange, EntryList, EntryView, LedgerView, VerificationView
@@ -55,7 +56,9 @@ def verify_ledger(dataset_id: str, db: Db) -> VerificationView:
 def change_cap(dataset_id: str, body: CapChange, db: Db, pricing: Pricing, caller: OwnerKey) -> LedgerView:
     """Raises or lowers the cap, with a reason; an entry of the ledger. Down to what is spent and held."""
     with db.write() as session:
-        repository.dataset_with_account(session, dataset_id)
+        dataset, _account = repository.dataset_with_account(session, dataset_id)
+        if caller.role != "admin" and caller.id != dataset.owner_key:
+            raise Forbidden("only the key that registered this data set, or an admin, may change its cap")
         accounts.change_cap(
             session, dataset_id=dataset_id, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason
         )

@@ -86,7 +86,8 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
     A job that was being cancelled is cancelled.
     """
     end_attempt(session, job, how)
-    append_event(session, job.id, "attempt_lost", {"attempt": job.attempt, "how": how})
+    # Not said how: that a process crashed may depend on private data.
+    append_event(session, job.id, "attempt_lost", {"attempt": job.attempt})
     if job.status == "cancelling":
         settle(session, job, "cancelled")
         return

@@ -3,7 +3,8 @@
 nothing private was started                       void
 succeeded, all T steps                            post the whole hold
 cancelled, lost (causes from outside)             post what was started, over all attempts; release the rest
-the attempt's own error (also out of memory)      post the whole hold: that it failed may depend on private data
+the attempt's own error (also out of memory),     post the whole hold: that it failed may depend on private data,
+and any end but success after a crash             and so may the wish to stop it
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Literal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.db.models import Account, Job, Metric
+from app.db.models import Account, Attempt, Job, Metric
 from app.errors import PrivacyError
 from app.ids import now
 from app.ledger import accounts
@@ -34,7 +35,9 @@ def settle(
         failure: the code and sentence of a failed job; no values.
         own_fault: the attempt itself raised the error: nothing is released.
     """
-    charge = _charge(session, job, whole=outcome == "failed" and own_fault)
+    crashes = select(func.count()).where(Attempt.job_id == job.id, Attempt.status == "crashed")
+    whole = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
+    charge = _charge(session, job, whole=whole)
     job.status, job.failure, job.finished_at = outcome, failure, now()
     job.lease_expires_at, job.worker = None, None
     data: dict[str, Any] = {"steps": job.steps_started} | (failure or {})
@@ -58,7 +61,9 @@ def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None
     if job.mechanism is None or held == {"train": 0, "holdout": 0}:
         return None
     mechanism = MechanismConfig.model_validate(job.mechanism)
-    released = session.scalar(select(func.count()).select_from(Metric).where(Metric.job_id == job.id)) or 0
+    # Exact scores of a public hold-out are free: only noisy sums draw on the hold.
+    noisy = select(func.count()).where(Metric.job_id == job.id, Metric.released_by.in_(("noisy_count", "noisy_sum")))
+    released = session.scalar(noisy) or 0
     planned = sum(release.times for release in mechanism.releases)
     if job.steps_started > mechanism.training.steps or released > planned:
         raise PrivacyError("more was started or released than the job's hold covers")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 from sqlalchemy import or_, select, update
 
 from app.db.engine import Database
 from app.db.models import Job
+from app.errors import ServiceError
 from app.ids import now
 from app.lifecycle.claims import give_back
 from app.lifecycle.states import ACTIVE
+
+logger = logging.getLogger(__name__)
 
 
 def reap_expired(db: Database, max_attempts: int) -> int:
@@ -19,7 +25,7 @@ def reap_expired(db: Database, max_attempts: int) -> int:
         expired = session.scalars(select(Job.id).where(Job.status.in_(ACTIVE), Job.lease_expires_at < now())).all()
     reaped = 0
     for job_id in expired:
-        with db.write() as session:
+        with _one_by_one(job_id), db.write() as session:
             # Looked at again inside the write: the worker may have renewed its lease since.
             lapsed = (
                 select(Job)
@@ -31,6 +37,15 @@ def reap_expired(db: Database, max_attempts: int) -> int:
                 give_back(session, job, "lost", max_attempts)
                 reaped += 1
     return reaped
+
+
+@contextmanager
+def _one_by_one(job_id: str) -> Iterator[None]:
+    """One job that can not be taken back does not keep the others waiting."""
+    try:
+        yield
+    except ServiceError as error:
+        logger.error("%s is not taken back: %s: %s", job_id, error.code, error.message)
 
 
 def expire_all_leases(db: Database) -> None:

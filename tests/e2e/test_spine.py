@@ -142,7 +142,7 @@ def test_an_attempt_that_is_killed_is_replayed_free(service: Service, tmp_path: 
     os.kill(victim.pid, signal.SIGKILL)
     ended = finished(service, job)
     assert ended["status"] == "succeeded", ended
-    assert [attempt["status"] for attempt in ended["attempts"]] == ["crashed", "succeeded"]
+    assert [attempt["status"] for attempt in ended["attempts"]] == ["lost", "succeeded"]
     events = [each["type"] for each in raw(service, f"/v1/jobs/{job}/events")["items"]]
     assert "replay_mismatch" not in events
     train = raw(service, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]

@@ -119,6 +119,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model": {"kind": "resnet"}}, "/model/kind"),
     ({"sampling": {"kind": "shuffled"}}, "/sampling"),
     ({"clipping": {"kind": "flat", "max_grad_norm": -1}}, "/clipping/max_grad_norm"),
+    # Subnormal numbers: the noise would underflow to nothing, and weight decay of 1e6 would blow up what is left.
+    ({"clipping": {"kind": "flat", "max_grad_norm": 5e-324}}, "/clipping/max_grad_norm"),
+    ({"evaluation": {"on": "holdout", "loss_bound": 5e-324}}, "/evaluation/loss_bound"),
+    ({"optimizer": {"kind": "dp_sgd", "learning_rate": 1e6, "weight_decay": 1e6}}, "/optimizer"),
     ({"seed": 3}, "/seed"),
     ({"no_such_member": 1}, "/no_such_member"),
     ({"evaluation": {"on": "holdout", "noise_mu": 5.0}}, "/evaluation/noise_mu"),

@@ -65,7 +65,7 @@ def test_steps_of_epochs_are_floored_as_everywhere() -> None:
 def test_epochs_are_exact_in_decimal() -> None:
     """0.7 · 10 is 7 steps; in binary floating point it would be 6."""
     poisson = {"kind": "poisson", "expected_batch_size": 1}
-    made = plan(spec_of(sampling=poisson, length={"epochs": 0.7}, evaluation=None), facts(10, 0, privacy=RDP))
+    made = plan(spec_of(sampling=poisson, length={"epochs": 0.7}, evaluation=None), facts(10, 0, privacy=PUBLIC))
     assert made.steps == 7
 
 
@@ -78,6 +78,12 @@ REFUSED = [
     (spec_of(sampling={"kind": "poisson", "expected_batch_size": 64}), facts(), "/sampling"),
     (spec_of(privacy=None), facts(), "/privacy"),
     (spec_of(seed=1), facts(), "/seed"),
+    (spec_of(privacy={"target_epsilon": 1.0, "target_delta": 1e-4}), facts(), "/privacy/target_delta"),
+    (
+        spec_of(sampling={"kind": "poisson", "expected_batch_size": 64}, length={"steps": 9}, evaluation=None),
+        facts(privacy=RDP),
+        "/length",
+    ),
     (spec_of(), facts(holdout=None), "/evaluation"),
     (spec_of(evaluation={"points": 51}), facts(), "/evaluation/points"),
     (

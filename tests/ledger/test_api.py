@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.db.engine import Database
+from app.db.models import Dataset
 from app.keys import service as keys
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret
@@ -60,6 +61,13 @@ def get(api: Api, path: str, role: str = "analyst", **query: Any) -> Any:
 
 def ledger_of(dataset_id: str) -> str:
     return f"/v1/datasets/{dataset_id}/ledger"
+
+
+def own(api: Api, db: Database, dataset_id: str) -> str:
+    """Makes the API's owner key the one that registered the data set."""
+    with db.write() as session:
+        session.get_one(Dataset, dataset_id).owner_key = api.key_ids["owner"]
+    return dataset_id
 
 
 def test_a_fresh_ledger_is_all_cap(api: Api, db: Database) -> None:
@@ -156,7 +164,7 @@ def change_cap(api: Api, dataset_id: str, body: dict[str, Any], role: str = "own
 
 @pytest.mark.parametrize("role", ["owner", "admin"])
 def test_an_owner_changes_the_cap_and_the_ledger_says_who_and_why(api: Api, db: Database, role: str) -> None:
-    dataset_id = open_ledger(db)
+    dataset_id = own(api, db, open_ledger(db))
     answer = change_cap(api, dataset_id, {"epsilon": 6.0, "reason": "the board agreed"}, role)
     assert answer.status_code == 200, answer.text
     assert answer.json()["cap"]["value"] == 6.0
@@ -187,12 +195,18 @@ def test_a_bad_cap_is_refused_and_costs_nothing(api: Api, db: Database, body: di
 
 
 def test_a_cap_below_what_is_taken_is_refused(api: Api, db: Database) -> None:
-    dataset_id = open_ledger(db)
+    dataset_id = own(api, db, open_ledger(db))
     held_job(db, dataset_id, mechanism())
     answer = change_cap(api, dataset_id, {"epsilon": 0.5, "reason": "too much"})
     assert answer.status_code == 409
     assert answer.json()["type"] == "/problems/cap-too-low"
     assert answer.json()["smallest_epsilon"] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_another_owner_does_not_change_the_cap(api: Api, db: Database) -> None:
+    dataset_id = open_ledger(db)
+    assert change_cap(api, dataset_id, {"epsilon": 9.0, "reason": "mine now"}, "owner").status_code == 403
+    assert support.check(db, dataset_id).entries == 1
 
 
 def test_an_analyst_does_not_change_the_cap(api: Api, db: Database) -> None:

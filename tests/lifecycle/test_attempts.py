@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from app.db.engine import Database
-from app.db.models import Attempt
+from app.db.models import Attempt, Job
 from app.errors import PrivacyError, StaleAttempt
 from app.lifecycle.claims import Claim, claim
 from app.lifecycle.sweeper import expire_all_leases, reap_expired, unclaimed
+from tests.factories import add_dataset
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 
 DIGEST = "ab" * 32
@@ -185,6 +186,43 @@ def test_no_more_metrics_than_were_charged(db: Database, submit: Submit) -> None
     log.record_metric(METRIC | {"value": 0.1})  # the same step again: dropped
     with pytest.raises(PrivacyError):
         log.record_metric(METRIC | {"step": 49})
+
+
+def test_exact_scores_of_a_public_holdout_are_not_on_the_bill(db: Database, submit: Submit) -> None:
+    """Private training data, public hold-out: its scores are free, and settling does not take them for releases."""
+    job_id = submit(add_dataset(db, holdout={"kind": "public"}))
+    hold = balances(db, job_id)
+    log = claimed(db, job_id)
+    log.start_block(1, 50)
+    log.record_digest(50, DIGEST)
+    for name in ("accuracy", "loss"):
+        log.record_metric(METRIC | {"name": name, "std": 0.0, "released_by": "public_data"})
+    log.succeed([], 50, [])
+    assert balances(db, job_id) == (hold[1], 0, 0, 0)
+
+
+def test_after_a_crash_a_cancel_releases_nothing(db: Database, submit: Submit) -> None:
+    """That the process died may follow from private data; who then cancels has seen it."""
+    job_id = submit()
+    hold = balances(db, job_id)
+    log = claimed(db, job_id)
+    log.start_block(1, 2)
+    log.gone("crashed")
+    claimed(db, job_id).cancelled()
+    assert balances(db, job_id) == (hold[1], 0, hold[3], 0)
+
+
+def test_one_job_that_can_not_be_settled_does_not_stop_the_reaper(db: Database, submit: Submit) -> None:
+    broken, sound = submit(), submit()
+    for job_id in (broken, sound):
+        claimed(db, job_id)
+    with db.write() as session:
+        job = session.get_one(Job, broken)
+        job.status, job.steps_started = "cancelling", 51  # more than its hold covers: an invariant is broken
+    expire_all_leases(db)
+    assert reap_expired(db, 3) == 1
+    assert job_row(db, sound).status == "queued"
+    assert job_row(db, broken).status == "cancelling"
 
 
 def test_lost_workers_requeue_and_crashes_end(db: Database, submit: Submit) -> None:

@@ -151,6 +151,18 @@ def test_private_batches_are_hidden_in_blocks_of_many_steps() -> None:
     """The time of one step would tell how large its batch was."""
     changes = {"sampling": POISSON, "length": {"steps": 35}, "evaluation": {"noise_mu": 0.5}}
     plan = plan_of(start_of(spec(**changes), SHAPE))
-    assert [plan.block_end(first) for first in (1, 11, 21, 31)] == [10, 20, 30, 35]
+    assert [plan.block_end(first) for first in (1, 11, 21)] == [10, 20, 35]  # 5 steps alone would be seen
     public = plan_of(start_of(spec(privacy=None, **changes), SHAPE, public=True))
     assert public.block_end(1) == 2
+
+
+@pytest.mark.parametrize(("steps", "points"), [(10, 1), (21, 1), (25, 2), (101, 1), (999, 37), (1001, 100), (1954, 10)])
+def test_no_block_of_a_private_poisson_job_is_shorter_than_ten_steps(steps: int, points: int) -> None:
+    changes = {"sampling": POISSON, "length": {"steps": steps}, "evaluation": {"noise_mu": 0.5, "points": points}}
+    plan = plan_of(start_of(spec(**changes), SHAPE))
+    first, ends = 1, []
+    while first <= steps:
+        ends.append(plan.block_end(first))
+        assert ends[-1] - first + 1 >= 10
+        first = ends[-1] + 1
+    assert ends[-1] == steps and set(plan.evaluation_steps) <= set(ends)

@@ -77,6 +77,8 @@ def noisy_score(
     """
     bound = release.sensitivity
     noise_std = bound / release.noise_mu
+    if not (1e-100 < bound < 1e100 and 1e-100 < noise_std < 1e100):
+        raise PrivacyError("a noisy sum needs a sensitivity and a noise that floats resolve")
     private_sum, private_rest = _private_sums(release, model, parameters, records)
     noise = GaussianGenerator(key).noise(step, index, 2)
     noisy_sum = private_sum + noise_std * float(noise[0])

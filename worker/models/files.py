@@ -100,5 +100,15 @@ def _write(path: Path, content: bytes) -> ArtifactFile:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+    for folder in (path.parent, path.parent.parent, path.parent.parent.parent):  # the entries, too, survive a power cut
+        _sync(folder)
     digest = hashlib.sha256(content).hexdigest()
     return ArtifactFile(name=path.name, path=str(path.resolve()), sha256=digest, size_bytes=len(content))
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NewType, Protocol
 
 from torch import Tensor
@@ -51,8 +50,9 @@ class GaussianRelease:
         sum_of_four: bool = True,
     ) -> None:
         std = noise_multiplier * max_grad_norm
-        if not (math.isfinite(std) and noise_multiplier > 0 and max_grad_norm > 0 and expected_batch_size >= 1):
-            raise PrivacyError("noise needs σ > 0, C > 0 and L ≥ 1")
+        # Far inside the range of normal floats: near its ends a product rounds to nothing, and the noise with it.
+        if not (1e-100 < max_grad_norm < 1e100 and 1e-100 < std < 1e100 and expected_batch_size >= 1):
+            raise PrivacyError("noise needs σ > 0 and C > 0 that floats resolve, and L ≥ 1")
         self._generator = GaussianGenerator(key, sum_of_four=sum_of_four)
         self._std = std
         self._divisor = expected_batch_size

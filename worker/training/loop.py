@@ -141,7 +141,7 @@ class Training:
         parameters = self._plan.optimizer.finish(position.state, position.parameters)
         self._evaluate(position.step, parameters)
         self._note(position.step == self._plan.steps, "steps-short")
-        finite = all(bool(torch.isfinite(value).all()) for value in parameters.values())  # of what is handed out
+        finite = all(bool(torch.isfinite(value.float()).all()) for value in parameters.values())  # as handed out
         self._note(finite, "parameters-not-finite")
         return Outcome(position.step, parameters, tuple(self._warnings))
 

@@ -73,7 +73,14 @@ class Plan:
         least = MIN_POISSON_BLOCK_STEPS if self.sampling == "poisson" and not self.public else 1
         size = min(max(-(-self.steps // BLOCKS), least), MAX_BLOCK_STEPS)
         ends = [-(-first // size) * size, self.steps, *(step for step in self.evaluation_steps if step >= first)]
-        return min(ends)
+        return min(ends) if least == 1 else self._hidden_end(first, size)
+
+    def _hidden_end(self, first: int, size: int) -> int:
+        """As above where batches are hidden: stretches between evaluations are cut into blocks of `size`, and what
+        would be left with fewer than ten steps goes with the block before it."""
+        end = next(step for step in sorted({*self.evaluation_steps, self.steps}) if step >= first)
+        left = end - first + 1
+        return end if left < size + MIN_POISSON_BLOCK_STEPS else first + size - 1
 
     def sampler(self, keys: Keys, records: int) -> Sampler:
         """The sampler of one segment. `records` (private) is only how many coins are tossed."""
