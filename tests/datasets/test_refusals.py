@@ -45,12 +45,12 @@ DECLARATIONS: list[tuple[str, dict[str, Any], str, str]] = [
     (
         "the label as a feature",
         {"features": {"kind": "columns", "columns": ["a", "y"]}},
-        "/",
+        "",
         "label can not be a feature",
     ),
     ("a column twice", {"features": {"kind": "columns", "columns": ["a", "a"]}}, "/features", "distinct"),
     ("no columns", {"features": {"kind": "columns", "columns": []}}, "/features", "at least 1"),
-    ("a tensor of a csv", {"features": {"kind": "tensor", "array": "x"}}, "/", "npz"),
+    ("a tensor of a csv", {"features": {"kind": "tensor", "array": "x"}}, "", "npz"),
     ("all held out", {"holdout": {"kind": "split", "fraction": 1.0}}, "/holdout", "less"),
     (
         "too little held out",
