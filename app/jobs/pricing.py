@@ -11,6 +11,8 @@ import logging
 import threading
 from typing import Any
 
+from sqlalchemy.exc import IntegrityError
+
 from app.db.engine import Database
 from app.db.models import PriceCache
 from app.errors import ServiceError
@@ -68,7 +70,11 @@ class PricingService:
         if known is not None:
             return known.price
         price = self.server.call(asked)
-        with self.db.write() as session:
-            if session.get(PriceCache, fingerprint) is None:
-                session.add(PriceCache(fingerprint=fingerprint, price=price, created_at=now()))
+        try:
+            with self.db.write() as session:
+                if session.get(PriceCache, fingerprint) is None:
+                    session.add(PriceCache(fingerprint=fingerprint, price=price, created_at=now()))
+        except IntegrityError:
+            # Somebody else asked the same at the same moment, and was told the same.
+            logger.debug("this price was kept already")
         return price

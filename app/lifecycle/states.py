@@ -24,8 +24,9 @@ ACTIVE = ("running", "cancelling")
 FINISHED = ("succeeded", "cancelled", "failed")
 
 
-def get_job(session: Session, job_id: str) -> Job:
-    job = session.get(Job, job_id)
+def get_job(session: Session, job_id: str, *, lock: bool = False) -> Job:
+    """The job's row; locked where what is read decides what is written (SQLite has one writer anyhow)."""
+    job = session.get(Job, job_id, with_for_update=lock)
     if job is None:
         raise NotFound("there is no such job")
     return job

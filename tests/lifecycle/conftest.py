@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from app.privacy.pricing import price
 
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
@@ -16,6 +15,7 @@ from app.jobs.planning import plan
 from app.keys.service import Caller
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
+from app.privacy.pricing import price
 from tests.conftest import BACKINGS
 from tests.factories import add_dataset, add_key, job_spec
 
