@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from app.dashboard.routes import router as dashboard_router
+from app.datasets import service as datasets
 from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
 from app.jobs.pricing import PricingService
@@ -41,6 +43,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         pricing.warm()
+        # What registrations that crashed left behind; a second API process finds it done.
+        await run_in_threadpool(datasets.sweep, db, settings)
         yield
         pricing.close()
         db.close()

@@ -40,40 +40,48 @@ REPORT = ROOT / "benchmarks" / "reports" / "training.md"
 BUCKETS, RECORDS, DELTA = 32768, 20_000, 1e-5
 # (ε, T, η, C): found by a sweep on these very data, which are public; full batch, momentum 0.9, free step, no bias.
 SETTINGS = [(1.0, 50, 20.0, 0.5), (2.5, 50, 40.0, 0.5), (3.0, 50, 40.0, 0.5)]
-KEYS = 5
+SPLITS = 10
 
 
 def key(name: object) -> bytes:
     return hashlib.sha256(repr(name).encode()).digest()
 
 
-def imdb() -> tuple[Records, Records, str]:
-    """Training part and hold-out (a fifth, by a keyed hash), and what they are."""
+class Reviews:
+    """Hashed reviews that are split anew by each key: a fifth is held out, by a keyed hash of each one's content."""
+
+    def __init__(self, matrix: Any, labels: np.ndarray, contents: list[bytes], what: str) -> None:
+        self.matrix, self.labels, self.contents, self.what = matrix, labels, contents, what
+
+    def split(self, number: int) -> tuple[Records, Records]:
+        hashes = [hashlib.blake2b(each, key=key(number)).digest() for each in self.contents]
+        held = np.array([int.from_bytes(each[:8], "big") < 2**64 / 5 for each in hashes])
+        train, holdout = (
+            SparseRecords(self.matrix[mask], torch.from_numpy(self.labels[mask])) for mask in (~held, held)
+        )
+        return train, holdout
+
+
+def reviews() -> Reviews:
     try:
         from fetch_data import fetch_reviews
 
-        rows = list(csv.DictReader(fetch_reviews().open(encoding="utf-8", newline="")))
+        with fetch_reviews().open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
     except Exception as error:
-        return (
-            *stand_in(),
-            f"a synthetic STAND-IN for the IMDB reviews, which could not be fetched ({type(error).__name__})",
-        )
+        what = f"a synthetic STAND-IN for the IMDB reviews, which could not be fetched ({type(error).__name__})"
+        return stand_in(what)
     x = hashed([row["text"] for row in rows], HashedText(column="text", buckets=BUCKETS))
     matrix = scipy.sparse.csr_matrix((x.data, x.indices, x.indptr), shape=x.shape)
     labels = np.array([int(row["label"]) for row in rows])
-    hashes = [hashlib.blake2b((row["text"] + row["label"]).encode(), key=key("split")).digest() for row in rows]
-    held = np.array([int.from_bytes(each[:8], "big") < 2**64 / 5 for each in hashes])
-    parts = [SparseRecords(matrix[mask], torch.from_numpy(labels[mask])) for mask in (~held, held)]
-    return parts[0], parts[1], f"25,000 IMDB reviews, {len(parts[0]):,} to train and {len(parts[1]):,} held out"
+    return Reviews(matrix, labels, [(row["text"] + row["label"]).encode() for row in rows], "25,000 IMDB reviews")
 
 
-def stand_in() -> tuple[Records, Records]:
-    generator = np.random.default_rng(0)
-    x = scipy.sparse.random(
-        25_000, BUCKETS, density=138 / BUCKETS, format="csr", dtype=np.float32, random_state=generator
-    )
-    labels = torch.from_numpy((x @ generator.normal(size=BUCKETS) > 0).astype(np.int64))
-    return SparseRecords(x[:RECORDS], labels[:RECORDS]), SparseRecords(x[RECORDS:], labels[RECORDS:])
+def stand_in(what: str) -> Reviews:
+    rng = np.random.default_rng(0)
+    matrix = scipy.sparse.random(25_000, BUCKETS, density=138 / BUCKETS, format="csr", dtype=np.float32, rng=rng)
+    labels = (matrix @ rng.normal(size=BUCKETS) > 0).astype(np.int64)
+    return Reviews(matrix, labels, [str(number).encode() for number in range(25_000)], what)
 
 
 def dense() -> Records:
@@ -183,17 +191,21 @@ def accuracy(
     return float(model.correct(model.forward(parameters, holdout), holdout.labels).double().mean()), taken
 
 
-def quality_lines(train: Records, holdout: Records) -> list[str]:
+def quality_lines(data: Reviews) -> list[str]:
+    """Every run has a split and a noise key of its own: a service's split is keyed too."""
+    runs: dict[tuple[float, int, float, float], list[tuple[float, float]]] = {each: [] for each in SETTINGS}
+    for number in range(SPLITS):
+        train, holdout = data.split(number)
+        for setting, results in runs.items():
+            results.append(accuracy(train, holdout, setting, (setting, number)))
     lines = [
-        f"| ε (δ = 1e-5) | T | η | C | accuracy, {KEYS} noise keys | least | training, s |",
+        f"| ε (δ = 1e-5) | T | η | C | accuracy, {SPLITS} splits and noise keys | least | training, s |",
         "|---|---|---|---|---|---|---|",
     ]
-    for setting in SETTINGS:
-        runs = [accuracy(train, holdout, setting, (setting, number)) for number in range(KEYS)]
-        values = [each for each, _ in runs]
-        spread = statistics.stdev(values)
-        seconds = statistics.median(taken for _, taken in runs)
-        row = f"{statistics.mean(values):.4f} ± {spread:.4f} | {min(values):.4f} | {seconds:.2f}"
+    for setting, results in runs.items():
+        values = [value for value, _ in results]
+        seconds = statistics.median(taken for _, taken in results)
+        row = f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f} | {min(values):.4f} | {seconds:.2f}"
         lines.append("| " + " | ".join(f"{each:g}" for each in setting) + f" | {row} |")
     return lines
 
@@ -208,33 +220,34 @@ def machine() -> str:
     return f"{cpu}, {torch.get_num_threads()} torch threads, {versions}; load average at the start {load}"
 
 
+HEAD = """\
+# Training: what privacy costs
+
+Made by `python benchmarks/bench_training.py`.
+
+Machine: {machine}.
+
+Sparse data: {what}, hashed to {buckets:,} buckets, two classes, a fifth held out. Dense data: 60,000 × 784, synthetic,
+ten classes. All arithmetic is in float64, private or not. Medians over steps; the kinds of steps take turns."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="how often the kinds of steps take turns")
     rounds = parser.parse_args().rounds
-    where = machine()
-    train, holdout, data = imdb()
-    lines = [
-        "# Training: what privacy costs",
-        "",
-        "Made by `python benchmarks/bench_training.py`.",
-        "",
-        f"Machine: {where}.",
-        "",
-    ]
-    lines += [
-        f"Data: {data}; hashed to {BUCKETS:,} buckets, two classes; dense: 60,000 × 784 synthetic, ten classes.",
-        "",
-    ]
-    lines += ["All arithmetic is in float64, private or not. Medians over steps; the kinds of steps take turns.", ""]
-    lines += ["## A sparse full-batch step", ""]
-    lines += throughput(train, Linear(BUCKETS, 2), rounds, 10)
-    lines += ["", "## A dense full-batch step", "", *throughput(dense(), Linear(784, 10), rounds, 2)]
-    lines += ["", "## The noise", "", *noise_lines(rounds)]
-    lines += ["", "## Accuracy on the hold-out", "", *quality_lines(train, holdout), ""]
+    where, data = machine(), reviews()
+    sections = {
+        "A sparse full-batch step": throughput(data.split(0)[0], Linear(BUCKETS, 2), rounds, 10),
+        "A dense full-batch step": throughput(dense(), Linear(784, 10), rounds, 2),
+        "The noise": noise_lines(rounds),
+        "Accuracy on the hold-out": quality_lines(data),
+    }
+    text = HEAD.format(machine=where, what=data.what, buckets=BUCKETS)
+    for title, lines in sections.items():
+        text += f"\n\n## {title}\n\n" + "\n".join(lines)
     REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines))
+    REPORT.write_text(text + "\n", encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The API's process: `python -m scrimp.api [FD]`. Listens where the settings say, or on the socket that it is handed."""
+"""The API's process: `python -m scrimp.api [FD]`. Listens where the settings say, or on a socket it is handed."""
 
 from __future__ import annotations
 

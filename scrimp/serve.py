@@ -117,9 +117,8 @@ def _tend(children: Sequence[Child], settings: Settings, signals: Sequence[int])
         if not ready and _answers(settings):
             ready = True
             took = time.monotonic() - began
-            print(
-                f"ready in {took:.1f} s: dashboard {settings.url}/dashboard, logs {children[0].log.parent}", flush=True
-            )
+            places = f"dashboard {settings.url}/dashboard, logs {settings.home / 'logs'}"
+            print(f"ready in {took:.1f} s: {places}", flush=True)
         if not ready and time.monotonic() - began > READY_TIMEOUT_S:
             raise ServeError(f"the API does not answer after {READY_TIMEOUT_S:g} s; see {children[0].log}")
         time.sleep(TICK_S)

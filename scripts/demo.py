@@ -34,6 +34,8 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 MARK = "made-by-make-demo"
 DATASET = "imdb-reviews"
+SCORES = """The ± is the privacy noise alone. The noisy count of right answers is divided by the hold-out's public size;
+its true size is private (split off by a keyed hash: 5,000 ± 63), which scales both scores by 1 ± 0.013."""
 console = show.console()
 
 
@@ -82,6 +84,7 @@ def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
         rows.append((job.name, show.eps(job.epsilon_planned), show.score(job.metrics["accuracy"])))
     console.print()
     show.table(console, ("model", "privacy", "hold-out accuracy ± std of its noise"), rows)
+    console.print(SCORES, style="dim", soft_wrap=True)
 
     step("Look at what that spent", f"scrimp ledger show {DATASET}; scrimp ledger entries {DATASET}")
     show.ledger(console, DATASET, client.ledger(dataset.id))

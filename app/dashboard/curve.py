@@ -73,10 +73,12 @@ def _curve(name: str, metrics: list[MetricView], steps: int) -> Curve:
     lows = [each.value - NORMAL_95 * each.std for each in metrics]
     highs = [each.value + NORMAL_95 * each.std for each in metrics]
     low, high = min(lows), max(highs)
-    # A span of its own for a single exact number; else a little air above and below.
-    pad = 0.08 * (high - low) or max(abs(high) * 0.05, 0.01)
+    # A little air above and below; a height of its own where the numbers are all but one.
+    pad = 0.08 * (high - low) if high - low > 1e-6 * max(abs(high), 1.0) else max(abs(high) * 0.05, 0.01)
     y_values = ticks(low - pad, high + pad, 5)
     x_values = [each for each in ticks(0, max(steps, 1), 8) if each <= steps and each == int(each)]
+
+    decimals = max(0, -math.floor(math.log10(y_values[1] - y_values[0]) + 1e-9))
 
     def x(step: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * step / max(steps, 1)
@@ -93,5 +95,5 @@ def _curve(name: str, metrics: list[MetricView], steps: int) -> Curve:
             for each, bottom, top in zip(metrics, lows, highs, strict=True)
         ],
         x_ticks=[Tick(x(each), f"{each:g}" if each < 1e4 else f"{each / 1000:g}k") for each in x_values],
-        y_ticks=[Tick(y(each), f"{each:.6g}") for each in y_values],
+        y_ticks=[Tick(y(each), f"{each:.{decimals}f}") for each in y_values],
     )

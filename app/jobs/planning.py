@@ -14,6 +14,7 @@ from typing import Any
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import Evaluation, JobSpec
 from app.errors import InvalidRequest
+from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
 
 # Public data have no account: a job on them is priced all the same, and charged nothing (app.jobs.service).
 ANY_FILTER = {"kind": "rdp", "order": 8.0}
@@ -110,6 +111,10 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
         raise InvalidRequest.at("/evaluation", "this data set has no hold-out: leave the evaluation out")
     if spec.evaluation.points > steps:
         raise InvalidRequest.at("/evaluation/points", f"there are only {steps} steps")
+    apart = steps // spec.evaluation.points
+    if spec.sampling.kind == "poisson" and spec.evaluation.points > 1 and apart < MIN_POISSON_BLOCK_STEPS:
+        detail = f"under Poisson sampling scores lie at least {MIN_POISSON_BLOCK_STEPS} steps apart: ask for fewer"
+        raise InvalidRequest.at("/evaluation/points", detail)
 
 
 def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: float) -> dict[str, Any] | None:

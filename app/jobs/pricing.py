@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import threading
+import time
 from typing import Any
 
 from sqlalchemy.exc import IntegrityError
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 # Part of every fingerprint: raise it when a price could come out differently.
 PRICING_VERSION = 1
+# What is made sooner than this is made again: keeping it would take a write to the disk.
+WORTH_KEEPING_S = 0.05
 
 
 class PricingService:
@@ -69,7 +72,10 @@ class PricingService:
             known = session.get(PriceCache, fingerprint)
         if known is not None:
             return known.price
+        began = time.monotonic()
         price = self.server.call(asked)
+        if time.monotonic() - began < WORTH_KEEPING_S:
+            return price
         try:
             with self.db.write() as session:
                 if session.get(PriceCache, fingerprint) is None:

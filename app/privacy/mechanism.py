@@ -13,6 +13,10 @@ from pydantic import Field, model_validator
 
 from app.contracts.base import AccountName, DeltaValue, Document, NoiseMultiplier, Relation, Steps, Unit
 
+# Progress and scores of a Poisson-sampled job are seen no closer together than this: the time that a single step took
+# would tell how large its batch was, and amplification by sampling needs batches hidden.
+MIN_POISSON_BLOCK_STEPS = 10
+
 
 class TrainingMechanism(Document):
     """T noisy sums of clipped gradients: Σ_{i∈B} clip_C(g_i) + N(0, σ²C² I), divided by the public L.

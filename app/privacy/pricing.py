@@ -227,10 +227,11 @@ def _smallest_sigma(filter_: Filter, sample_rate: float, steps: int, remaining: 
         return None
     if charge(low) <= remaining:
         return low
-    root = optimize.brentq(
-        lambda x: math.log(charge(math.exp(x)) / remaining), math.log(low), math.log(high), xtol=1e-11
-    )
-    sigma = math.exp(float(root))
+
+    def excess(log_sigma: float) -> float:
+        return math.log(charge(math.exp(log_sigma)) / (remaining + 0.5))  # never 0 on the steps of a rounded charge
+
+    sigma = math.exp(float(optimize.brentq(excess, math.log(low), math.log(high), xtol=1e-11)))
     while charge(sigma) > remaining:
         sigma *= 1.0 + 1e-9
     return sigma

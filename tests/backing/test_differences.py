@@ -88,6 +88,7 @@ def test_one_price_asked_for_by_two_at_once_is_kept_once(
 
     prices.server = Desk()  # type: ignore[assignment]
     monkeypatch.setattr(pricing, "now", at_once)
+    monkeypatch.setattr(pricing, "WORTH_KEEPING_S", 0.0)
     with ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(prices.choose_order, records=7) for _ in range(2)]
         assert [answer.result() for answer in answers] == [4.0] * 2

@@ -70,11 +70,12 @@ def test_life_of_a_service(service: Service) -> None:
     assert str(service.home / "serve.lock") in second.stderr
     assert "Traceback" not in second.stderr
 
-    relay = until(running(service, "app.lifecycle.relay"))
-    assert relay is not None
-    relay.kill()
-    until(lambda: (again := running(service, "app.lifecycle.relay")()) is not None and again.pid != relay.pid)
-    assert re.search(r"relay was killed by SIGKILL; starting again in 0\.5 s", output(service))
+    api = until(running(service, "scrimp.api"))
+    assert api is not None
+    api.kill()
+    with service.client() as client:  # waits for the one that is started in its place
+        assert list(client.jobs()) == []
+    assert re.search(r"api was killed by SIGKILL; starting again in 0\.5 s", output(service))
 
     secret = key.read_text()
     family = descendants(service)

@@ -109,6 +109,13 @@ def test_every_point_of_a_curve_lies_inside_it(numbers_: list[tuple[int, float, 
     assert len(curve.x_ticks) >= 2
 
 
+@pytest.mark.parametrize("found", [[(0.0, 1e-20)], [(0.0, 0.0)], [(1e6, 1e-12)], [(0.5, 0.0), (0.5 + 1e-15, 0.0)]])
+def test_a_curve_of_almost_nothing_has_a_height(found: list[tuple[float, float]]) -> None:
+    (curve,) = curves([metric(step, *each) for step, each in enumerate(found, start=1)], 2)
+    labels = [tick.label for tick in curve.y_ticks]
+    assert len(set(labels)) == len(labels) >= 2
+
+
 def test_error_bars_are_95_percent_of_the_noise() -> None:
     (curve,) = curves([metric(50, 0.8, 0.01)], 100)
     (point,) = curve.points

@@ -151,6 +151,11 @@ def test_the_list_filters_and_pages(whole: Whole, signed_in: SignedIn, monkeypat
     assert [each for page in pages for each in page] == everyone
 
 
+def test_the_address_with_a_slash_leads_home(signed_in: SignedIn) -> None:
+    answer = signed_in("analyst").get("/dashboard/")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/dashboard")
+
+
 def test_an_empty_service_says_how_to_begin(visit: Callable[[], Browser], scene: Scene) -> None:
     browser = visit()
     browser.sign_in(scene.analyst)

@@ -81,6 +81,11 @@ REFUSED = [
     (spec_of(), facts(holdout=None), "/evaluation"),
     (spec_of(evaluation={"points": 51}), facts(), "/evaluation/points"),
     (
+        spec_of(sampling={"kind": "poisson", "expected_batch_size": 64}, evaluation={"points": 6}),
+        facts(privacy=RDP),
+        "/evaluation/points",
+    ),
+    (
         spec_of(length={"epochs": 1e7}, sampling={"kind": "poisson", "expected_batch_size": 1}),
         facts(privacy=RDP),
         "/length/epochs",

@@ -138,7 +138,7 @@ def test_the_largest_that_fits_truly_fits_full_batch(
     check_largest(asked, {"train": remaining, "holdout": 10**15})
 
 
-@settings(deadline=None, database=None, max_examples=5)
+@settings(deadline=None, database=None, max_examples=3)
 @given(remaining=st.integers(10**8, 10**9), steps=st.integers(20, 200), order=st.sampled_from([2.5, 6.0, 20.0]))
 def test_the_largest_that_fits_truly_fits_poisson(remaining: int, steps: int, order: float) -> None:
     asked = request("poisson", 1000, 10_000, steps, filter_=("rdp", order))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.worker.support import Supervisor, dense, key, keys_of, plan_of, records, run_direct, spec, start_of
 from worker.attempt.child import StopRequested
@@ -242,7 +245,7 @@ def test_after_fresh_keys_a_job_resumes_bit_for_bit() -> None:
     first = supervisor(sampling=POISSON)
     first.hold = 30
     attempt(first)
-    tamper(first, 6)
+    tamper(first, 10)
     weights = attempt(first)
     assert first.resalts == 1 and [s["from_step"] for s in first.segments] == [1, 6]
     assert same(attempt(first), weights)
@@ -339,3 +342,44 @@ def test_stop_ends_before_the_block() -> None:
     with pytest.raises(StopRequested):
         attempt(record)
     assert record.started == 3 and list(record.digests()) == [0, 1, 2, 3]
+
+
+def test_a_mismatch_in_the_first_block_resumes_bit_for_bit_later() -> None:
+    """Nothing is kept then, so the state before the first step is recorded anew, under the fresh salt."""
+    record = supervisor(evaluation=None)
+    record.hold = 30
+    attempt(record)
+    tamper(record, 1)
+    weights = attempt(record)
+    assert [each.matched_step for each in record.of(Mismatch)] == [0] and record.started == 20
+    assert same(attempt(record), weights)
+    assert record.resalts == 1 and record.started == 20
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from([POISSON, {"kind": "full_batch"}]),
+    st.lists(st.tuples(st.none() | st.integers(1, 10), st.booleans(), st.none() | st.integers(0, 10)), max_size=6),
+    st.integers(10, 30),
+)
+def test_whatever_happens_to_attempts_the_record_holds(
+    sampling: dict[str, Any], history: list[tuple[int | None, bool, int | None]], hold: int
+) -> None:
+    """Attempts that die anywhere, replay on other numbers or meet damaged records: the supervisor's own checks hold
+    (never more steps than held, never on under the same keys after a difference), and what is left is repeatable."""
+    record = Supervisor(start_of(spec(sampling=sampling), SHAPE), hold=hold)
+    other = records(X[10:90], Y[10:90])
+    for die_at, on_other_numbers, damaged in history:
+        record.die_at = die_at
+        if damaged is not None:
+            tamper(record, damaged)
+        with contextlib.suppress(ConnectionError):
+            run_direct(record, other if on_other_numbers else TRAIN, HOLDOUT)
+    record.die_at = None
+    outcome, _ = run_direct(record, TRAIN, HOLDOUT)
+    resalts, metrics = record.resalts, dict(record.metrics)
+    again, _ = run_direct(record, TRAIN, HOLDOUT)
+    assert same(again.parameters, outcome.parameters) and again.steps == outcome.steps
+    assert record.resalts == resalts and record.started <= hold
+    assert {name_step: record.metrics[name_step] for name_step in metrics} == metrics == record.metrics
+    assert len(record.metrics) <= 2

@@ -145,3 +145,12 @@ def test_neighbouring_data_sets_have_one_plan(sampling: dict[str, Any]) -> None:
         movements.append((release._divisor, plan.sample_rate, plan.steps))
     assert blocks[0] == blocks[1] == blocks[2]
     assert len(set(movements)) == 1
+
+
+def test_private_batches_are_hidden_in_blocks_of_many_steps() -> None:
+    """The time of one step would tell how large its batch was."""
+    changes = {"sampling": POISSON, "length": {"steps": 35}, "evaluation": {"noise_mu": 0.5}}
+    plan = plan_of(start_of(spec(**changes), SHAPE))
+    assert [plan.block_end(first) for first in (1, 11, 21, 31)] == [10, 20, 30, 35]
+    public = plan_of(start_of(spec(privacy=None, **changes), SHAPE, public=True))
+    assert public.block_end(1) == 2

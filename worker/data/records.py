@@ -22,7 +22,7 @@ from torch import Tensor
 from worker.clipping.norms import norm_bound, root_bound
 
 DOUBLE_BYTES = 2**30  # dense features up to this size are kept in float64; larger ones are widened batch by batch
-BATCH_BYTES = 2**26  # of the float64 features of one automatic physical batch
+BATCH_BYTES = 2**23  # of the float64 features of one automatic physical batch: both products find them in the cache
 
 
 class Records(Protocol):

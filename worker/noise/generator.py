@@ -35,7 +35,7 @@ STEPS = 2**32
 TENSORS = 2**24
 LANES = 2**8
 WORDS = 2**48
-CHUNK = 2**14  # numbers at a time: what is worked on stays in a core's cache
+CHUNK = 2**15  # numbers at a time: what is worked on stays in a core's cache
 SUM_OF_FOUR = 4
 
 

@@ -132,8 +132,8 @@ class Training:
         """Throws the differing state away: back to the last that matched, under fresh keys."""
         matched_step = self._matched.step if self._matched else -1
         self._replay = self._replay.resalted(self._link.mismatch(matched_step), matched_step)
-        if self._matched is None:  # the initial state itself is not the recorded one: it is a new beginning
-            return self._close_block(self._initial())
+        if self._matched is None or matched_step == 0:  # nothing is kept: the first state is recorded anew
+            return self._close_block(self._matched or self._initial())
         self._telemetry.restored(matched_step)
         return self._matched
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from app.contracts.job_spec import Clipping, DpSgd, JobSpec
 from app.errors import PrivacyError
-from app.privacy.mechanism import MechanismConfig, NoisySum
+from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig, NoisySum
 from worker.attempt.messages import Keys, Shape
 from worker.clipping.engine import GradientEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
@@ -64,9 +64,14 @@ class Plan:
         return tuple(-(-self.steps * k // points) for k in range(1, points + 1))
 
     def block_end(self, first: int) -> int:
-        """The last step of the block that begins at `first`: blocks end at multiples of clamp(⌈T/25⌉, 1, 1000), at
-        evaluations and at T. A function of public numbers, the same in every attempt."""
-        size = min(max(-(-self.steps // BLOCKS), 1), MAX_BLOCK_STEPS)
+        """The last step of the block that begins at `first`: blocks end at multiples of clamp(⌈T/25⌉, least, 1000), at
+        evaluations and at T. A function of public numbers, the same in every attempt.
+
+        `least` is 1, but 10 where batches are drawn: a block's end is seen from outside, and the time that one step
+        took would tell how large its batch was, which amplification by sampling needs hidden.
+        """
+        least = MIN_POISSON_BLOCK_STEPS if self.sampling == "poisson" and not self.public else 1
+        size = min(max(-(-self.steps // BLOCKS), least), MAX_BLOCK_STEPS)
         ends = [-(-first // size) * size, self.steps, *(step for step in self.evaluation_steps if step >= first)]
         return min(ends)
 

@@ -1,0 +1,77 @@
+"""Server-sent events over the real service: live, resumed, and through the death of the API."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.e2e.conftest import Service, csv_spec, job_of, until, write_csv
+
+
+def register(service: Service, name: str, folder: Path, seed: int) -> str:
+    with service.client() as client:
+        return client.create_dataset(csv_spec(name), write_csv(folder / f"{name}.csv", seed=seed)).id
+
+
+def read(service: Service, job: str, after: int = 0, stop_at: int | None = None) -> list[dict[str, Any]]:
+    """Events of a stream until it ends, or until one has the sequence number `stop_at`."""
+    headers = {
+        "Authorization": f"Bearer {(service.home / 'admin.key').read_text().strip()}",
+        "Accept": "text/event-stream",
+        "Last-Event-ID": str(after),
+    }
+    found: list[dict[str, Any]] = []
+    url = f"http://127.0.0.1:{service.port}/v1/jobs/{job}/events"
+    with httpx.stream("GET", url, headers=headers, timeout=30.0, trust_env=False) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        last_id = None
+        for line in answer.iter_lines():
+            if line.startswith("id: "):
+                last_id = int(line[4:])
+            if line == "event: end":
+                return found
+            if line.startswith("data: "):
+                found.append(json.loads(line[6:]))
+                assert found[-1]["seq"] == last_id
+                if last_id == stop_at:
+                    return found
+    return found
+
+
+def test_a_stream_is_live_whole_and_resumable(service: Service, tmp_path: Path) -> None:
+    dataset = register(service, "events", tmp_path, 21)
+    with service.client() as client:
+        job = client.submit(job_of(dataset)).id
+    live = read(service, job)
+    assert [event["seq"] for event in live] == list(range(1, len(live) + 1))
+    assert [event["type"] for event in live][:2] == ["queued", "attempt_started"]
+    assert [event["type"] for event in live][-2:] == ["succeeded", "certificate_issued"]
+    assert read(service, job, after=5) == live[5:]
+    with service.client() as client:
+        listed = client._http.get(f"/v1/jobs/{job}/events").json()["items"]
+    assert listed == live
+
+
+def test_a_reader_resumes_after_the_api_was_killed(service: Service, tmp_path: Path) -> None:
+    dataset = register(service, "events-killed", tmp_path, 22)
+    with service.client() as client:
+        job = client.submit(job_of(dataset, length={"steps": 2000})).id
+    first = read(service, job, stop_at=4)
+    assert service.process is not None
+    api = next(p for p in psutil.Process(service.process.pid).children() if "scrimp.api" in p.cmdline())
+    api.kill()
+
+    def again() -> list[dict[str, Any]] | None:
+        try:
+            return read(service, job, after=first[-1]["seq"])
+        except httpx.HTTPError:
+            return None
+
+    rest = until(again)
+    assert rest is not None
+    assert [event["seq"] for event in first + rest] == list(range(1, len(first) + len(rest) + 1))
+    assert rest[-1]["type"] == "certificate_issued"
