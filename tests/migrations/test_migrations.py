@@ -164,7 +164,7 @@ def test_after_every_revision_the_ledger_is_protected(url: str) -> None:
     engine = make_engine(url)
     upgrade(url, "0001")
     first = protection(engine)
-    assert len(first["triggers"]) == 6
+    assert len(first["triggers"]) == {"sqlite": 6, "postgresql": 5}[engine.dialect.name]
     assert len(first["checks"]) == 7
     db = Database(url)
     add_owner(db)
