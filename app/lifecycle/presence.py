@@ -1,4 +1,4 @@
-"""Which workers there are: each says so of itself, every `heartbeat_s`. For people; claims and leases need none of it."""
+"""Which workers there are: each says so of itself, every `heartbeat_s`. For people: claims and leases do without."""
 
 from __future__ import annotations
 

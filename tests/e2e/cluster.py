@@ -20,7 +20,7 @@ class Cluster:
 
     def __init__(self, home: Path, environment: dict[str, str]) -> None:
         self.home = home
-        fast = {"SCRIMP_RING_AGAIN_S": "1", "SCRIMP_LEASE_S": "6", "SCRIMP_HEARTBEAT_S": "1", "OMP_NUM_THREADS": "1"}
+        fast = {"SCRIMP_RING_AGAIN_S": "1", "SCRIMP_HEARTBEAT_S": "1", "OMP_NUM_THREADS": "1"}
         self.environment = os.environ | fast | environment | {"SCRIMP_HOME": str(home)}
         self.processes: list[subprocess.Popen[bytes]] = []
         self.ports: list[int] = []
