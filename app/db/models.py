@@ -304,7 +304,7 @@ class PriceCache(Base):
 
 
 class Worker(Base):
-    """A worker process, by what it last said of itself. Nothing depends on it: claims and leases decide who runs what."""
+    """A worker process, by what it last said of itself. Nothing depends on it: claims and leases say who runs what."""
 
     __tablename__ = "workers"
     __table_args__ = (Index("ix_workers_seen", "seen_at"),)
