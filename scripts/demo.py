@@ -34,8 +34,8 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 MARK = "made-by-make-demo"
 DATASET = "imdb-reviews"
-SCORES = """The ± is the privacy noise alone. The noisy count of right answers is divided by the hold-out's public size;
-its true size is private (split off by a keyed hash: 5,000 ± 63), which scales both scores by 1 ± 0.013."""
+SCORES = """The ± is the standard deviation of the privacy noise (noisy counts of right and of wrong answers);
+that the hold-out is a sample of some 5,000 reviews adds another ± 0.005."""
 console = show.console()
 
 

@@ -81,9 +81,9 @@ class Length(Document):
 class Evaluation(Document):
     """A score on the hold-out at `points` evenly spaced steps, the last one included.
 
-    On private data each is a noisy sum with noise std sensitivity/noise_mu, charged to the hold-out's account:
-    points · noise_mu². Classification: correct predictions (sensitivity 1). Regression: squared errors clipped to
-    [0, loss_bound] (sensitivity loss_bound). On a public hold-out the score is exact and free.
+    On private data each is a ratio of noisy sums with noise std sensitivity/noise_mu, charged to the hold-out's
+    account: points · noise_mu². Classification: correct predictions (sensitivity 1). Regression: squared errors clipped
+    to [0, loss_bound] (sensitivity loss_bound). On a public hold-out the score is exact and free.
     """
 
     on: Literal["holdout"] = "holdout"

@@ -150,7 +150,7 @@ class AttemptLog:
             settle(session, job, "failed", failure={"code": code, "message": message}, own_fault=True)
 
     def gone(self, how: Literal["lost", "crashed"]) -> None:
-        """The job goes back to the queue: this worker is stopping, or the attempt's process died without a word."""
+        """Back to the queue: this worker is stopping, or the attempt's process died without a last word."""
         with self.db.write() as session:
             give_back(session, self._fenced(session), how, self.max_attempts)
 

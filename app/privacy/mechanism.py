@@ -41,14 +41,17 @@ class TrainingMechanism(Document):
 
 
 class NoisySum(Document):
-    """`times` releases of a sum where one record weighs at most `sensitivity`, each with std sensitivity/noise_mu."""
+    """`times` releases of sums where one record weighs at most `sensitivity` in ℓ₂, with std sensitivity/noise_mu each.
+
+    Of each score both the sum and its complement are released: (s, Δ − s) of one record has ℓ₂ norm at most Δ.
+    """
 
     what: Literal["accuracy", "loss"]
     account: AccountName
     noise_mu: Annotated[float, Field(gt=0.0)]
     sensitivity: Annotated[float, Field(gt=0.0)] = 1.0
     times: Annotated[int, Field(ge=1)] = 1
-    records: Annotated[int, Field(ge=1)]  # the public denominator
+    records: Annotated[int, Field(ge=1)]  # the public size of what is summed over; information, not a divisor
 
 
 class MechanismConfig(Document):

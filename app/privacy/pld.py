@@ -25,6 +25,9 @@ GRID = 1e-4  # stated in every certificate: at 1e-3 some plans would be charged 
 # long double, over 750 plans, δ was off by at most 3.4e-16 · T, in either direction: three times that is taken off.
 CONVOLUTION_ERROR_PER_STEP = 1e-15
 
+# Tails of at most this share of δ are cut off and counted as lost altogether: smaller arrays, and ε up by less than 1e-6.
+TAIL_SHARE = 1e-7
+
 _LARGEST_PRECISION = 700.0  # Σ 1/σ² of plain Gaussians: beyond, e^ε overflows (ε > 350 at any δ < ½)
 
 
@@ -53,17 +56,18 @@ def epsilon(tree: Tree, delta: float, grid: float = GRID) -> float:
     )
     if not resolves(delta, sampled.total()) or gaussian_precision > _LARGEST_PRECISION:
         return math.inf
-    parts = [_single(leaf, grid).self_compose(count) for leaf, count in sampled.items()]
+    tail = TAIL_SHARE * delta
+    parts = [_single(leaf, grid, tail / count).self_compose(count, tail) for leaf, count in sampled.items()]
     if gaussian_precision > 0.0:
-        parts.append(_single(Leaf(1.0, gaussian_precision**-0.5), grid))
+        parts.append(_single(Leaf(1.0, gaussian_precision**-0.5), grid, tail))
     if not parts:
         return 0.0
     resolved_delta = delta - CONVOLUTION_ERROR_PER_STEP * sampled.total()
     return float(reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(resolved_delta))
 
 
-def _single(leaf: Leaf, grid: float) -> Any:
-    """The privacy loss distribution of one noisy sum, for adding and for removing a record."""
+def _single(leaf: Leaf, grid: float, tail: float) -> Any:
+    """The privacy loss distribution of one noisy sum, for adding and for removing a record, less a mass of `tail`."""
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution  # noqa: PLC0415 - slow to import
 
     def pmf(low: int, deltas: npt.NDArray[np.float64]) -> Any:
@@ -72,10 +76,10 @@ def _single(leaf: Leaf, grid: float) -> Any:
         # Composing a sparse one T times computes size**T, a number of millions of digits.
         return sparse.to_dense_pmf()
 
-    return privacy_loss_distribution.PrivacyLossDistribution(*(pmf(*part) for part in _deltas(leaf, grid)))
+    return privacy_loss_distribution.PrivacyLossDistribution(*(pmf(*part) for part in _deltas(leaf, grid, tail)))
 
 
-def _deltas(leaf: Leaf, grid: float) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
+def _deltas(leaf: Leaf, grid: float, tail: float) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
     """(index of the first grid point, δ at every grid point): removing a record, then adding one where that differs.
 
     A record removed: P = (1−q)·N(0, σ²) + q·N(−1, σ²) against Q = N(0, σ²). A record added: P = N(0, σ²) against
@@ -88,7 +92,9 @@ def _deltas(leaf: Leaf, grid: float) -> Iterator[tuple[int, npt.NDArray[np.float
     adjacency = privacy_loss_mechanism.AdjacencyType
     q, sigma = leaf
     for kind in [adjacency.REMOVE] if q == 1.0 else [adjacency.REMOVE, adjacency.ADD]:
-        loss = privacy_loss_mechanism.GaussianPrivacyLoss(sigma, sampling_prob=q, adjacency_type=kind)
+        loss = privacy_loss_mechanism.GaussianPrivacyLoss(
+            sigma, log_mass_truncation_bound=math.log(tail), sampling_prob=q, adjacency_type=kind
+        )
         bounds = loss.connect_dots_bounds()
         low, high = math.floor(bounds.epsilon_lower / grid), math.ceil(bounds.epsilon_upper / grid)
         eps = np.arange(low, high + 1) * grid

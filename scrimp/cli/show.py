@@ -31,10 +31,7 @@ from scrimp.verify import Recomputed
 
 WIDTH = 130  # of lines that go to a file or a pipe
 RELATIONS = {"add_or_remove_one": "one {unit} added or removed"}
-# A split hold-out has Binomial(records, f) records and its scores are divided by records · f: 1.3 % of 5,000 is 1 σ.
-NOISE_ALONE = (
-    "± is the privacy noise alone. A split hold-out's true size is private; scores are divided by its public size."
-)
+NOISE_ALONE = "± is the standard deviation of the privacy noise; that the hold-out is a sample comes on top."
 COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
 BAR_WIDTH = 40
 

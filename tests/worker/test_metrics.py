@@ -9,7 +9,7 @@ import torch
 from app.errors import PrivacyError
 from app.privacy.mechanism import NoisySum
 from tests.worker.support import dense, records
-from worker.metrics.scores import noisy_score, public_scores, public_training_loss
+from worker.metrics.scores import _private_sums, noisy_score, public_scores, public_training_loss
 from worker.models.base import Parameters
 from worker.models.linear import Linear
 from worker.noise.generator import GaussianGenerator
@@ -57,42 +57,57 @@ def test_no_public_records_have_no_score() -> None:
     assert public_scores(Linear(6, 3), Linear(6, 3).init(), records(x[:0], y[:0])) == []
 
 
-def test_a_noisy_count_is_the_count_plus_keyed_noise_over_the_public_number() -> None:
+def test_a_noisy_score_is_the_ratio_of_two_sums_with_keyed_noise() -> None:
     x, y = dense(80, 6, 3)
     model = Linear(6, 3)
     parameters = fitted(model)
     correct = int(model.correct(model.forward(parameters, records(x, y)), torch.from_numpy(y)).sum())
     score = noisy_score(declared(), KEY, 10, 0, model, parameters, records(x, y))
-    z = float(GaussianGenerator(KEY).noise(10, 0, 1)[0])
-    assert score.value == pytest.approx((correct + 2.0 * z) / 100)
-    assert (score.name, score.std) == ("accuracy", 2.0 / 100)
+    z = GaussianGenerator(KEY).noise(10, 0, 2).numpy()
+    right, wrong = correct + 2.0 * z[0], 80 - correct + 2.0 * z[1]
+    a = right / (right + wrong)
+    assert score.value == pytest.approx(a)
+    assert score.std == pytest.approx(2.0 * (a**2 + (1 - a) ** 2) ** 0.5 / (right + wrong))
+    assert (score.name, score.noise_std) == ("accuracy", 2.0)
     assert noisy_score(declared(), KEY, 10, 0, model, parameters, records(x, y)) == score
     assert noisy_score(declared(), KEY, 11, 0, model, parameters, records(x, y)) != score
 
 
-def test_the_noise_of_counts_has_the_declared_scale() -> None:
+def test_a_score_has_no_bias_from_the_declared_count() -> None:
+    """The public count says 1000, the hash held out 500: the accuracy is that of the 500, within its printed noise."""
     x, y = dense(500, 6, 3)
     model = Linear(6, 3)
-    values = [
-        noisy_score(declared(records=1000), KEY, step, 0, model, model.init(), records(x, y)).value * 1000
-        for step in range(400)
+    scores = [
+        noisy_score(declared(records=1000), KEY, step, 0, model, model.init(), records(x, y)) for step in range(400)
     ]
-    count = float((y == 0).sum())  # zeros everywhere: the first class wins
-    z = (np.array(values) - count) / 2.0
-    assert abs(z.mean()) < 5 / 400**0.5 and abs((z**2).mean() - 1) < 5 * (2 / 400) ** 0.5
+    truth = float((y == 0).mean())  # zeros everywhere: the first class wins
+    z = np.array([(score.value - truth) / score.std for score in scores])
+    assert abs(z.mean()) < 5 / 400**0.5 and abs((z**2).mean() - 1) < 5 * (2 / 400) ** 0.5 + 0.02
 
 
-@pytest.mark.parametrize(("n", "value"), [(0, 0.0), (500, 1.0)])
-def test_a_noisy_count_is_clamped_to_what_is_possible(n: int, value: float) -> None:
-    """With fewer or more private records than declared, too: the number of records is not shown."""
+@pytest.mark.parametrize("removed", [0, 37, 79])
+def test_one_record_moves_both_sums_together_by_at_most_the_sensitivity(removed: int) -> None:
+    for outputs, what, bound in ((3, "accuracy", 1.0), (1, "loss", 0.7)):
+        x, y = dense(80, 6, outputs)
+        model = Linear(6, outputs)
+        parameters = fitted(model)
+        release = declared(what, sensitivity=bound)
+        kept = np.arange(80) != removed
+        whole = _private_sums(release, model, parameters, records(x, y))
+        fewer = _private_sums(release, model, parameters, records(x[kept], y[kept]))
+        assert np.hypot(whole[0] - fewer[0], whole[1] - fewer[1]) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("n", [0, 1, 500])
+def test_a_score_is_clamped_to_what_is_possible(n: int) -> None:
     x, y = dense(500, 6, 3)
     model = Linear(6, 3)
     everything_right = np.zeros_like(y)
     got = [
-        noisy_score(declared(), KEY, step, 0, model, model.init(), records(x[:n], everything_right[:n])).value
+        noisy_score(declared(), KEY, step, 0, model, model.init(), records(x[:n], everything_right[:n]))
         for step in range(20)
     ]
-    assert value in got and all(0.0 <= each <= 1.0 for each in got)
+    assert all(0.0 <= each.value <= 1.0 and np.isfinite(each.std) and each.std > 0 for each in got)
 
 
 def test_a_noisy_loss_clips_each_squared_error() -> None:
@@ -105,9 +120,10 @@ def test_a_noisy_loss_clips_each_squared_error() -> None:
         errors = (x.astype(float) @ parameters["weight"].numpy()[0] - y) ** 2
     total = np.minimum(np.nan_to_num(errors, nan=np.inf), bound).sum()
     score = noisy_score(declared("loss", sensitivity=bound), KEY, 3, 0, model, parameters, records(x, y))
-    z = float(GaussianGenerator(KEY).noise(3, 0, 1)[0])
-    assert score.value == pytest.approx((total + bound / 0.5 * z) / 100)
-    assert score.std == pytest.approx(bound / 0.5 / 100)
+    z = GaussianGenerator(KEY).noise(3, 0, 2).numpy()
+    loss, rest = total + z[0], 80 * bound - total + z[1]
+    assert score.value == pytest.approx(min(max(loss / (loss + rest), 0), 1) * bound)
+    assert score.noise_std == pytest.approx(bound / 0.5)
 
 
 def test_parameters_that_are_not_finite_count_as_wrong() -> None:
@@ -116,8 +132,9 @@ def test_parameters_that_are_not_finite_count_as_wrong() -> None:
     for model, labels, what, expected in [(Linear(6, 3), classes, "accuracy", 0.0), (Linear(6, 1), y, "loss", 30.0)]:
         broken = {name: value * torch.nan for name, value in fitted(model).items()}
         score = noisy_score(declared(what), KEY, 1, 0, model, broken, records(x, labels))
-        z = float(GaussianGenerator(KEY).noise(1, 0, 1)[0])
-        assert score.value == pytest.approx(max(0.0, expected + 2 * z) / 100)
+        z = GaussianGenerator(KEY).noise(1, 0, 2).numpy()
+        right, wrong = expected + 2 * z[0], 30 - expected + 2 * z[1]
+        assert score.value == pytest.approx(min(max(right / (right + wrong), 0.0), 1.0))
 
 
 @pytest.mark.parametrize(

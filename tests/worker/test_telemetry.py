@@ -15,7 +15,7 @@ from worker.metrics.scores import Score
 from worker.telemetry import Telemetry, state_digest
 
 SHAPE = {"records_train": 80, "records_holdout": 20, "features": 3, "outputs": 2, "sparse": False}
-PAID = Score("accuracy", 0.75, 1 / (0.5 * 20))
+PAID = Score("accuracy", 0.75, 1 / (0.5 * 20), noise_std=1 / 0.5)
 DIGEST = "0" * 64
 
 
@@ -90,9 +90,9 @@ def test_releases_of_earlier_attempts_count() -> None:
 @pytest.mark.parametrize(
     "score",
     [
-        Score("loss", 0.5, 0.1),
-        Score("training_loss", 0.5, 0.1),
-        Score("accuracy", 0.5, 0.05),
+        Score("loss", 0.5, 0.1, 2.0),
+        Score("training_loss", 0.5, 0.1, 2.0),
+        Score("accuracy", 0.5, 0.05, 1.0),
         Score("accuracy", 0.5, 0.0),
     ],
 )
