@@ -27,6 +27,7 @@ from app.system.prometheus import RequestMetrics, make_registry
 from app.system.routes import router as system_router
 from app.web import problems
 from app.web.limits import BodyLimit
+from app.workers.routes import router as workers_router
 
 # Room for the multipart envelope and the spec beside the file itself.
 UPLOAD_ENVELOPE_BYTES = 4 * 1024 * 1024
@@ -62,7 +63,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.pepper = load_secret(settings, "api_key_pepper")
     app.state.registry = make_registry(db)
     problems.install(app)
-    for router in (system_router, keys_router, datasets_router, ledger_router, jobs_router, dashboard_router):
+    for router in (
+        system_router,
+        keys_router,
+        datasets_router,
+        ledger_router,
+        jobs_router,
+        workers_router,
+        dashboard_router,
+    ):
         app.include_router(router)
     _add_openapi(app)
     app.add_middleware(

@@ -6,8 +6,8 @@
     noise_secret     the worker  every job's noise and sampling keys are derived from it
     signing_key      the relay   Ed25519, signs certificates
 
-`SCRIMP_SECRET_<NAME>` (hex) wins over `secrets_dir/<name>`. A missing secret is an error, never a default: `scrimp
-serve` makes the files of an embedded home once.
+`SCRIMP_SECRET_<NAME>` (hex) wins over the file. A missing secret is an error, never a default: `scrimp serve` makes the
+files of an embedded home once, and none where the operator provides them (`SCRIMP_SECRETS_DIR`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def load_secret(settings: Settings, name: str) -> bytes:
     """
     text = os.environ.get(f"SCRIMP_SECRET_{name.upper()}")
     if text is None:
-        path = settings.secrets_dir / name
+        path = settings.effective_secrets_dir / name
         try:
             mode = path.stat().st_mode
             text = path.read_text()
@@ -61,10 +61,16 @@ def secret_id(secret: bytes) -> str:
 
 
 def ensure_secrets(settings: Settings) -> None:
-    """Makes the secret files that an embedded home lacks. Existing ones are never touched."""
-    settings.secrets_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Makes the secret files that an embedded home lacks. Existing ones are never touched.
+
+    Where `secrets_dir` is set an operator provides them, to each process only its own: nothing is made.
+    """
+    if settings.secrets_dir is not None:
+        return
+    folder = settings.effective_secrets_dir
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in NAMES:
-        write_private(settings.secrets_dir / name, secrets.token_hex(SECRET_BYTES) + "\n", overwrite=False)
+        write_private(folder / name, secrets.token_hex(SECRET_BYTES) + "\n", overwrite=False)
 
 
 def write_private(path: Path, text: str, *, overwrite: bool) -> bool:

@@ -1,7 +1,7 @@
 """Every setting of the service, in one frozen class, read from the environment (prefix SCRIMP_).
 
 The embedded default needs nothing but a home folder: SQLite and a file-system broker live in it.
-Secrets are files of mode 0600 under `home/secrets` (see app.secrets), never settings.
+Secrets are files of mode 0600 under `home/secrets` or `secrets_dir` (see app.secrets), never settings.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ class Settings(BaseSettings):
     home: Path = Field(Path.home() / ".scrimp", description="Where the service keeps everything it writes.")
     database_url: str = Field("", description="SQLAlchemy URL; empty means SQLite in home/scrimp.db.")
     broker_url: str = Field("", description="Celery broker; empty means the file-system transport in home/broker.")
+
+    secrets_dir: Path | None = Field(
+        None,
+        description="Folder of secret files that an operator provides; none: home/secrets, made by `scrimp serve`.",
+    )
 
     host: str = Field("127.0.0.1", description="Address the API listens on. Loopback unless told otherwise.")
     port: int = Field(8100, description="Port the API listens on.")
@@ -71,8 +76,8 @@ class Settings(BaseSettings):
         return self.home / "storage"
 
     @property
-    def secrets_dir(self) -> Path:
-        return self.home / "secrets"
+    def effective_secrets_dir(self) -> Path:
+        return self.secrets_dir or self.home / "secrets"
 
     @property
     def url(self) -> str:

@@ -15,6 +15,39 @@ from app.keys import service as keys
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
+from tests import servers
+
+BACKINGS = ("sqlite", "postgres")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """One real PostgreSQL for the session: the URL of its own database."""
+    with servers.postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[servers.Redis]:
+    """One real Redis for the session. A test that kills one starts another of its own."""
+    with servers.redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: str) -> str:
+    """The name of an empty database at the newest migration: a TEMPLATE for each test's own."""
+    url = servers.new_database(postgres_server)
+    upgrade(url)
+    return servers.database_name(url)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str, migrated_postgres: str) -> Iterator[str]:
+    """A migrated PostgreSQL database of the test's own."""
+    url = servers.new_database(postgres_server, migrated_postgres)
+    yield url
+    servers.drop_database(postgres_server, url)
 
 
 @pytest.fixture(scope="session")
@@ -26,11 +59,21 @@ def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, migrated_database: Path) -> Settings:
+def backing() -> str:
+    """Which database the test runs on. Folders whose tests are to pass on both give this fixture two parameters."""
+    return "sqlite"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, backing: str, request: pytest.FixtureRequest) -> Settings:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    shutil.copy(migrated_database, home / "scrimp.db")
-    made = Settings(home=home, allowed_hosts=["testserver", "127.0.0.1"])
+    url = ""
+    if backing == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    else:
+        shutil.copy(request.getfixturevalue("migrated_database"), home / "scrimp.db")
+    made = Settings(home=home, database_url=url, allowed_hosts=["testserver", "127.0.0.1"])
     ensure_secrets(made)
     return made
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import socket
 from functools import cache
+from typing import Any
+
+from celery.signals import worker_ready, worker_shutdown
 
 from app.contracts.events import RUN_JOB
 from app.db.engine import Database
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
+from app.lifecycle.presence import Presence
 from app.settings import get_settings
 from worker.attempt.supervisor import run_attempt
 from worker.celery_app import app
@@ -20,8 +24,19 @@ def _database() -> Database:
     return Database.of(get_settings())
 
 
-def worker_name() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+@cache
+def _presence() -> Presence:
+    return Presence(_database(), socket.gethostname(), os.getpid(), get_settings().heartbeat_s)
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def _appear(**_: Any) -> None:
+    _presence().start()
+
+
+@worker_shutdown.connect  # type: ignore[untyped-decorator]
+def _leave(**_: Any) -> None:
+    _presence().stop()
 
 
 @app.task(name=RUN_JOB)  # type: ignore[untyped-decorator]
@@ -29,6 +44,6 @@ def run_job(job_id: str) -> None:
     """Runs one attempt of a job, where it is queued. A late or doubled message finds nothing to claim."""
     settings, db = get_settings(), _database()
     with db.write() as session:
-        held = claim(session, job_id, worker_name(), settings.lease_s)
+        held = claim(session, job_id, _presence().name, settings.lease_s)
     if held is not None:
         run_attempt(AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts), settings)

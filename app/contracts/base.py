@@ -18,6 +18,10 @@ NoiseMultiplier = Annotated[float, Field(ge=0.1, le=1e5)]
 Steps = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
+# PostgreSQL's texts hold no NUL, and nobody's names do.
+NO_NUL = r"^[^\x00]*$"
+
+
 class Document(BaseModel):
     """A JSON document of the REST contract: unknown members, NaN and ∞ are refused, instances never change."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from app.contracts.base import DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
+from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
 
 # Of learning rates: with weight decay below 1/η, an update shrinks parameters and never flips or amplifies them.
 Positive = Annotated[float, Field(ge=1e-12, le=1e12)]
@@ -109,8 +109,8 @@ class Runtime(Document):
 
 
 class JobSpec(Document):
-    dataset: Annotated[str, StringConstraints(min_length=1, max_length=100)]
-    name: Annotated[str, StringConstraints(max_length=200)] = ""
+    dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
+    name: Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)] = ""
     model: LinearModel = LinearModel()
     optimizer: DpSgd
     privacy: JobPrivacy | None

@@ -33,9 +33,10 @@ def take_turns(session: Session) -> None:
     """Holds other registrations back until this transaction ends.
 
     Of two that register one content at once, the second must see the first: no constraint can say so, since public
-    content may be there twice. The oldest key's row is always there and serves as the lock. (SQLite has one writer.)
+    content may be there twice. The oldest key's row is always there and serves as the lock, of a kind that does not
+    keep jobs of that key waiting. (SQLite has one writer.)
     """
-    session.execute(select(ApiKey.id).order_by(ApiKey.created_at, ApiKey.id).limit(1).with_for_update())
+    session.execute(select(ApiKey.id).order_by(ApiKey.created_at, ApiKey.id).limit(1).with_for_update(key_share=True))
 
 
 def add(session: Session, dataset: Dataset, contents: Iterable[DatasetContent]) -> None:

@@ -1,7 +1,11 @@
 """The one synchronous database layer: sessions that read and sessions that write, on SQLite and on PostgreSQL.
 
-Services never see the dialect. On SQLite a write takes the one writer's place at BEGIN (BEGIN IMMEDIATE), so that a
-transaction that reads first can not fail half-way for being out of date.
+Services never see the dialect. What they may rely on, on both:
+    read    one snapshot: two queries of one session see the same moment. Nothing can be written in it.
+    write   READ COMMITTED at least: what decides a write is in the statement itself (a conditional UPDATE), or was read
+            under a row lock (FOR UPDATE, which SQLite leaves out).
+On SQLite a write takes the one writer's place at BEGIN (BEGIN IMMEDIATE), so that a transaction that reads first can
+not fail half-way for being out of date.
 """
 
 from __future__ import annotations
@@ -30,6 +34,10 @@ class Database:
         database = self.engine.url.database
         # Writers of a SQLite file queue fairly; PostgreSQL has row locks.
         self._writers = WriterQueue(Path(database)) if self.engine.dialect.name == "sqlite" and database else None
+        self._reader = self.engine
+        if self.engine.dialect.name == "postgresql":
+            # SQLite's reads see one snapshot; by default PostgreSQL's see a new one at each statement.
+            self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     @classmethod
     def of(cls, settings: Settings) -> Database:
@@ -37,7 +45,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+        with Session(self._reader, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextmanager

@@ -6,6 +6,7 @@ api_keys ─┬─ datasets ─── accounts (one row a data set: both account
           └─ jobs ─┬──── attempts ── blocks (the write-ahead record of steps)
                    ├──── job_events, metrics, artifacts, certificates
                    └──── outbox (what the relay still has to do)
+workers: who runs attempts, and when it was last heard
 price_cache: calibrated noise multipliers by plan, public numbers only
 """
 
@@ -300,3 +301,16 @@ class PriceCache(Base):
     fingerprint: Mapped[str] = mapped_column(primary_key=True)
     price: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
+
+
+class Worker(Base):
+    """A worker process, by what it last said of itself. Nothing depends on it: claims and leases say who runs what."""
+
+    __tablename__ = "workers"
+    __table_args__ = (Index("ix_workers_seen", "seen_at"),)
+
+    name: Mapped[str] = mapped_column(primary_key=True)  # host:pid, as in jobs and attempts
+    host: Mapped[str]
+    pid: Mapped[int]
+    started_at: Mapped[datetime]
+    seen_at: Mapped[datetime]

@@ -12,6 +12,8 @@ import threading
 import time
 from typing import Any
 
+from sqlalchemy.exc import IntegrityError
+
 from app.db.engine import Database
 from app.db.models import PriceCache
 from app.errors import ServiceError
@@ -74,7 +76,11 @@ class PricingService:
         price = self.server.call(asked)
         if time.monotonic() - began < WORTH_KEEPING_S:
             return price
-        with self.db.write() as session:
-            if session.get(PriceCache, fingerprint) is None:
-                session.add(PriceCache(fingerprint=fingerprint, price=price, created_at=now()))
+        try:
+            with self.db.write() as session:
+                if session.get(PriceCache, fingerprint) is None:
+                    session.add(PriceCache(fingerprint=fingerprint, price=price, created_at=now()))
+        except IntegrityError:
+            # Somebody else asked the same at the same moment, and was told the same.
+            logger.debug("this price was kept already")
         return price

@@ -107,7 +107,7 @@ def list_events(
     db: Db,
     after: Sequence = 0,
     limit: Limit = 200,
-    last_event_id: Annotated[str | None, Header(max_length=20, pattern=r"^\d+$")] = None,
+    last_event_id: Annotated[str | None, Header(max_length=18, pattern=r"^\d+$")] = None,
 ) -> EventList | StreamingResponse:
     """The job's event log; `after` is the sequence number seen last, which is also what `next` holds.
 

@@ -102,6 +102,7 @@ def cancel(db: Database, caller: Caller, job_id: str) -> None:
         Forbidden: only who submitted it, the data set's owner and admins may.
     """
     with db.write() as session:
+        # Locked: a worker may be claiming it at this moment, and its first step must not be voided.
         job = get_job(session, job_id, lock=True)
         owner = session.get_one(Dataset, job.dataset_id).owner_key
         if caller.role != "admin" and caller.id not in (job.key_id, owner):

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from pydantic import StringConstraints
 
-from app.contracts.base import Document
+from app.contracts.base import NO_NUL, Document
 from app.db.models import ApiKey
 from app.keys import service
 from app.keys.auth import AdminKey
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/keys", tags=["keys"])
 
 
 class KeyRequest(Document):
-    name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
     role: service.Role
 
 

@@ -18,12 +18,17 @@ def celery_options(settings: Settings) -> dict[str, Any]:
         "task_acks_late": False,
         "worker_prefetch_multiplier": 1,
         "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,  # a worker outlives a broker that is away, however long
         "task_serializer": "json",
         "accept_content": ["json"],
         "worker_hijack_root_logger": False,
     }
     if not settings.broker_url:
         options["broker_transport_options"] = filesystem_options(settings)
+    elif settings.broker_url.startswith(("redis", "rediss", "sentinel")):
+        options["broker_transport_options"] = {"socket_connect_timeout": 5.0, "socket_keepalive": True}
+        # A busy worker keeps no message to itself: the next idle one gets it.
+        options["worker_disable_prefetch"] = True
     return options
 
 

@@ -26,7 +26,13 @@ class Claim:
 
 
 def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim | None:
-    """Takes a queued job by compare-and-set; None where it is not queued (a doubled or late message)."""
+    """Takes a queued job by compare-and-set; None where it is not queued (a doubled or late message).
+
+    On PostgreSQL too, without SELECT … FOR UPDATE SKIP LOCKED: the message names the job, so that nobody searches the
+    queue for one that is free. Of two that claim the same, the second waits for the first's row lock (a millisecond),
+    looks at the row again and finds it running. SKIP LOCKED would turn a job whose row is locked for another reason, a
+    cancel or an event, into a job that is not there.
+    """
     attempt = session.execute(
         update(Job)
         .where(Job.id == job_id, Job.status == "queued")

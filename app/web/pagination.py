@@ -34,6 +34,8 @@ def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
         key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, binascii.Error, RecursionError):
         key = None
-    if not isinstance(key, list) or [type(member) for member in key] != list(types):
+    known = isinstance(key, list) and [type(member) for member in key] == list(types)
+    # What no cursor of ours holds, and a database may refuse: NUL, half of a surrogate pair.
+    if not known or not all(member.isprintable() for member in key if isinstance(member, str)):
         raise InvalidRequest.at("/after", "this is not a cursor of this list: take `next` of the page before")
     return tuple(key)

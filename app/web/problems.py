@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
 from app.errors import InvalidRequest, ServiceError
@@ -83,6 +84,11 @@ def install(app: FastAPI) -> None:
                 "the request is not valid; see `errors`", validation_errors(list(error.errors()), error.body)
             )
         )
+
+    @app.exception_handler(DataError)
+    def _not_a_value(_request: Request, _error: DataError) -> JSONResponse:
+        # Only PostgreSQL says so, of an id or a filter with a NUL in it: bodies were checked before.
+        return problem(InvalidRequest("the path or query holds a text or number that no record can have"))
 
     @app.exception_handler(HTTPException)
     def _http(_request: Request, error: HTTPException) -> JSONResponse:

@@ -100,7 +100,7 @@ def test_a_forged_cookie_is_no_session(visit: Visit, scene: Scene, cookie: str) 
 def test_a_session_of_another_secret_is_none(visit: Visit, scene: Scene) -> None:
     browser = visit()
     browser.sign_in(scene.admin)
-    (scene.settings.secrets_dir / "session_key").write_text("ab" * 32)
+    (scene.settings.effective_secrets_dir / "session_key").write_text("ab" * 32)
     assert browser.get("/dashboard").status_code == 303
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -16,6 +17,8 @@ import numpy as np
 import pytest
 
 from scrimp.client import Client
+from tests import servers
+from tests.conftest import BACKINGS
 
 T = TypeVar("T")
 
@@ -117,8 +120,25 @@ def job_of(dataset: str, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    running = Service(tmp_path_factory.mktemp("service") / "home").start()
+REDIS_DATABASES = itertools.count(1)
+
+
+def environment_of(backing: str, request: pytest.FixtureRequest) -> dict[str, str]:
+    """Nothing, for the embedded default; or an empty PostgreSQL database and a Redis database of one's own."""
+    if backing == "sqlite":
+        return {}
+    return {
+        "SCRIMP_DATABASE_URL": servers.new_database(request.getfixturevalue("postgres_server")),
+        "SCRIMP_BROKER_URL": request.getfixturevalue("redis_server").url(next(REDIS_DATABASES)),
+        # Leases run out, where an embedded home knows that its worker is dead.
+        "SCRIMP_LEASE_S": "4",
+        "SCRIMP_HEARTBEAT_S": "1",
+    }
+
+
+@pytest.fixture(scope="module", params=BACKINGS)
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    environment = environment_of(str(request.param), request)
+    running = Service(tmp_path_factory.mktemp("service") / "home", environment).start()
     yield running
     running.stop()

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.conftest import Service, csv_spec, job_of, until, write_csv
+from tests.e2e.conftest import Service, csv_spec, environment_of, job_of, until, write_csv
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
 
@@ -160,9 +160,17 @@ def test_the_attempts_process_has_no_credentials(service: Service, tmp_path: Pat
     finished(service, job)
 
 
-@pytest.mark.parametrize("moment", ["queued", "starting", "training", "finishing"])
-def test_killing_the_service_loses_no_job_and_no_charge(tmp_path: Path, moment: str) -> None:
-    service = Service(tmp_path / "home").start()
+EMBEDDED = ["queued", "starting", "training", "finishing"]
+
+
+@pytest.mark.parametrize(
+    ("backing", "moment"),
+    [("sqlite", moment) for moment in EMBEDDED] + [("postgres", "queued"), ("postgres", "training")],
+)
+def test_killing_the_service_loses_no_job_and_no_charge(
+    request: pytest.FixtureRequest, tmp_path: Path, backing: str, moment: str
+) -> None:
+    service = Service(tmp_path / "home", environment_of(backing, request)).start()
     try:
         dataset = register(service, "killed", tmp_path)
         job = submit(service, job_of(dataset, length={"steps": 4000}))

@@ -7,13 +7,18 @@ import pytest
 
 from app.db.engine import Database
 from app.db.migrate import upgrade
+from tests import servers
+from tests.conftest import BACKINGS
 from tests.ledger.support import add_owner
 
 
-@pytest.fixture(scope="session", params=["sqlite"])
+@pytest.fixture(scope="session", params=BACKINGS)
 def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A migrated database; one more parameter is one more back end."""
-    folder: Path = tmp_path_factory.mktemp(str(request.param))
+    """A migrated database on each back end."""
+    if request.param == "postgres":
+        server = request.getfixturevalue("postgres_server")
+        return servers.new_database(server, request.getfixturevalue("migrated_postgres"))
+    folder: Path = tmp_path_factory.mktemp("sqlite")
     url = f"sqlite:///{folder / 'ledger.db'}"
     upgrade(url)
     return url

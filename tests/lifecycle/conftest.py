@@ -16,9 +16,15 @@ from app.keys.service import Caller
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.privacy.pricing import price
+from tests.conftest import BACKINGS
 from tests.factories import add_dataset, add_key, job_spec
 
 Submit = Callable[..., str]
+
+
+@pytest.fixture(params=BACKINGS)
+def backing(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 class PlainPricing:

@@ -8,11 +8,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from alembic.config import Config
-from sqlalchemy import Engine, inspect, text
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, inspect, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex, CreateTable
@@ -21,22 +23,55 @@ from alembic import command
 from app.db.engine import Database, make_engine
 from app.db.migrate import SCRIPTS, current_revision, head_revision, is_current, migration_connection, upgrade
 from app.db.models import Base
+from tests import servers
+from tests.conftest import BACKINGS
 from tests.ledger.support import add_owner, check, open_ledger
+from tests.ledger.test_protection import ON_BOTH, OWN, refuses
 
 ROOT = SCRIPTS.parent
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'scrimp.db'}"
+@pytest.fixture(params=BACKINGS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database on each back end."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'scrimp.db'}"
+        return
+    server = request.getfixturevalue("postgres_server")
+    made = servers.new_database(server)
+    yield made
+    servers.drop_database(server, made)
 
 
-def downgrade(url: str) -> None:
+def revisions() -> list[str]:
+    """All of them, oldest first."""
+    return [each.revision for each in ScriptDirectory(str(SCRIPTS)).walk_revisions()][::-1]
+
+
+def downgrade(url: str, revision: str = "base") -> None:
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS))
     with migration_connection(url) as connection:
         config.attributes["connection"] = connection
-        command.downgrade(config, "base")
+        command.downgrade(config, revision)
+
+
+def protection(engine: Engine) -> dict[str, set[str]]:
+    """What guards the ledger's two tables: the names of their triggers and CHECKs."""
+    triggers = {
+        "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",
+        "postgresql": "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal",
+    }
+    there = tables(engine)
+    with engine.connect() as connection:
+        return {
+            "triggers": set(connection.scalars(text(triggers[engine.dialect.name]))),
+            "checks": {
+                str(found["name"])
+                for table in {"accounts", "ledger_entries"} & there
+                for found in inspect(engine).get_check_constraints(table)
+            },
+        }
 
 
 def offline_sql(url: str) -> str:
@@ -97,8 +132,8 @@ def test_upgrade_is_complete_and_repeatable(url: str) -> None:
     engine.dispose()
 
 
-def test_alembic_finds_no_difference_from_the_command_line(tmp_path: Path) -> None:
-    environment = os.environ | {"SCRIMP_HOME": str(tmp_path)}
+def test_alembic_finds_no_difference_from_the_command_line(url: str) -> None:
+    environment = os.environ | {"SCRIMP_DATABASE_URL": url}
     for arguments in (["upgrade", "head"], ["check"]):
         done = subprocess.run(
             [sys.executable, "-m", "alembic", *arguments],
@@ -117,11 +152,34 @@ def test_an_empty_database_goes_down_and_up_again(url: str) -> None:
     downgrade(url)
     engine = make_engine(url)
     assert tables(engine) == set()
-    with engine.connect() as connection:
-        assert connection.execute(text("SELECT count(*) FROM sqlite_master WHERE type = 'trigger'")).scalar_one() == 0
+    assert protection(engine)["triggers"] == set()
     assert not is_current(engine)
     upgrade(url)
     assert is_current(engine)
+    engine.dispose()
+
+
+def test_after_every_revision_the_ledger_is_protected(url: str) -> None:
+    """Up one by one with entries in the ledger, and down again to the first: a batch migration may drop triggers."""
+    engine = make_engine(url)
+    upgrade(url, "0001")
+    first = protection(engine)
+    assert len(first["triggers"]) == {"sqlite": 6, "postgresql": 5}[engine.dialect.name]
+    assert len(first["checks"]) == 7
+    db = Database(url)
+    add_owner(db)
+    steps = [(upgrade, revision) for revision in revisions()]
+    steps += [(downgrade, revision) for revision in revisions()[-2::-1]]
+    for move, revision in steps:
+        move(url, revision)
+        found = protection(engine)
+        assert found["triggers"] >= first["triggers"], revision
+        assert found["checks"] >= first["checks"], revision
+        for statement in ON_BOTH[:3] + ON_BOTH[8:]:
+            refuses(db, statement)
+        for statement in OWN[engine.dialect.name]:
+            refuses(db, statement)
+    db.close()
     engine.dispose()
 
 
@@ -138,7 +196,9 @@ def test_a_ledger_with_entries_can_not_be_migrated_away(url: str) -> None:
 
 
 def test_a_migration_that_fails_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sqlalchemy.dialects.sqlite.base.SQLiteTypeCompiler.visit_TEXT", _broken)
+    compilers = {"sqlite": "sqlite.base.SQLiteTypeCompiler", "postgresql": "postgresql.base.PGTypeCompiler"}
+    compiler = compilers[make_url(url).get_backend_name()]
+    monkeypatch.setattr(f"sqlalchemy.dialects.{compiler}.visit_TEXT", _broken)
     with pytest.raises(RuntimeError, match="broken"):
         upgrade(url)
     monkeypatch.undo()

@@ -1,0 +1,49 @@
+# Two images from one file, both without root:
+#   docker build --target api -t scrimp-api .
+#   docker build --target worker -t scrimp-worker .
+#   docker build --target worker -t scrimp-worker-cuda --build-arg WORKER_BASE=nvidia/cuda:12.8.1-base-ubuntu24.04 \
+#       --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu128 .
+# Any Debian or Ubuntu base with Python 3.11 or newer in its packages serves for the worker.
+ARG API_BASE=python:3.11-slim-bookworm
+ARG WORKER_BASE=python:3.11-slim-bookworm
+
+FROM ${API_BASE} AS api
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PATH=/opt/scrimp/bin:$PATH
+# The uid is fixed: secret files and the volume belong to it.
+RUN groupadd --gid 10001 scrimp && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/scrimp scrimp \
+    && install -d -m 0700 -o scrimp -g scrimp /var/lib/scrimp \
+    && python3 -m venv /opt/scrimp
+WORKDIR /srv/scrimp
+COPY pyproject.toml constraints.txt README.md LICENSE alembic.ini ./
+COPY alembic alembic
+COPY app app
+COPY scrimp scrimp
+COPY worker worker
+# Without torch: the API never loads it.
+RUN pip install --no-cache-dir -c constraints.txt -e '.[production]'
+ENV SCRIMP_HOME=/var/lib/scrimp SCRIMP_HOST=0.0.0.0
+USER 10001:10001
+VOLUME /var/lib/scrimp
+EXPOSE 8100
+CMD ["scrimp", "api"]
+
+FROM ${WORKER_BASE} AS worker
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PATH=/opt/scrimp/bin:$PATH
+RUN if ! command -v python3 >/dev/null; then \
+        apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*; \
+    fi \
+    && groupadd --gid 10001 scrimp && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/scrimp scrimp \
+    && install -d -m 0700 -o scrimp -g scrimp /var/lib/scrimp \
+    && python3 -m venv /opt/scrimp
+WORKDIR /srv/scrimp
+COPY pyproject.toml constraints.txt README.md LICENSE alembic.ini ./
+COPY alembic alembic
+COPY app app
+COPY scrimp scrimp
+COPY worker worker
+RUN pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" -c constraints.txt -e '.[production,worker]'
+ENV SCRIMP_HOME=/var/lib/scrimp
+USER 10001:10001
+VOLUME /var/lib/scrimp
+CMD ["scrimp", "worker"]

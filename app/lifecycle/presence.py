@@ -1,0 +1,85 @@
+"""Which workers there are: each says so of itself, every `heartbeat_s`. For people: claims and leases do without."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from app.db.engine import Database
+from app.db.models import Job, Worker
+from app.ids import now
+from app.lifecycle.states import ACTIVE
+
+logger = logging.getLogger(__name__)
+FORGOTTEN_AFTER = timedelta(days=1)
+
+
+class Presence:
+    """Keeps one worker's row fresh from a thread of its own, as the worker itself is busy with a job for hours."""
+
+    def __init__(self, db: Database, host: str, pid: int, interval_s: float) -> None:
+        self.db, self.host, self.pid, self.interval_s = db, host, pid, interval_s
+        self.started_at = now()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
+
+    @property
+    def name(self) -> str:
+        return f"{self.host}:{self.pid}"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """A worker that ends in order is not listed any more; one that dies is listed as not alive for a day."""
+        self._stop.set()
+        self._thread.join(self.interval_s)
+        self._quietly(self._leave)
+
+    def beat(self) -> None:
+        with self.db.write() as session:
+            row = Worker(name=self.name, host=self.host, pid=self.pid, started_at=self.started_at, seen_at=now())
+            session.merge(row)  # a container that starts again has the host and pid that it had
+            session.execute(delete(Worker).where(Worker.seen_at < now() - FORGOTTEN_AFTER))
+
+    def _run(self) -> None:
+        while True:
+            self._quietly(self.beat)
+            if self._stop.wait(self.interval_s):
+                return
+
+    def _leave(self) -> None:
+        with self.db.write() as session:
+            session.execute(delete(Worker).where(Worker.name == self.name))
+
+    @staticmethod
+    def _quietly(what: Callable[[], None]) -> None:
+        try:
+            what()
+        except SQLAlchemyError as error:  # a database that is away for a while
+            logger.warning("not listed as a worker: %s", type(error).__name__)
+
+
+def workers(session: Session) -> list[tuple[Worker, str | None]]:
+    """All that were seen in the last day, each with the job that it runs; the last seen first."""
+    query = (
+        select(Worker, Job.id)
+        .outerjoin(Job, (Job.worker == Worker.name) & Job.status.in_(ACTIVE))
+        .order_by(Worker.seen_at.desc(), Worker.name)
+    )
+    # One that was killed may still hold one job by its lease, and another by the name that it had before.
+    found: dict[str, tuple[Worker, str | None]] = {}
+    for worker, job in session.execute(query):
+        found.setdefault(worker.name, (worker, job))
+    return list(found.values())
+
+
+def is_alive(worker: Worker, lease_s: float, at: datetime) -> bool:
+    """Whether it was seen within the time that a claim holds without a heartbeat."""
+    return worker.seen_at > at - timedelta(seconds=lease_s)

@@ -1,0 +1,50 @@
+"""/v1/workers: which worker processes there are, whether they live, and what they run."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from fastapi import APIRouter, Depends
+
+from app.contracts.base import Document
+from app.ids import now
+from app.keys.auth import current_key
+from app.lifecycle.presence import is_alive, workers
+from app.web.deps import Db, ServiceSettings
+
+router = APIRouter(prefix="/v1/workers", tags=["workers"], dependencies=[Depends(current_key)])
+
+
+class WorkerView(Document):
+    name: str  # host:pid, as in a job's attempts
+    host: str
+    pid: int
+    started_at: datetime
+    seen_at: datetime
+    alive: bool  # seen within `lease_s`
+    job: str | None  # what it runs now
+
+
+class WorkerList(Document):
+    items: list[WorkerView]
+    next: None = None
+
+
+@router.get("")
+def list_workers(db: Db, settings: ServiceSettings) -> WorkerList:
+    """Workers seen in the last day, the last seen first. One that stopped in order is not among them."""
+    with db.read() as session:
+        return WorkerList(
+            items=[
+                WorkerView(
+                    name=worker.name,
+                    host=worker.host,
+                    pid=worker.pid,
+                    started_at=worker.started_at,
+                    seen_at=worker.seen_at,
+                    alive=is_alive(worker, settings.lease_s, now()),
+                    job=job,
+                )
+                for worker, job in workers(session)
+            ]
+        )

@@ -1,0 +1,125 @@
+"""What SQLite and PostgreSQL do differently, and services must not notice. Each test here failed on one of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import DatabaseError
+
+from app.db.engine import Database
+from app.db.models import ApiKey
+from app.ids import now
+from app.jobs import pricing, service
+from app.jobs.pricing import PricingService
+from app.keys.service import Caller
+from app.lifecycle.claims import claim
+from app.settings import Settings
+from tests.conftest import Api
+from tests.e2e.conftest import until
+from tests.factories import add_key
+from tests.lifecycle.conftest import balances, job_row
+
+Submit = Callable[..., str]
+
+
+def test_a_read_sees_one_moment(db: Database) -> None:
+    """PostgreSQL's default shows a session what others commit between two of its queries."""
+    count = select(func.count()).select_from(ApiKey)
+    with db.read() as session:
+        assert session.scalar(count) == 0
+        with db.write() as other:
+            add_key(other)
+        assert session.scalar(count) == 0
+    with db.read() as session:
+        assert session.scalar(count) == 1
+
+
+def test_nothing_is_written_in_a_read(db: Database, backing: str) -> None:
+    if backing == "sqlite":
+        pytest.skip("SQLite has no read-only transactions; the writers' queue would be passed by")
+    with pytest.raises(DatabaseError), db.read() as session:
+        add_key(session)
+
+
+def test_a_job_that_is_claimed_while_it_is_cancelled_is_not_voided(db: Database, backing: str, submit: Submit) -> None:
+    """Read `queued`, wait for the claim, settle as `queued`: the hold of a running job was given back."""
+    job_id = submit()
+    held = balances(db, job_id)[1]
+    admin = Caller(job_row(db, job_id).key_id, "admin", "admin")
+    cancelling = threading.Thread(target=service.cancel, args=(db, admin, job_id))
+    with db.write() as session:
+        assert claim(session, job_id, "w", 30.0) is not None
+        session.flush()
+        cancelling.start()
+        if backing == "postgres":
+            until(lambda: _somebody_waits(db))
+    cancelling.join(30)
+    assert job_row(db, job_id).status == "cancelling"
+    assert balances(db, job_id)[:2] == (0, held)
+
+
+def _somebody_waits(db: Database) -> bool:
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    with db.read() as session:
+        return bool(session.scalar(waiting))
+
+
+def test_one_price_asked_for_by_two_at_once_is_kept_once(
+    db: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices, both = PricingService(db, settings), threading.Barrier(2)
+
+    class Desk:
+        def call(self, _asked: Any) -> dict[str, Any]:
+            return {"order": 4.0}
+
+    def at_once() -> datetime:
+        """Both are past the question whether the price is there; on SQLite one is, and the other waits its turn."""
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+        return now()
+
+    prices.server = Desk()  # type: ignore[assignment]
+    monkeypatch.setattr(pricing, "now", at_once)
+    monkeypatch.setattr(pricing, "WORTH_KEEPING_S", 0.0)
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(prices.choose_order, records=7) for _ in range(2)]
+        assert [answer.result() for answer in answers] == [4.0] * 2
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/jobs/job_%00",
+        "/v1/jobs?dataset=%00",
+        "/v1/datasets/%00",
+        "/v1/datasets/%00/ledger/entries?job=%00",
+        "/v1/jobs/x/artifacts/%00",
+        # ["2026-01-01T00:00:00Z", "job_\u0000"] and the same with half of a surrogate pair
+        "/v1/jobs?after=WyIyMDI2LTAxLTAxVDAwOjAwOjAwWiIsImpvYl9cdTAwMDAiXQ",
+        "/v1/jobs?after=WyIyMDI2LTAxLTAxVDAwOjAwOjAwWiIsImpvYl9cdWQ4MDAiXQ",
+    ],
+)
+def test_a_text_that_no_database_holds_is_no_server_error(api: Api, path: str) -> None:
+    """psycopg refuses a NUL in a text; SQLite finds nothing."""
+    assert api.client.get(path, headers=api.headers("admin")).status_code in (404, 422, 200)
+
+
+def test_a_number_that_no_database_holds_is_no_server_error(api: Api, submit: Submit) -> None:
+    headers = api.headers("admin", **{"Last-Event-ID": "99999999999999999999"})
+    assert api.client.get(f"/v1/jobs/{submit()}/events", headers=headers).status_code in (200, 422)
+
+
+def test_names_hold_no_nul(api: Api) -> None:
+    key = api.client.post("/v1/keys", json={"name": "a\0b", "role": "analyst"}, headers=api.headers("admin"))
+    assert key.status_code == 422
+    job = {"dataset": "a\0b", "name": "\0"}
+    answer = api.client.post("/v1/jobs", json=job, headers=api.headers("admin", **{"Idempotency-Key": "k"}))
+    assert {"/dataset", "/name"} <= {error["pointer"] for error in answer.json()["errors"]}

@@ -1,0 +1,60 @@
+"""/v1/workers: who was seen, who lives, who runs what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from app.db.engine import Database
+from app.db.models import Worker
+from app.ids import now
+from app.lifecycle.presence import Presence
+from tests.conftest import Api
+from tests.e2e.conftest import until
+from tests.lifecycle.conftest import claimed
+
+Submit = Callable[..., str]
+
+
+def listed(api: Api) -> list[dict[str, object]]:
+    answer = api.client.get("/v1/workers", headers=api.headers("analyst"))
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, object]] = answer.json()["items"]
+    return items
+
+
+def test_a_worker_is_listed_while_it_lives(api: Api, db: Database, submit: Submit) -> None:
+    assert listed(api) == []
+    presence = Presence(db, "a-host", 7, interval_s=0.05)
+    presence.start()
+    until(lambda: listed(api))
+    first = listed(api)[0]
+    assert {name: first[name] for name in ("name", "host", "pid", "alive", "job")} == {
+        "name": "a-host:7",
+        "host": "a-host",
+        "pid": 7,
+        "alive": True,
+        "job": None,
+    }
+    job = submit()
+    log = claimed(db, job, worker="a-host:7")
+    assert listed(api)[0]["job"] == job
+    log.cancelled()
+    assert listed(api)[0]["job"] is None
+    until(lambda: listed(api)[0]["seen_at"] != first["seen_at"])
+    presence.stop()
+    assert listed(api) == []
+
+
+def test_a_dead_worker_is_not_alive_and_is_forgotten_in_a_day(api: Api, db: Database) -> None:
+    for age_s in (40, 100_000):
+        seen = now() - timedelta(seconds=age_s)
+        with db.write() as session:
+            session.add(Worker(name=f"h:{age_s}", host="h", pid=age_s, started_at=seen, seen_at=seen))
+    assert [(each["name"], each["alive"]) for each in listed(api)] == [("h:40", False), ("h:100000", False)]
+    Presence(db, "h", 1, interval_s=5.0).beat()
+    assert [(each["name"], each["alive"]) for each in listed(api)] == [("h:1", True), ("h:40", False)]
+
+
+def test_it_needs_a_key(api: Api) -> None:
+    assert api.client.get("/v1/workers").status_code == 401

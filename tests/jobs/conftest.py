@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import BACKINGS
+
+
+@pytest.fixture(params=BACKINGS)
+def backing(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
