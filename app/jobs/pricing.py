@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.db.engine import Database
 from app.db.models import PriceCache
-from app.errors import ServiceError
+from app.errors import LimitError, ServiceError
 from app.helpers.limited import LimitedServer
 from app.ids import now
 from app.settings import Settings
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 # Part of every fingerprint: raise it when a price could come out differently.
 PRICING_VERSION = 1
+DESK = "app.privacy.desk:answer"
+BUSY = 503
 # What is made sooner than this is made again: keeping it would take a write to the disk.
 WORTH_KEEPING_S = 0.05
 
@@ -34,9 +36,10 @@ class PricingService:
 
     def __init__(self, db: Database, settings: Settings) -> None:
         self.db = db
-        self.server = LimitedServer(
-            "app.privacy.desk:answer", memory_bytes=settings.pricing_memory_bytes, time_s=settings.pricing_time_s
-        )
+        memory_bytes, time_s = settings.pricing_memory_bytes, settings.pricing_time_s
+        self.server = LimitedServer(DESK, memory_bytes=memory_bytes, time_s=time_s)
+        # Composing many jobs for comparison takes long: nobody's admission waits for it. Started when first asked.
+        self.comparing = LimitedServer(DESK, memory_bytes=memory_bytes, time_s=time_s)
 
     def warm(self) -> None:
         """Starts the process and has it load its libraries, in the background."""
@@ -51,6 +54,7 @@ class PricingService:
 
     def close(self) -> None:
         self.server.close()
+        self.comparing.close()
 
     def price(self, request: dict[str, Any]) -> dict[str, Any]:
         return self._cached("price", request)
@@ -59,23 +63,42 @@ class PricingService:
         return self._cached("largest_that_fits", request | {"remaining": remaining})
 
     def compare(self, trees: list[dict[str, Any]], delta: float) -> dict[str, Any]:
-        return self._cached("compare", {"trees": trees, "delta": delta})
+        """Raises LimitError where it takes too long; that is remembered, so that it takes long once."""
+        asked = {"function": "compare", "arguments": {"trees": trees, "delta": delta}}
+        known = self._known(asked)
+        if known is None:
+            try:
+                known = self.comparing.call(asked)
+            except LimitError as error:
+                if error.status == BUSY:
+                    raise
+                known = {"beyond_limits": error.message}
+            self._keep(asked, known)
+        if "beyond_limits" in known:
+            raise LimitError(known["beyond_limits"])
+        return known
 
     def choose_order(self, **arguments: Any) -> float:
         return float(self._cached("choose_order", arguments)["order"])
 
     def _cached(self, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
         asked = {"function": function, "arguments": arguments}
-        canonical = json.dumps([PRICING_VERSION, asked], sort_keys=True, separators=(",", ":"))
-        fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
-        with self.db.read() as session:
-            known = session.get(PriceCache, fingerprint)
+        known = self._known(asked)
         if known is not None:
-            return known.price
+            return known
         began = time.monotonic()
         price = self.server.call(asked)
-        if time.monotonic() - began < WORTH_KEEPING_S:
-            return price
+        if time.monotonic() - began >= WORTH_KEEPING_S:
+            self._keep(asked, price)
+        return price
+
+    def _known(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        with self.db.read() as session:
+            found = session.get(PriceCache, _fingerprint(asked))
+            return found.price if found is not None else None
+
+    def _keep(self, asked: dict[str, Any], price: dict[str, Any]) -> None:
+        fingerprint = _fingerprint(asked)
         try:
             with self.db.write() as session:
                 if session.get(PriceCache, fingerprint) is None:
@@ -83,4 +106,8 @@ class PricingService:
         except IntegrityError:
             # Somebody else asked the same at the same moment, and was told the same.
             logger.debug("this price was kept already")
-        return price
+
+
+def _fingerprint(asked: dict[str, Any]) -> str:
+    canonical = json.dumps([PRICING_VERSION, asked], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
