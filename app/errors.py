@@ -98,7 +98,7 @@ class Conflict(RequestError):
 class TooLarge(RequestError):
     code = "too-large"
     status = 413
-    title = "The upload is too large"
+    title = "The body is too large"
 
 
 class BudgetError(ServiceError):

@@ -83,6 +83,7 @@ def serve() -> int:
     Raises:
         ServeError: another service has the home or the port, or a process does not come up.
     """
+    os.umask(0o077)  # what the service writes, its children too, is for it alone, also in a home that others can enter
     settings = Settings()
     _make_folders(settings)
     with _stop_signals() as signals, _locked(settings) as lock, _listening(settings) as listener:

@@ -12,10 +12,11 @@ AccountantName = Literal["gdp", "rdp", "pld"]
 AccountName = Literal["train", "holdout"]
 
 # Outside these bounds accounting is meaningless or ruinously slow: one PLD at σ = 0.05 took 66 s and 6.6 GB.
-EpsilonValue = Annotated[float, Field(ge=1e-4, le=100.0)]
-DeltaValue = Annotated[float, Field(ge=1e-15, lt=1e-2)]
-NoiseMultiplier = Annotated[float, Field(ge=0.1, le=1e5)]
-Steps = Annotated[int, Field(ge=1, le=10_000_000)]
+EpsilonValue = Annotated[float, Field(strict=True, ge=1e-4, le=100.0)]
+DeltaValue = Annotated[float, Field(strict=True, ge=1e-15, lt=1e-2)]
+NoiseMultiplier = Annotated[float, Field(strict=True, ge=0.1, le=1e5)]
+# Strict: `true` is no number of steps, and "1" is a text.
+Steps = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 
 
 # PostgreSQL's texts hold no NUL, and nobody's names do.

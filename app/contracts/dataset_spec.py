@@ -87,7 +87,7 @@ class DatasetPrivacy(Document):
     sensitivity: Literal["private", "public"]
     unit: Unit = "example"
     user_column: ColumnName | None = None
-    records: Annotated[int, Field(ge=1, le=10**12)] | None = None
+    records: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
     cap: Cap | None = None
     filter: Literal["rdp", "gdp"] = "rdp"
     order: Annotated[float, Field(gt=1.0, le=1024.0)] | None = None

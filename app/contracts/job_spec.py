@@ -9,9 +9,9 @@ from pydantic import Field, StringConstraints, model_validator
 from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
 
 # Of learning rates: with weight decay below 1/η, an update shrinks parameters and never flips or amplifies them.
-Positive = Annotated[float, Field(ge=1e-12, le=1e12)]
+Positive = Annotated[float, Field(strict=True, ge=1e-12, le=1e12)]
 # Of clipping norms and loss bounds: far from where floats lose digits or underflow, so that noise is noise.
-Bound = Annotated[float, Field(ge=1e-6, le=1e6)]
+Bound = Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
 
 
 class LinearModel(Document):
@@ -71,14 +71,14 @@ class FullBatch(Document):
 
 class Poisson(Document):
     kind: Literal["poisson"] = "poisson"
-    expected_batch_size: Annotated[int, Field(ge=1)]
+    expected_batch_size: Annotated[int, Field(strict=True, ge=1)]
 
 
 class Length(Document):
     """steps, or epochs: floor(epochs · records / expected_batch_size), at least 1."""
 
     steps: Steps | None = None
-    epochs: Annotated[float, Field(gt=0.0, le=1e7)] | None = None
+    epochs: Annotated[float, Field(strict=True, gt=0.0, le=1e7)] | None = None
 
     @model_validator(mode="after")
     def _one_of(self) -> Length:
@@ -96,8 +96,8 @@ class Evaluation(Document):
     """
 
     on: Literal["holdout"] = "holdout"
-    noise_mu: Annotated[float, Field(ge=1e-5, le=10.0)] = 0.05
-    points: Annotated[int, Field(ge=1, le=1000)] = 1
+    noise_mu: Annotated[float, Field(strict=True, ge=1e-5, le=10.0)] = 0.05
+    points: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
     loss_bound: Bound = 1.0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +24,7 @@ from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings, get_pricing
-from app.web.pagination import After, Limit, decode_cursor, encode_cursor
+from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 from app.web.problems import validation_errors
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
@@ -94,7 +93,7 @@ def list_datasets(db: Db, caller: CurrentKey, after: After = None, limit: Limit 
     key = None
     if after is not None:
         moment, dataset_id = decode_cursor(after, str, str)
-        key = (_moment(moment), dataset_id)
+        key = (decode_moment(moment), dataset_id)
     with db.read() as session:
         found = repository.page(session, after=key, limit=limit)
     more, found = len(found) > limit, found[:limit]
@@ -175,10 +174,3 @@ def _document(content: bytes) -> object:
         return json.loads(content)
     except (ValueError, RecursionError):
         return None
-
-
-def _moment(text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidRequest.at("/after", "this is not a cursor of this list: take `next` of the page before") from None

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
 KEPT_ENVIRONMENT = ("PATH", "PYTHONPATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_WAITING = 16  # calls of one LimitedServer, the one that runs included
 OUT_OF_MEMORY = 77  # the exit status of a process that could not even say that it is out of memory
 PR_SET_PDEATHSIG = 1
 
@@ -86,6 +87,7 @@ class LimitedServer:
         self.preload = tuple(preload)
         self._process: _Process | None = None
         self._turn = threading.Lock()
+        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
     def start(self) -> None:
         """Start the process now; it imports in its own time, while this returns at once."""
@@ -106,14 +108,18 @@ class LimitedServer:
 
     @contextlib.contextmanager
     def _my_turn(self) -> Iterator[None]:
-        if not self._turn.acquire(timeout=self.time_s):
-            busy = LimitError("The service is busy with other requests of this kind: try again")
-            busy.status = 503
-            raise busy
+        # Few may wait: each that does holds a thread of the web server.
+        if not self._waiting.acquire(blocking=False):
+            raise _busy()
         try:
-            yield
+            if not self._turn.acquire(timeout=self.time_s):
+                raise _busy()
+            try:
+                yield
+            finally:
+                self._turn.release()
         finally:
-            self._turn.release()
+            self._waiting.release()
 
     def _running(self) -> _Process:
         if self._process is None or not self._process.alive:
@@ -123,6 +129,12 @@ class LimitedServer:
             )
             atexit.register(self.close)
         return self._process
+
+
+def _busy() -> LimitError:
+    busy = LimitError("The service is busy with other requests of this kind: try again")
+    busy.status = 503
+    return busy
 
 
 class _Process:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -27,7 +26,7 @@ from app.jobs.stream import follow
 from app.keys.auth import CurrentKey, current_key
 from app.lifecycle.states import FINISHED, get_job
 from app.web.deps import Db, ServiceSettings, get_pricing
-from app.web.pagination import After, Limit, decode_cursor, encode_cursor
+from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 
 router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(current_key)])
 Pricing = Annotated[PricingService, Depends(get_pricing)]
@@ -77,7 +76,7 @@ def list_jobs(
     key = None
     if after is not None:
         moment, job_id = decode_cursor(after, str, str)
-        key = (_moment(moment), job_id)
+        key = (decode_moment(moment), job_id)
     with db.read() as session:
         if dataset is not None:
             dataset = repository.dataset_facts(session, dataset).id
@@ -166,10 +165,3 @@ def _view(db: Db, job_id: str) -> JobView:
     with db.read() as session:
         job = get_job(session, job_id)
         return JobView.of(job, repository.details(session, [job_id])[job_id])
-
-
-def _moment(text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidRequest.at("/after", "this is not a cursor of this list: take `next` of the page before") from None

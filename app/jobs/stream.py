@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.contracts.events import FINAL
 from app.db.engine import Database
-from app.db.models import Job
+from app.db.models import Job, Outbox
 from app.jobs import repository
 from app.jobs.schemas import EventView
 
@@ -83,6 +83,9 @@ async def follow(hub: EventHub, job_id: str, after: int) -> AsyncIterator[str]:
                     return
             if len(events) == PAGE:
                 continue
+            if not events and await run_in_threadpool(_is_over, hub.db, job_id, after):
+                yield f"event: end\ndata: {json.dumps({'after': after})}\n\n"
+                return
             try:
                 await asyncio.wait_for(news.wait(), KEEP_ALIVE_S)
             except TimeoutError:
@@ -94,6 +97,14 @@ async def follow(hub: EventHub, job_id: str, after: int) -> AsyncIterator[str]:
 def _certified(event: EventView) -> bool:
     """Whether a certificate follows: something was charged."""
     return bool(sum((event.data.get("charge") or {}).values()))
+
+
+def _is_over(db: Database, job_id: str, after: int) -> bool:
+    """Whether a reader that has seen `after` has seen all that there will ever be."""
+    with db.read() as session:
+        job = session.get_one(Job, job_id)
+        due = select(Outbox.id).where(Outbox.job_id == job_id, Outbox.topic == "certificate")
+        return job.status in FINAL and job.events <= after and session.scalar(due) is None
 
 
 def _read(db: Database, job_id: str, after: int) -> list[EventView]:

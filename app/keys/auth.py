@@ -36,9 +36,11 @@ CurrentKey = Annotated[Caller, Depends(current_key)]
 def require_role(role: str) -> Callable[[Caller], Caller]:
     """A dependency that lets `role` and admins pass."""
 
+    needed = "admin" if role == "admin" else f"{role} or admin"
+
     def check(caller: CurrentKey) -> Caller:
         if not caller.may(role):
-            raise Forbidden(f"this needs a key with the role {role} or admin; yours is {caller.role}")
+            raise Forbidden(f"this needs a key with the role {needed}; yours is {caller.role}")
         return caller
 
     return check

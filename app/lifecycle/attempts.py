@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from typing import Any, Literal
 
 from sqlalchemy import func, select
@@ -16,6 +17,8 @@ from app.lifecycle.settle import settle
 from app.lifecycle.states import append_event
 from app.privacy.mechanism import MechanismConfig
 
+PROGRESS_S = 1.0
+
 
 class AttemptLog:
     """The database as an attempt's supervisor sees it. Every method is one transaction that first renews the lease.
@@ -26,6 +29,7 @@ class AttemptLog:
 
     def __init__(self, db: Database, held: Claim, *, lease_s: float, max_attempts: int) -> None:
         self.db, self.held, self.lease_s, self.max_attempts = db, held, lease_s, max_attempts
+        self._next_progress = 0.0
 
     def _fenced(self, session: Session) -> Job:
         return fence(session, self.held, self.lease_s)
@@ -82,7 +86,9 @@ class AttemptLog:
                 if block.digest not in (None, digest):
                     raise PrivacyError("a replay differs from what was recorded, and went on under the same keys")
                 block.digest = digest
-            if step > 0:
+            # At a fixed cadence, not as steps end: how long a block takes tells how many records there are.
+            if step > 0 and (job.mechanism is None or time.monotonic() >= self._next_progress):
+                self._next_progress = time.monotonic() + PROGRESS_S
                 job.step = step
                 append_event(session, job.id, "progress", {"step": step, "steps": job.steps})
 

@@ -14,8 +14,8 @@ router = APIRouter(tags=["system"])
 
 
 @router.get("/healthz")
-def healthz() -> dict[str, str]:
-    """The process answers. Tells nothing else, and needs no key."""
+async def healthz() -> dict[str, str]:
+    """The process answers, however busy its threads are. Tells nothing else, and needs no key."""
     return {"status": "ok"}
 
 

@@ -33,4 +33,15 @@ class BodyLimit:
                 raise TooLarge(f"the body is larger than {limit} bytes")
             return message
 
-        await self.app(scope, limited, send)
+        answered = False
+
+        async def answer(message: Message) -> None:
+            # Who reads the body may take the error for a body that it can not read: the answer is ours all the same.
+            nonlocal answered
+            if received <= limit:
+                await send(message)
+            elif not answered:
+                answered = True
+                await problem(TooLarge(f"the body is larger than {limit} bytes"))(scope, receive, send)
+
+        await self.app(scope, limited, answer)

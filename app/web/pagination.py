@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Query
 
 from app.errors import InvalidRequest
 
+NO_CURSOR = "this is not a cursor of this list: take `next` of the page before"
 Limit = Annotated[int, Query(ge=1, le=200, description="Items on a page.")]
 After = Annotated[str | None, Query(max_length=500, description="The `next` of the page before.")]
 
@@ -18,6 +20,21 @@ After = Annotated[str | None, Query(max_length=500, description="The `next` of t
 def encode_cursor(*key: Any) -> str:
     """The sort key of a page's last row, URL-safe."""
     return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def decode_moment(text: str) -> datetime:
+    """A cursor's time, in UTC.
+
+    Raises:
+        InvalidRequest: it is no time with a zone, or none that a database holds.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise ValueError
+        return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidRequest.at("/after", NO_CURSOR) from None
 
 
 def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
@@ -36,6 +53,7 @@ def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
         key = None
     known = isinstance(key, list) and [type(member) for member in key] == list(types)
     # What no cursor of ours holds, and a database may refuse: NUL, half of a surrogate pair.
-    if not known or not all(member.isprintable() for member in key if isinstance(member, str)):
-        raise InvalidRequest.at("/after", "this is not a cursor of this list: take `next` of the page before")
+    texts = known and all(member.isprintable() for member in key if isinstance(member, str))
+    if not texts or not all(0 <= member < 2**63 for member in key if isinstance(member, int)):
+        raise InvalidRequest.at("/after", NO_CURSOR)
     return tuple(key)

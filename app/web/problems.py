@@ -61,10 +61,17 @@ def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
 
 def validation_errors(errors: list[Any], body: Any = None) -> list[dict[str, Any]]:
     """pydantic's findings as the contract's `[{pointer, detail}]`. The offending input is not echoed."""
-    return [
-        {"pointer": pointer(tuple(each["loc"]), body), "detail": str(each["msg"]).removeprefix("Value error, ")}
-        for each in errors[:50]
-    ]
+    return [_finding(each, body) for each in errors[:50]]
+
+
+def _finding(each: Any, body: Any) -> dict[str, Any]:
+    detail = str(each["msg"]).removeprefix("Value error, ")
+    if each["type"] == "json_invalid":
+        where = f" at character {each['loc'][-1]}" if isinstance(each["loc"][-1], int) else ""
+        return {"pointer": "", "detail": f"this is not JSON: {each.get('ctx', {}).get('error', detail)}{where}"}
+    if tuple(each["loc"]) == ("body",) and isinstance(body, bytes):
+        detail = "send the document with Content-Type: application/json"
+    return {"pointer": pointer(tuple(each["loc"]), body), "detail": detail}
 
 
 def install(app: FastAPI) -> None:

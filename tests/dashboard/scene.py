@@ -99,6 +99,7 @@ class Scene:
         """One block of steps, up to `to`."""
         job = log.recorded()[0]
         assert log.start_block(job.step + 1, to)
+        log._next_progress = 0.0  # as if the last second were over
         log.record_digest(to, "00")
 
     def release(self, log: AttemptLog, step: int, value: float, std: float = 0.004) -> None:

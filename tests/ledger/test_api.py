@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,12 +127,12 @@ def test_a_second_look_is_quick(api: Api, db: Database) -> None:
         job_id, train, holdout = held_job(db, dataset_id, mechanism(sampling="poisson", sigma=4.0, steps=200))
         post(db, dataset_id, job_id, train, holdout)
     first = get(api, ledger_of(dataset_id))
-    times = []
-    for _ in range(5):
-        began = time.monotonic()
-        assert get(api, ledger_of(dataset_id)) == first
-        times.append(time.monotonic() - began)
-    assert min(times) < 0.05
+    # Kept: with no time left to compute anything, the answer is the same.
+    comparing = api.client.app.state.pricing.comparing  # type: ignore[attr-defined]
+    comparing.close()
+    comparing.time_s, before = 0.001, comparing.time_s
+    assert get(api, ledger_of(dataset_id)) == first
+    comparing.time_s = before
 
 
 def test_entries_page_by_page(api: Api, db: Database) -> None:

@@ -57,6 +57,8 @@ def test_a_certificate_says_all_that_is_needed(db: Database) -> None:
     assert settled is not None
     expected = {
         "version": 1,
+        "filter": {"kind": "gdp", "order": None},
+        "cap": {"epsilon": 4.0, "delta": 1e-5},
         "job": job_id,
         "status": "succeeded",
         "dataset": {"id": dataset_id, "name": dataset_id, "content_hmac": f"hmac-of-{dataset_id}"},
