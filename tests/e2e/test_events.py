@@ -51,6 +51,8 @@ def test_a_stream_is_live_whole_and_resumable(service: Service, tmp_path: Path) 
     assert [event["type"] for event in live][:2] == ["queued", "attempt_started"]
     assert [event["type"] for event in live][-2:] == ["succeeded", "certificate_issued"]
     assert read(service, job, after=5) == live[5:]
+    # A browser comes back after the end: it is told that there is nothing more.
+    assert read(service, job, after=len(live)) == []
     with service.client() as client:
         listed = client._http.get(f"/v1/jobs/{job}/events").json()["items"]
     assert listed == live
