@@ -67,7 +67,8 @@ def validation_errors(errors: list[Any], body: Any = None) -> list[dict[str, Any
 def _finding(each: Any, body: Any) -> dict[str, Any]:
     detail = str(each["msg"]).removeprefix("Value error, ")
     if each["type"] == "json_invalid":
-        where = f" at character {each['loc'][-1]}" if isinstance(each["loc"][-1], int) else ""
+        last = each["loc"][-1] if each["loc"] else None  # the place in the body, where FastAPI says it
+        where = f" at character {last}" if isinstance(last, int) else ""
         return {"pointer": "", "detail": f"this is not JSON: {each.get('ctx', {}).get('error', detail)}{where}"}
     if tuple(each["loc"]) == ("body",) and isinstance(body, bytes):
         detail = "send the document with Content-Type: application/json"
