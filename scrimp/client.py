@@ -96,7 +96,11 @@ class Client:
         return self._pages("/v1/datasets", Dataset)
 
     def dataset(self, name_or_id: str) -> Dataset:
-        return Dataset.model_validate(self._json("GET", _dataset(name_or_id)))
+        try:
+            return Dataset.model_validate(self._json("GET", _dataset(name_or_id)))
+        except NotFound as error:
+            detail = f"there is no data set {name_or_id!r}, or this key may not see it"
+            raise NotFound(error.problem | {"detail": detail}) from None
 
     def grants(self, dataset: str) -> Iterator[Grant]:
         """Which keys may see a data set or train on it. For its owner and admins."""
