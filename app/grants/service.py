@@ -190,9 +190,9 @@ def _check(access: Access, needed: Level) -> None:
 
 def _check_use(dataset: Dataset, key: ApiKey, access: Granted, max_epsilon: float | None) -> None:
     if not is_alive(key):
-        raise InvalidRequest.at("/key_id", "this key was revoked or has expired")
+        raise InvalidRequest.at("/path/key_id", "this key was revoked or has expired")
     if key.role == "admin" or key.id == dataset.owner_key:
-        raise InvalidRequest.at("/key_id", "admins and the data set's owner need no grant")
+        raise InvalidRequest.at("/path/key_id", "admins and the data set's owner need no grant")
     if access == "train" and key.role == "viewer":
         raise InvalidRequest.at("/access", "a viewer never trains: grant `view`, or make the key an analyst's")
     if access == "view" and max_epsilon is not None:

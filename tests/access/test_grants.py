@@ -137,10 +137,10 @@ def test_an_owner_grants_and_takes_back(world: World) -> None:
         ("stranger", {"access": "view", "max_epsilon_per_job": 1.0}, "/max_epsilon_per_job"),
         ("stranger", {"access": "train", "max_epsilon_per_job": -1.0}, "/max_epsilon_per_job"),
         ("stranger", {"access": "own"}, "/access"),
-        ("admin", {"access": "train"}, "/key_id"),
-        ("owner", {"access": "train"}, "/key_id"),
-        ("expired", {"access": "train"}, "/key_id"),
-        ("revoked", {"access": "train"}, "/key_id"),
+        ("admin", {"access": "train"}, "/path/key_id"),
+        ("owner", {"access": "train"}, "/path/key_id"),
+        ("expired", {"access": "train"}, "/path/key_id"),
+        ("revoked", {"access": "train"}, "/path/key_id"),
     ],
 )
 def test_grants_without_use_are_refused(shared_world: World, who: str, body: dict[str, Any], pointer: str) -> None:

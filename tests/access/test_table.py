@@ -117,7 +117,7 @@ def address(path: str, target: Target, world: World, *, by_name: bool = False) -
     values = {
         "{dataset_id}": target.name if by_name else target.dataset,
         "{job_id}": target.job,
-        "{key_id}": world.ids["spare"],
+        "{key_id}": world.ids["doomed" if path == "/v1/keys/{key_id}" else "spare"],
         "{name}": "model.safetensors",
     }
     for name, value in values.items():

@@ -61,7 +61,7 @@ class World:
     def __post_init__(self) -> None:
         self.scene = Scene(self.db, self.settings)
         self.client = TestClient(create_app(self.settings), raise_server_exceptions=False, follow_redirects=False)
-        for who in (*LEVELS, "expired", "revoked", "spare"):
+        for who in (*LEVELS, "expired", "revoked", "spare", "doomed"):
             self.add_key(who, ROLES.get(who, "analyst"))
         with self.db.write() as session:
             session.get_one(ApiKey, self.ids["expired"]).expires_at = now() - timedelta(seconds=1)
@@ -94,7 +94,9 @@ class World:
 
     def queued_job(self, target: Target, who: str) -> str:
         by = Key(self.ids[who], self.tokens[who], "analyst")
-        return self.scene.job(target.dataset, keys.secrets.token_hex(8), by=by, privacy={"target_epsilon": 0.01})
+        return self.scene.job(
+            target.dataset, keys.secrets.token_hex(8), by=by, privacy={"target_epsilon": 0.01}, evaluation=None
+        )
 
     def grant(
         self, who: str, access: str | None, max_epsilon: float | None = None, target: Target | None = None
