@@ -6,7 +6,9 @@ ServiceError
 │   ├── NotFound            404  /problems/not-found
 │   ├── Unauthenticated     401  /problems/unauthenticated
 │   ├── Forbidden           403  /problems/forbidden
-│   ├── Conflict            409  /problems/<code>                duplicate-name, duplicate-content, wrong-state, …
+│   ├── Conflict            409  /problems/<code>                duplicate-name, wrong-state, too-many-jobs, …
+│   ├── PolicyError         409  /problems/policy-exceeded       requested, allowed
+│   ├── TooManyRequests     429  /problems/too-many-requests     retry_after_s, also as Retry-After
 │   └── TooLarge            413  /problems/too-large
 ├── BudgetError           409  /problems/budget-exceeded       requested, remaining, largest_epsilon_that_fits, account
 ├── LimitError            422 or 503: a helper process ran past its time or memory
@@ -93,6 +95,26 @@ class Conflict(RequestError):
     def __init__(self, code: str, message: str, **members: Any) -> None:
         super().__init__(message, **members)
         self.code = code
+
+
+class PolicyError(RequestError):
+    """The job costs more than the data set's owner allows this key for one job. Consumes nothing."""
+
+    code = "policy-exceeded"
+    status = 409
+    title = "The owner's policy does not allow this job"
+
+
+class TooManyRequests(RequestError):
+    """More requests, or more failed sign-ins, than are allowed in a minute."""
+
+    code = "too-many-requests"
+    status = 429
+    title = "Too many requests"
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.retry_after_s = retry_after_s
 
 
 class TooLarge(RequestError):

@@ -15,6 +15,7 @@ from app.dashboard.routes import router as dashboard_router
 from app.datasets import service as datasets
 from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
+from app.grants.routes import router as grants_router
 from app.jobs.pricing import PricingService
 from app.jobs.routes import router as jobs_router
 from app.jobs.stream import EventHub
@@ -27,6 +28,7 @@ from app.system.prometheus import RequestMetrics, make_registry
 from app.system.routes import router as system_router
 from app.web import problems
 from app.web.limits import BodyLimit
+from app.web.ratelimit import RequestLimits
 from app.workers.routes import router as workers_router
 
 # Room for the multipart envelope and the spec beside the file itself.
@@ -61,12 +63,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.settings, app.state.db, app.state.pricing, app.state.hub = settings, db, pricing, EventHub(db)
     app.state.pepper = load_secret(settings, "api_key_pepper")
+    app.state.limits = RequestLimits(settings)
     app.state.registry = make_registry(db)
     problems.install(app)
     for router in (
         system_router,
         keys_router,
         datasets_router,
+        grants_router,
         ledger_router,
         jobs_router,
         workers_router,

@@ -46,6 +46,18 @@ class Settings(BaseSettings):
     pricing_memory_bytes: int = Field(3072 * MIB, description="Address space of the process that prices jobs.")
     pricing_time_s: float = Field(30.0, description="Wall clock for pricing one job.")
 
+    limits_url: str = Field(
+        "",
+        pattern=r"^(memory://|rediss?://.+)?$",
+        description="Where requests are counted for all API processes (redis://…); empty: the broker, where that is "
+        "Redis, else each process counts for itself (memory://).",
+    )
+    requests_per_minute: int = Field(6000, ge=1, description="Requests a minute of a key without a limit of its own.")
+    failed_sign_ins_per_minute: int = Field(
+        60, ge=1, description="Keys that do not hold, a minute from one address, before they are answered with 429."
+    )
+    max_queued_jobs: int = Field(100, ge=1, description="Queued jobs of a key without a limit of its own.")
+
     heartbeat_s: float = Field(5.0, description="How often a worker renews the lease of the job that it runs.")
     lease_s: float = Field(30.0, description="How long a claim holds without a heartbeat.")
     sweep_s: float = Field(1.0, description="How often the relay looks for messages, lost jobs and expired leases.")

@@ -14,9 +14,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx
 
@@ -24,6 +26,7 @@ from scrimp.errors import ApiError, Conflict, NotFound, ScrimpError, ServiceUnre
 from scrimp.models import (
     Dataset,
     Event,
+    Grant,
     Job,
     Key,
     Ledger,
@@ -93,28 +96,43 @@ class Client:
         return self._pages("/v1/datasets", Dataset)
 
     def dataset(self, name_or_id: str) -> Dataset:
-        return Dataset.model_validate(self._json("GET", f"/v1/datasets/{self.dataset_id(name_or_id)}"))
+        try:
+            return Dataset.model_validate(self._json("GET", _dataset(name_or_id)))
+        except NotFound as error:
+            detail = f"there is no data set {name_or_id!r}, or this key may not see it"
+            raise NotFound(error.problem | {"detail": detail}) from None
 
-    def dataset_id(self, name_or_id: str) -> str:
-        """The id of a data set that may be given by its name."""
-        if name_or_id.startswith("ds_"):
-            return name_or_id
-        for dataset in self.datasets():
-            if dataset.name == name_or_id:
-                return dataset.id
-        raise NotFound({"status": 404, "title": "Not found", "detail": f"there is no data set named {name_or_id!r}"})
+    def grants(self, dataset: str) -> Iterator[Grant]:
+        """Which keys may see a data set or train on it. For its owner and admins."""
+        return self._pages(f"{_dataset(dataset)}/grants", Grant)
+
+    def set_grant(
+        self, dataset: str, key_id: str, access: str = "train", max_epsilon_per_job: float | None = None
+    ) -> Grant:
+        """Grant a key access to a data set, in the place of what it was granted before.
+
+        Args:
+            access: `view` or `train`.
+            max_epsilon_per_job: ε of one job of this key at most; None: the cap alone.
+        """
+        body = {"access": access, "max_epsilon_per_job": max_epsilon_per_job}
+        return Grant.model_validate(self._json("PUT", f"{_dataset(dataset)}/grants/{in_path(key_id)}", json=body))
+
+    def remove_grant(self, dataset: str, key_id: str) -> None:
+        """End a grant, at once. Jobs that were admitted under it go on."""
+        self._json("DELETE", f"{_dataset(dataset)}/grants/{in_path(key_id)}")
 
     # The ledger
 
     def ledger(self, dataset: str) -> Ledger:
-        return Ledger.model_validate(self._json("GET", f"/v1/datasets/{self.dataset_id(dataset)}/ledger"))
+        return Ledger.model_validate(self._json("GET", f"{_dataset(dataset)}/ledger"))
 
     def ledger_entries(self, dataset: str, job: str | None = None) -> Iterator[LedgerEntry]:
-        return self._pages(f"/v1/datasets/{self.dataset_id(dataset)}/ledger/entries", LedgerEntry, job=job)
+        return self._pages(f"{_dataset(dataset)}/ledger/entries", LedgerEntry, job=job)
 
     def verify_ledger(self, dataset: str) -> Verification:
         """Have the service recompute hash chain and balances. The head can be compared with one kept elsewhere."""
-        return Verification.model_validate(self._json("GET", f"/v1/datasets/{self.dataset_id(dataset)}/ledger/verify"))
+        return Verification.model_validate(self._json("GET", f"{_dataset(dataset)}/ledger/verify"))
 
     # Jobs
 
@@ -137,7 +155,7 @@ class Client:
 
     def jobs(self, dataset: str | None = None, status: str | None = None) -> Iterator[Job]:
         """Jobs, newest first, page by page as they are asked for."""
-        return self._pages("/v1/jobs", Job, dataset=self.dataset_id(dataset) if dataset else None, status=status)
+        return self._pages("/v1/jobs", Job, dataset=dataset, status=status)
 
     def job(self, job_id: str) -> Job:
         return Job.model_validate(self._json("GET", f"/v1/jobs/{job_id}"))
@@ -205,9 +223,46 @@ class Client:
 
     # Keys
 
-    def create_key(self, name: str, role: str) -> NewKey:
-        """A new key; its token is in this answer and nowhere else."""
-        return NewKey.model_validate(self._json("POST", "/v1/keys", json={"name": name, "role": role}))
+    def create_key(
+        self,
+        name: str,
+        role: str,
+        *,
+        expires_at: datetime | None = None,
+        requests_per_minute: int | None = None,
+        max_queued_jobs: int | None = None,
+        max_running_jobs: int | None = None,
+    ) -> NewKey:
+        """A new key; its token is in this answer and nowhere else.
+
+        Args:
+            expires_at: with its zone; None: never.
+            requests_per_minute, max_queued_jobs: None: as the service's settings say.
+            max_running_jobs: None: as many as there are workers.
+        """
+        body = {
+            "name": name,
+            "role": role,
+            "expires_at": None if expires_at is None else expires_at.isoformat(),
+            "requests_per_minute": requests_per_minute,
+            "max_queued_jobs": max_queued_jobs,
+            "max_running_jobs": max_running_jobs,
+        }
+        return NewKey.model_validate(self._json("POST", "/v1/keys", json=body))
+
+    def own_key(self) -> Key:
+        """Who am I: the key that this client sends."""
+        return Key.model_validate(self._json("GET", "/v1/keys/self"))
+
+    def rotate_key(self, key_id: str | None = None, overlap_s: int = 0) -> NewKey:
+        """A new token for a key; its grants and jobs stay. This client goes on with the token that it has.
+
+        Args:
+            key_id: None: the key that this client sends.
+            overlap_s: how long the old token still works.
+        """
+        path = f"/v1/keys/{in_path(key_id or self.own_key().id)}/rotate"
+        return NewKey.model_validate(self._json("POST", path, json={"overlap_s": overlap_s}))
 
     def keys(self) -> Iterator[Key]:
         return self._pages("/v1/keys", Key)
@@ -244,6 +299,15 @@ class Client:
             raise ServiceUnreachable(
                 f"the call to {self.base_url} broke off: {str(error) or type(error).__name__}"
             ) from error
+
+
+def in_path(name: str) -> str:
+    """A name as one segment of a path, whatever it holds."""
+    return quote(name, safe="")
+
+
+def _dataset(name_or_id: str) -> str:
+    return f"/v1/datasets/{in_path(name_or_id)}"
 
 
 def _refusal(response: httpx.Response) -> ApiError:

@@ -8,6 +8,7 @@ ScrimpError
     ├── NotAllowed         401, 403
     ├── NotFound           404
     ├── Conflict           409
+    ├── TooManyRequests    429, .retry_after_s
     └── BudgetRefused      409 /problems/budget-exceeded: .requested, .remaining, .largest_epsilon_that_fits, .account
 """
 
@@ -92,12 +93,19 @@ class BudgetRefused(Conflict):
         return self.problem.get("account")
 
 
+class TooManyRequests(ApiError):
+    @property
+    def retry_after_s(self) -> int:
+        return int(self.problem.get("retry_after_s", 1))
+
+
 BY_STATUS: dict[int, type[ApiError]] = {
     401: NotAllowed,
     403: NotAllowed,
     404: NotFound,
     409: Conflict,
     422: InvalidRequest,
+    429: TooManyRequests,
 }
 
 

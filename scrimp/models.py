@@ -71,9 +71,26 @@ class Verification(Resource):
 
 
 class Dataset(Resource):
+    """`access`: what the asking key may do (view, train, own); `max_epsilon_per_job`: the owner's policy for it."""
+
     id: str
     name: str
     ledger: Ledger | None = None
+    access: str | None = None
+    max_epsilon_per_job: float | None = None
+
+
+class Grant(Resource):
+    """That a key may see a data set (`view`) or train on it (`train`)."""
+
+    dataset_id: str
+    key_id: str
+    key_name: str
+    key_role: str
+    access: str
+    max_epsilon_per_job: float | None = None
+    created_at: str
+    created_by: str
 
 
 class Line(Resource):
@@ -178,7 +195,10 @@ class Key(Resource):
     name: str
     role: str
     created_at: str
+    expires_at: str | None = None
+    rotated_at: str | None = None
     revoked_at: str | None = None
+    limits: dict[str, int | None] = {}
 
 
 class NewKey(Resource):

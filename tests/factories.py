@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.db.engine import Database
-from app.db.models import ApiKey, Dataset
+from app.db.models import ApiKey, Dataset, Grant
 from app.ids import new_id, now
 from app.ledger.accounts import open_account
 
@@ -43,9 +44,14 @@ def add_dataset(
     owner: str | None = None,
     order: float | None = None,
     parts: dict[str, Any] | None = None,
+    shared: bool = True,
     **changes: Any,
 ) -> str:
-    """A data set's row and, where it is private, its account. Its files are not there."""
+    """A data set's row and, where it is private, its account. Its files are not there.
+
+    Args:
+        shared: every analyst and owner key that is there may train on it.
+    """
     spec = DatasetSpec.model_validate(dataset_spec(**changes))
     records = spec.privacy.records or 10_000
     held_out = round(records * spec.holdout.fraction) if spec.holdout and spec.holdout.kind == "split" else 0
@@ -72,6 +78,8 @@ def add_dataset(
             )
         )
         session.flush()
+        if shared:
+            share(session, dataset_id)
         if spec.privacy.cap is not None:
             open_account(
                 session,
@@ -84,6 +92,15 @@ def add_dataset(
                 actor="test",
             )
     return dataset_id
+
+
+def share(session: Session, dataset_id: str) -> None:
+    """Has every other analyst's and owner's key that is there train on a data set."""
+    owner = select(Dataset.owner_key).where(Dataset.id == dataset_id).scalar_subquery()
+    others = select(ApiKey.id).where(ApiKey.role.in_(("analyst", "owner")), ApiKey.id != owner)
+    for key_id in session.scalars(others).all():
+        session.add(Grant(dataset_id=dataset_id, key_id=key_id, access="train", created_at=now(), created_by="test"))
+    session.flush()
 
 
 def job_spec(dataset: str, **changes: Any) -> dict[str, Any]:

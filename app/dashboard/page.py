@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from app.dashboard import numbers
 from app.dashboard.session import SignInNeeded, Viewer, login_url
 from app.errors import InvalidRequest, ServiceError
+from app.web.problems import headers_of
 
 logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent
@@ -76,6 +77,5 @@ def _error_page(request: Request, error: ServiceError) -> Response:
     if error.status >= 500:
         logger.error("%s: %s", error.code, error.message)
     response = render(request, "error.html", viewer=None, status=error.status, error=error)
-    if error.status == 401:
-        response.headers["WWW-Authenticate"] = 'Bearer realm="scrimp"'
+    response.headers.update(headers_of(error))
     return response

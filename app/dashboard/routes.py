@@ -33,11 +33,14 @@ from app.dashboard.session import (
 )
 from app.datasets.routes import list_datasets
 from app.db.engine import Database
+from app.db.models import Job
 from app.errors import NotFound, RequestError, Unauthenticated
+from app.grants.service import require, visible
 from app.jobs import service as job_service
 from app.jobs.repository import count_by_status
 from app.jobs.routes import Pricing, Status, download_artifact, list_jobs, show_certificate
-from app.keys import service as keys
+from app.keys.auth import authenticated
+from app.keys.service import Caller
 from app.ledger import summary
 from app.ledger.verify import verify
 from app.web.deps import Db, ServiceSettings
@@ -48,7 +51,7 @@ static_files = StaticFiles(directory=HERE / "static")
 
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 ROWS = 25
-WRONG_KEY = "This key is unknown or was revoked."
+WRONG_KEY = "This key is unknown, expired or was revoked."
 STALE_FORM = "The form was out of date. Please try again; cookies must be allowed for this site."
 
 
@@ -88,8 +91,7 @@ def login(
     if not (token.isascii() and token.isprintable() and len(token) <= 200):
         return _login(request, settings, next, problem=WRONG_KEY, status=401)
     try:
-        with db.read() as session:
-            caller = keys.authenticate(session, request.app.state.pepper, token)
+        caller = authenticated(request, db, token)
     except Unauthenticated:
         return _login(request, settings, next, problem=WRONG_KEY, status=401)
     response = RedirectResponse(safe_next(next), 303)
@@ -127,12 +129,12 @@ AskedJobs = Annotated[JobsQuery, Depends()]
 
 @router.get("")
 def jobs_page(request: Request, db: Db, viewer: CurrentViewer, asked: AskedJobs) -> Response:
-    return render(request, "jobs.html", viewer=viewer, **_jobs(db, asked))
+    return render(request, "jobs.html", viewer=viewer, **_jobs(db, viewer.caller, asked))
 
 
 @router.get("/live/jobs")
 def live_jobs(request: Request, db: Db, viewer: CurrentViewer, asked: AskedJobs) -> Response:
-    return render(request, "_jobs.html", viewer=viewer, **_jobs(db, asked))
+    return render(request, "_jobs.html", viewer=viewer, **_jobs(db, viewer.caller, asked))
 
 
 @router.get("/jobs/{job_id}")
@@ -156,16 +158,16 @@ def cancel_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
 
 
 @router.get("/jobs/{job_id}/certificate")
-def certificate(job_id: Id, db: Db, _viewer: CurrentViewer) -> Response:
+def certificate(job_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """The signed document, as a file."""
-    document = show_certificate(job_id, db).model_dump(mode="json")
+    document = show_certificate(job_id, db, viewer.caller).model_dump(mode="json")
     name = f'attachment; filename="certificate-{job_id}.json"'
     return JSONResponse(document, headers={"Content-Disposition": name, "Cache-Control": "no-store"})
 
 
 @router.get("/jobs/{job_id}/artifacts/{name}")
-def artifact(job_id: Id, name: str, db: Db, settings: ServiceSettings, _viewer: CurrentViewer) -> FileResponse:
-    return download_artifact(job_id, name, db, settings)
+def artifact(job_id: Id, name: str, db: Db, settings: ServiceSettings, viewer: CurrentViewer) -> FileResponse:
+    return download_artifact(job_id, name, db, settings, viewer.caller)
 
 
 @router.get("/datasets")
@@ -185,8 +187,8 @@ def dataset_page(
     """Budgets, entries and jobs of a data set; `check` recomputes its hash chain."""
     with db.read() as session:
         page = views.dataset_page(session, dataset_id, viewer, before)
-        checked = asdict(verify(session, dataset_id)) if check and page.ledger else None
-    recent = list_jobs(db, dataset=dataset_id, limit=views.JOBS_ON_DATASET)
+        checked = asdict(verify(session, page.dataset.id)) if check and page.ledger else None
+    recent = list_jobs(db, viewer.caller, dataset=page.dataset.id, limit=views.JOBS_ON_DATASET)
     return render(request, "dataset.html", viewer=viewer, page=page, checked=checked, jobs=recent.items)
 
 
@@ -202,7 +204,9 @@ def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer
 @router.get("/live/datasets/{dataset_id}/comparison")
 def live_comparison(dataset_id: Id, request: Request, db: Db, pricing: Pricing, viewer: CurrentViewer) -> Response:
     """What other accountants would say: a page of its own, because composing many jobs can take seconds."""
-    figures = summary.overview(db, pricing, dataset_id)
+    with db.read() as session:
+        dataset = require(session, viewer.caller, dataset_id, "view")
+    figures = summary.overview(db, pricing, dataset.id)
     return render(request, "_comparison.html", viewer=viewer, ledger=figures)
 
 
@@ -213,15 +217,16 @@ def nothing_here(path: str, _viewer: CurrentViewer) -> Response:
     raise NotFound("there is no such page")
 
 
-def _jobs(db: Database, asked: JobsQuery) -> dict[str, Any]:
+def _jobs(db: Database, caller: Caller, asked: JobsQuery) -> dict[str, Any]:
     """One page of jobs, and what its filters need."""
-    page = list_jobs(db, dataset=asked.dataset, status=asked.status, after=asked.after, limit=ROWS)
+    page = list_jobs(db, caller, dataset=asked.dataset, status=asked.status, after=asked.after, limit=ROWS)
     with db.read() as session:
         return {
             "asked": asked,
             "page": page,
-            "counts": count_by_status(session),
-            "names": views.dataset_names(session),
+            "counts": count_by_status(session, visible(caller, Job.dataset_id)),
+            "names": views.dataset_names(session, caller),
+            "may_submit": caller.role != "viewer",
             "is_active": any(job.status in views.ACTIVE for job in page.items),
         }
 

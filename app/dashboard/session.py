@@ -1,8 +1,8 @@
 """Who looks at the dashboard: a signed cookie made from an API key, or the key itself as a Bearer header.
 
-The cookie holds the key's id and the time of signing, nothing else. The key is looked up at every request, so that a
-revoked one stops at once. Every form carries a token: an HMAC of the visitor's own cookie, which another site can
-neither read nor make.
+The cookie holds the key's id, a name of the token that was shown (not the token) and the time of signing. The key is
+looked up at every request, so that one that was revoked, rotated or has expired stops at once. Every form carries a
+token: an HMAC of the visitor's own cookie, which another site can neither read nor make.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from itsdangerous import BadSignature, TimestampSigner
 
 from app.errors import Forbidden, RequestError, Unauthenticated
 from app.keys import service
-from app.keys.auth import bearer
+from app.keys.auth import authenticated, bearer, limits_of
 from app.keys.service import Caller
 from app.secrets import load_secret
 from app.settings import Settings
@@ -61,19 +61,22 @@ def current_viewer(
     """The signed-in caller of every page.
 
     Raises:
-        SignInNeeded: no session, an expired or forged one, or its key was revoked.
+        SignInNeeded: no session, an expired or forged one, or its key does not hold any more.
         Unauthenticated: a Bearer key that does not hold.
+        TooManyRequests: the key is past its limit.
     """
     if credentials is not None:
-        with db.read() as session:
-            return Viewer(service.authenticate(session, request.app.state.pepper, credentials.credentials), None)
+        return Viewer(authenticated(request, db, credentials.credentials), None)
     cookie = request.cookies.get(SESSION_COOKIE, "")
     try:
-        key_id = _signer(settings).unsign(cookie, max_age=int(settings.session_hours * 3600)).decode()
+        signed = _signer(settings).unsign(cookie, max_age=int(settings.session_hours * 3600)).decode()
+        key_id, _, generation = signed.partition(".")
         with db.read() as session:
-            return Viewer(service.caller_of(session, key_id), _token(settings, cookie))
+            caller = service.caller_of(session, key_id, generation)
     except (BadSignature, Unauthenticated):
         raise SignInNeeded("sign in first") from None
+    limits_of(request).request(caller.id, caller.requests_per_minute)
+    return Viewer(caller, _token(settings, cookie))
 
 
 CurrentViewer = Annotated[Viewer, Depends(current_viewer)]
@@ -94,7 +97,7 @@ PostingViewer = Annotated[Viewer, Depends(posting_viewer)]
 
 
 def sign_in(response: Response, request: Request, settings: Settings, caller: Caller) -> None:
-    value = _signer(settings).sign(caller.id).decode()
+    value = _signer(settings).sign(f"{caller.id}.{caller.generation}").decode()
     _set_cookie(response, request, SESSION_COOKIE, value, settings.session_hours * 3600)
     response.delete_cookie(LOGIN_COOKIE, path=LOGIN)
 

@@ -11,15 +11,17 @@ from sqlalchemy.orm import Session
 from app.contracts.base import Epsilon
 from app.dashboard.curve import Curve, curves
 from app.dashboard.session import Viewer
-from app.datasets import repository as datasets
 from app.datasets.schemas import DatasetView
 from app.db.models import Account, ApiKey, Certificate, Dataset, LedgerEntry
+from app.grants.service import Access, find, require_job, visible
 from app.jobs import repository as jobs
 from app.jobs.schemas import EventView, JobView, MetricView
+from app.jobs.service import may_cancel
+from app.keys.service import Caller
 from app.ledger import repository as ledger
 from app.ledger.accounts import filter_for
 from app.ledger.schemas import AccountView, LedgerView
-from app.lifecycle.states import FINISHED, get_job
+from app.lifecycle.states import FINISHED
 from app.privacy.mechanism import MechanismConfig
 
 EVENTS_SHOWN = 200
@@ -110,6 +112,7 @@ class JobPage:
     certificate: Certificate | None
     certificate_due: bool
     may_cancel: bool
+    may_download: bool
 
     @property
     def is_changing(self) -> bool:
@@ -121,10 +124,11 @@ def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
     """Gathers a job's page.
 
     Raises:
-        NotFound: no such job.
+        NotFound: no such job, or one that the viewer may not see.
     """
-    job = get_job(session, job_id)
-    dataset = datasets.get(session, job.dataset_id)
+    caller = viewer.caller
+    job = require_job(session, caller, job_id)
+    dataset, access = find(session, caller, job.dataset_id)
     details = jobs.details(session, [job_id])[job_id]
     metrics = [MetricView.of(metric) for metric in details["metrics"]]
     # Events are numbered without gaps: the last ones are those after this number.
@@ -132,11 +136,10 @@ def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
     entries = ledger.page_of_entries(session, dataset.id, after=0, job=job_id, limit=10)
     account = session.get(Account, dataset.id)
     view = JobView.of(job, details)
-    caller = viewer.caller
     return JobPage(
         job=view,
         dataset_name=dataset.name,
-        submitted_by=key_names(session, viewer, {job.key_id})[job.key_id],
+        submitted_by=key_names(session, caller, access, {job.key_id})[job.key_id],
         mechanism=MechanismConfig.model_validate(job.mechanism) if job.mechanism else None,
         factor=_factor(view.quote.epsilon),
         has_account=account is not None,
@@ -147,7 +150,8 @@ def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
         entries=entries,
         certificate=jobs.certificate(session, job_id),
         certificate_due=job.status in FINISHED and any(entry.kind == "post" for entry in entries),
-        may_cancel=job.status in STOPPABLE and (caller.role == "admin" or caller.id in (job.key_id, dataset.owner_key)),
+        may_cancel=job.status in STOPPABLE and may_cancel(session, caller, job),
+        may_download=access.covers("train"),
     )
 
 
@@ -186,16 +190,16 @@ def dataset_page(session: Session, dataset_id: str, viewer: Viewer, before: int 
         before: show the entries below this number; None for the newest ones.
 
     Raises:
-        NotFound: no such data set.
+        NotFound: no such data set, or one that the viewer may not see.
     """
-    row = datasets.get(session, dataset_id)
-    dataset = DatasetView.of(row, session.get(Account, dataset_id), viewer.caller)
+    row, access = find(session, viewer.caller, dataset_id)
+    dataset = DatasetView.of(row, session.get(Account, row.id), access)
     entries, older = _entries(session, dataset, before)
     return DatasetPage(
         dataset=dataset,
         budgets=budgets(dataset.ledger),
         entries=entries,
-        names=key_names(session, viewer, {dataset.owner} | {entry.actor for entry in entries}),
+        names=key_names(session, viewer.caller, access, {dataset.owner} | {entry.actor for entry in entries}),
         before=before,
         older=older,
     )
@@ -212,15 +216,16 @@ def _entries(session: Session, dataset: DatasetView, before: int | None) -> tupl
     return found[: end - start][::-1], start + 1 if start else None
 
 
-def dataset_names(session: Session) -> dict[str, str]:
-    """Every data set's name by its id, in the order of names."""
-    return {row.id: row.name for row in session.execute(select(Dataset.id, Dataset.name).order_by(Dataset.name))}
+def dataset_names(session: Session, caller: Caller) -> dict[str, str]:
+    """The names of the data sets that the caller sees by their ids, in the order of names."""
+    rows = select(Dataset.id, Dataset.name).where(visible(caller)).order_by(Dataset.name)
+    return {row.id: row.name for row in session.execute(rows)}
 
 
-def key_names(session: Session, viewer: Viewer, key_ids: set[str]) -> dict[str, str]:
-    """Who did it: names for owners and admins; an analyst sees the ids of other keys, as in the API."""
+def key_names(session: Session, caller: Caller, access: Access, key_ids: set[str]) -> dict[str, str]:
+    """Who did it on a data set: names for its owner and admins; others see the ids of keys, as in the API."""
     names = {}
     for key_id in key_ids:
-        key = session.get(ApiKey, key_id) if viewer.caller.role != "analyst" else None
-        names[key_id] = "you" if key_id == viewer.caller.id else key.name if key else key_id
+        key = session.get(ApiKey, key_id) if access.level == "own" else None
+        names[key_id] = "you" if key_id == caller.id else key.name if key else key_id
     return names

@@ -9,14 +9,8 @@ from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, ApiKey, Dataset, DatasetContent
-from app.errors import NotFound
-
-
-def get(session: Session, dataset_id: str) -> Dataset:
-    dataset = session.get(Dataset, dataset_id)
-    if dataset is None:
-        raise NotFound("there is no such data set")
-    return dataset
+from app.grants.service import Access, access_of, visible, with_grants
+from app.keys.service import Caller
 
 
 def name_is_taken(session: Session, name: str) -> bool:
@@ -46,14 +40,20 @@ def add(session: Session, dataset: Dataset, contents: Iterable[DatasetContent]) 
     session.flush()
 
 
-def page(session: Session, *, after: tuple[datetime, str] | None, limit: int) -> list[tuple[Dataset, Account | None]]:
-    """Newest first, one more than asked for, so that the caller knows whether there is a next page."""
+def page(
+    session: Session, caller: Caller, *, after: tuple[datetime, str] | None, limit: int
+) -> list[tuple[Dataset, Account | None, Access]]:
+    """What the caller sees, newest first; one more than asked for, so that it is known whether there is a next page."""
     query = (
-        select(Dataset, Account)
+        with_grants(caller)
+        .add_columns(Account)
         .outerjoin(Account, Account.dataset_id == Dataset.id)
+        .where(visible(caller))
         .order_by(Dataset.created_at.desc(), Dataset.id.desc())
         .limit(limit + 1)
     )
     if after is not None:
         query = query.where(tuple_(Dataset.created_at, Dataset.id) < after)
-    return [(dataset, account) for dataset, account in session.execute(query)]
+    rows = session.execute(query).all()
+    found = [(dataset, account, access_of(caller, dataset, grant)) for dataset, grant, account in rows]
+    return [(dataset, account, access) for dataset, account, access in found if access is not None]

@@ -1,4 +1,4 @@
-"""/v1/datasets: registered by owners and admins, seen by all."""
+"""/v1/datasets: registered by owners and admins, seen by whom they are granted to."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from app.datasets.upload import Upload
 from app.db.engine import Database
 from app.db.models import Account
 from app.errors import InvalidRequest, TooLarge
+from app.grants import service as grants
 from app.ids import rfc3339
 from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
@@ -89,31 +90,31 @@ async def register_dataset(
 
 @router.get("")
 def list_datasets(db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50) -> DatasetList:
-    """Data sets, newest first, each with its ledger's balances."""
+    """The data sets that this key may see, newest first, each with its ledger's balances."""
     key = None
     if after is not None:
         moment, dataset_id = decode_cursor(after, str, str)
         key = (decode_moment(moment), dataset_id)
     with db.read() as session:
-        found = repository.page(session, after=key, limit=limit)
+        found = repository.page(session, caller, after=key, limit=limit)
     more, found = len(found) > limit, found[:limit]
     last = encode_cursor(rfc3339(found[-1][0].created_at), found[-1][0].id) if more else None
-    return DatasetList(items=[DatasetView.of(dataset, account, caller) for dataset, account in found], next=last)
+    return DatasetList(items=[DatasetView.of(*each) for each in found], next=last)
 
 
 @router.get("/{dataset_id}")
 def show_dataset(dataset_id: str, db: Db, caller: CurrentKey) -> DatasetView:
-    """One data set."""
+    """One data set, by its id or name."""
     with db.read() as session:
-        dataset = repository.get(session, dataset_id)
-        return DatasetView.of(dataset, session.get(Account, dataset.id), caller)
+        dataset, access = grants.find(session, caller, dataset_id)
+        return DatasetView.of(dataset, session.get(Account, dataset.id), access)
 
 
 def _register(
     db: Database, settings: Settings, pricing: service.OrderChooser, caller: Caller, spec: DatasetSpec, folder: Path
 ) -> RegisteredDataset:
     made = service.register(db, settings, pricing, caller, spec, folder)
-    view = DatasetView.of(made.dataset, made.account, caller)
+    view = DatasetView.of(made.dataset, made.account, grants.OWN)
     return RegisteredDataset(**view.model_dump(), counts=made.counts, warnings=made.warnings)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from app.db.models import Account, Dataset
+from app.grants.service import Access, Level
 from app.ids import rfc3339
-from app.keys.service import Caller
 from app.ledger import summary
 from app.ledger.schemas import LedgerView
 
@@ -28,6 +28,7 @@ class DatasetView(BaseModel):
 
     `privacy` holds the resolved cap (its δ) and order. `ledger` is null on public data, where no privacy is claimed.
     `content_sha256`, a function of the data without noise, is null for everyone but the data set's owner and admins.
+    `access` is what the key that asks may do; `max_epsilon_per_job` is the owner's policy for it (null: the cap alone).
     """
 
     id: str
@@ -43,18 +44,22 @@ class DatasetView(BaseModel):
     content_sha256: str | None
     ledger: LedgerView | None
     created_at: str
+    access: Level
+    max_epsilon_per_job: float | None
 
     @classmethod
-    def of(cls, dataset: Dataset, account: Account | None, caller: Caller) -> DatasetView:
+    def of(cls, dataset: Dataset, account: Account | None, access: Access) -> DatasetView:
         return cls(
             **{name: dataset.spec[name] for name in ("name", "format", "task", "features", "privacy", "holdout")},
             id=dataset.id,
             owner=dataset.owner_key,
             shape=Shape(**dataset.shape),
             content_hmac=dataset.content_hmac,
-            content_sha256=dataset.content_sha256 if caller.role == "admin" or caller.id == dataset.owner_key else None,
+            content_sha256=dataset.content_sha256 if access.level == "own" else None,
             ledger=None if account is None else summary.view(dataset, account, None),
             created_at=rfc3339(dataset.created_at) or "",
+            access=access.level,
+            max_epsilon_per_job=access.max_epsilon,
         )
 
 

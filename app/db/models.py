@@ -1,6 +1,7 @@
 """The tables. Amounts of privacy are integers; the ledger's rules are CHECKs and triggers, not only code.
 
 api_keys ─┬─ datasets ─── accounts (one row a data set: both accounts' balances and the chain's head)
+          │      ├────── grants (which key may see a data set, or train on it)
           │      ├────── dataset_contents (keyed hashes that make a second registration impossible)
           │      └────── ledger_entries (append-only, hash-chained)
           └─ jobs ─┬──── attempts ── blocks (the write-ahead record of steps)
@@ -70,7 +71,7 @@ class Base(DeclarativeBase):
 
 class ApiKey(Base):
     __tablename__ = "api_keys"
-    __table_args__ = (CheckConstraint("role in ('admin', 'owner', 'analyst')", name="role"),)
+    __table_args__ = (CheckConstraint("role in ('admin', 'owner', 'analyst', 'viewer')", name="role"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str]
@@ -79,6 +80,15 @@ class ApiKey(Base):
     created_at: Mapped[datetime]
     created_by: Mapped[str | None]
     revoked_at: Mapped[datetime | None]
+    expires_at: Mapped[datetime | None]
+    rotated_at: Mapped[datetime | None]
+    # The token before the last rotation, and until when it still works.
+    previous_hmac: Mapped[str | None]
+    previous_until: Mapped[datetime | None]
+    # Limits of this key's own; null: the settings'. Running jobs have no limit unless there is one here.
+    requests_per_minute: Mapped[int | None]
+    max_queued_jobs: Mapped[int | None]
+    max_running_jobs: Mapped[int | None]
 
 
 class Dataset(Base):
@@ -96,6 +106,23 @@ class Dataset(Base):
     content_sha256: Mapped[str]  # un-noised function of private data: for the owner alone
     content_hmac: Mapped[str]
     created_at: Mapped[datetime]
+
+
+class Grant(Base):
+    """That a key may see a data set (`view`), or train on it too (`train`). Its owner and admins need none."""
+
+    __tablename__ = "grants"
+    __table_args__ = (
+        CheckConstraint("access in ('view', 'train')", name="access"),
+        Index("ix_grants_key", "key_id", "dataset_id"),
+    )
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"), primary_key=True)
+    access: Mapped[str]
+    max_epsilon_per_job: Mapped[float | None]  # the owner's policy for this key; null: the cap alone
+    created_at: Mapped[datetime]
+    created_by: Mapped[str]
 
 
 class DatasetContent(Base):
@@ -179,7 +206,7 @@ class Job(Base):
         Index("ix_jobs_status_rung", "status", "rung_at"),
         Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id"),
         Index("ix_jobs_created", "created_at", "id"),
-        Index("ix_jobs_key", "key_id", "created_at", "id"),
+        Index("ix_jobs_key_status", "key_id", "status", "created_at", "id"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select, tuple_
+from sqlalchemy import ColumnElement, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from app.contracts.dataset_spec import DatasetSpec
@@ -14,11 +14,8 @@ from app.errors import NotFound
 from app.jobs.planning import DatasetFacts
 
 
-def dataset_facts(session: Session, dataset_id: str) -> DatasetFacts:
-    """The public numbers of a data set, by id or by name."""
-    dataset = session.get(Dataset, dataset_id) or session.scalar(select(Dataset).where(Dataset.name == dataset_id))
-    if dataset is None:
-        raise NotFound("there is no such data set")
+def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
+    """The public numbers of a data set."""
     account = session.get(Account, dataset.id)
     return DatasetFacts(
         id=dataset.id,
@@ -48,12 +45,19 @@ def by_idempotency_key(session: Session, key_id: str, idempotency_key: str) -> J
 
 
 def page_of_jobs(
-    session: Session, *, dataset: str | None, status: str | None, after: tuple[datetime, str] | None, limit: int
+    session: Session,
+    *,
+    among: ColumnElement[bool],
+    status: str | None,
+    after: tuple[datetime, str] | None,
+    limit: int,
 ) -> list[Job]:
-    """Newest first, one more than asked for so that the caller knows whether there is a next page."""
-    query = select(Job).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
-    if dataset is not None:
-        query = query.where(Job.dataset_id == dataset)
+    """Newest first, one more than asked for so that the caller knows whether there is a next page.
+
+    Args:
+        among: the jobs that may be shown.
+    """
+    query = select(Job).where(among).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
     if status is not None:
         query = query.where(Job.status == status)
     if after is not None:
@@ -93,6 +97,11 @@ def certificate(session: Session, job_id: str) -> Certificate | None:
     return session.get(Certificate, job_id)
 
 
+def count_queued(session: Session, key_id: str) -> int:
+    query = select(func.count()).select_from(Job).where(Job.key_id == key_id, Job.status == "queued")
+    return session.scalar(query) or 0
+
+
 def seconds_per_step(session: Session, dataset_id: str, sampling: str) -> float | None:
     """The throughput of the last like jobs: same data set, same sampling."""
     recent = session.scalars(
@@ -109,6 +118,7 @@ def seconds_per_step(session: Session, dataset_id: str, sampling: str) -> float 
     return sorted(times)[len(times) // 2] if times else None
 
 
-def count_by_status(session: Session) -> dict[str, int]:
-    rows = session.execute(select(Job.status, func.count()).group_by(Job.status)).all()
+def count_by_status(session: Session, among: ColumnElement[bool]) -> dict[str, int]:
+    """How many of the jobs that may be shown have each status."""
+    rows = session.execute(select(Job.status, func.count()).where(among).group_by(Job.status)).all()
     return {row[0]: row[1] for row in rows}

@@ -8,7 +8,9 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 
 from app.contracts.job_spec import JobSpec
+from app.db.models import Job
 from app.errors import Conflict, InvalidRequest, NotFound
+from app.grants.service import require, require_job, visible
 from app.ids import rfc3339
 from app.jobs import repository, service
 from app.jobs.pricing import PricingService
@@ -23,12 +25,13 @@ from app.jobs.schemas import (
     Quote,
 )
 from app.jobs.stream import follow
-from app.keys.auth import CurrentKey, current_key
-from app.lifecycle.states import FINISHED, get_job
+from app.keys.auth import CurrentKey
+from app.keys.service import Caller
+from app.lifecycle.states import FINISHED
 from app.web.deps import Db, ServiceSettings, get_pricing
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 
-router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(current_key)])
+router = APIRouter(prefix="/v1", tags=["jobs"])
 Pricing = Annotated[PricingService, Depends(get_pricing)]
 Status = Literal["queued", "running", "pausing", "paused", "cancelling", "cancelled", "succeeded", "failed"]
 Sequence = Annotated[int, Query(ge=0, le=2**53, description="The sequence number seen last.")]
@@ -38,9 +41,9 @@ IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", min_lengt
 
 
 @router.post("/quotes")
-def quote(spec: JobSpec, db: Db, pricing: Pricing) -> Quote:
+def quote(spec: JobSpec, db: Db, pricing: Pricing, caller: CurrentKey) -> Quote:
     """What a job would cost, line by line, and whether it fits now. Charges and reserves nothing."""
-    return Quote.model_validate(service.quote(db, pricing, spec))
+    return Quote.model_validate(service.quote(db, pricing, caller, spec))
 
 
 @router.post("/jobs", status_code=201)
@@ -48,6 +51,7 @@ def submit(
     spec: JobSpec,
     db: Db,
     pricing: Pricing,
+    settings: ServiceSettings,
     caller: CurrentKey,
     response: Response,
     idempotency_key: IdempotencyKey = None,
@@ -57,30 +61,32 @@ def submit(
         raise InvalidRequest.at(
             "/headers/Idempotency-Key", "send an Idempotency-Key: a fresh random string for each job"
         )
-    job_id, created = service.submit(db, pricing, caller, spec, idempotency_key)
+    job_id, created = service.submit(db, pricing, caller, spec, idempotency_key, settings.max_queued_jobs)
     response.headers["Location"] = f"/v1/jobs/{job_id}"
     if not created:
         response.headers["Idempotent-Replayed"] = "true"
-    return _view(db, job_id)
+    return _view(db, caller, job_id)
 
 
 @router.get("/jobs")
 def list_jobs(
     db: Db,
+    caller: CurrentKey,
     dataset: Annotated[str | None, Query(max_length=100)] = None,
     status: Status | None = None,
     after: After = None,
     limit: Limit = 50,
 ) -> JobList:
-    """Jobs, newest first."""
+    """Jobs on the data sets that this key may see, newest first; `dataset` is an id or a name."""
     key = None
     if after is not None:
         moment, job_id = decode_cursor(after, str, str)
         key = (decode_moment(moment), job_id)
     with db.read() as session:
+        among = visible(caller, Job.dataset_id)
         if dataset is not None:
-            dataset = repository.dataset_facts(session, dataset).id
-        jobs = repository.page_of_jobs(session, dataset=dataset, status=status, after=key, limit=limit)
+            among = Job.dataset_id == require(session, caller, dataset, "view").id
+        jobs = repository.page_of_jobs(session, among=among, status=status, after=key, limit=limit)
         more, jobs = len(jobs) > limit, jobs[:limit]
         details = repository.details(session, [job.id for job in jobs])
         last = encode_cursor(rfc3339(jobs[-1].created_at), jobs[-1].id) if more else None
@@ -88,15 +94,15 @@ def list_jobs(
 
 
 @router.get("/jobs/{job_id}")
-def show_job(job_id: str, db: Db) -> JobView:
-    return _view(db, job_id)
+def show_job(job_id: str, db: Db, caller: CurrentKey) -> JobView:
+    return _view(db, caller, job_id)
 
 
 @router.post("/jobs/{job_id}/cancel", status_code=202)
 def cancel_job(job_id: str, db: Db, caller: CurrentKey) -> JobView:
     """Stops a job. What was started stays charged; the rest of the hold goes back."""
     service.cancel(db, caller, job_id)
-    return _view(db, job_id)
+    return _view(db, caller, job_id)
 
 
 @router.get("/jobs/{job_id}/events", response_model=EventList)
@@ -104,18 +110,20 @@ def list_events(
     request: Request,
     job_id: str,
     db: Db,
+    caller: CurrentKey,
     after: Sequence = 0,
     limit: Limit = 200,
     last_event_id: Annotated[str | None, Header(max_length=18, pattern=r"^\d+$")] = None,
 ) -> EventList | StreamingResponse:
     """The job's event log; `after` is the sequence number seen last, which is also what `next` holds.
 
-    With `Accept: text/event-stream` the events come as they happen; Last-Event-ID resumes.
+    With `Accept: text/event-stream` the events come as they happen; Last-Event-ID resumes. The stream ends where the
+    key ends, or may not see the job any more.
     """
     with db.read() as session:
-        get_job(session, job_id)
+        require_job(session, caller, job_id)
         if "text/event-stream" in request.headers.get("accept", ""):
-            events = follow(request.app.state.hub, job_id, max(after, int(last_event_id or 0)))
+            events = follow(request.app.state.hub, caller, job_id, max(after, int(last_event_id or 0)))
             return StreamingResponse(events, media_type="text/event-stream", headers=NO_BUFFERING)
         page = repository.events_after(session, job_id, after, limit)
         more, page = len(page) > limit, page[:limit]
@@ -123,19 +131,19 @@ def list_events(
 
 
 @router.get("/jobs/{job_id}/metrics")
-def list_metrics(job_id: str, db: Db) -> MetricList:
+def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
     """Every released number, with the std of its noise and how it was released."""
     with db.read() as session:
-        get_job(session, job_id)
+        require_job(session, caller, job_id)
         metrics = repository.details(session, [job_id])[job_id]["metrics"]
         return MetricList(items=[MetricView.of(metric) for metric in metrics])
 
 
 @router.get("/jobs/{job_id}/artifacts/{name}", response_class=FileResponse)
-def download_artifact(job_id: str, name: str, db: Db, settings: ServiceSettings) -> FileResponse:
-    """One artifact's file: `model.safetensors`, `model.json`."""
+def download_artifact(job_id: str, name: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> FileResponse:
+    """One artifact's file: `model.safetensors`, `model.json`. For keys that may train on the data set."""
     with db.read() as session:
-        get_job(session, job_id)
+        require_job(session, caller, job_id, "train")
         artifact = repository.artifact(session, job_id, name)
     root = settings.storage_root.resolve()
     path = (root / artifact.path).resolve()
@@ -147,10 +155,10 @@ def download_artifact(job_id: str, name: str, db: Db, settings: ServiceSettings)
 
 
 @router.get("/jobs/{job_id}/certificate")
-def show_certificate(job_id: str, db: Db) -> CertificateDocument:
+def show_certificate(job_id: str, db: Db, caller: CurrentKey) -> CertificateDocument:
     """The signed privacy certificate, soon after the job has finished."""
     with db.read() as session:
-        job = get_job(session, job_id)
+        job = require_job(session, caller, job_id)
         found = repository.certificate(session, job_id)
         if found is not None:
             return CertificateDocument.model_validate(found.body)
@@ -161,7 +169,7 @@ def show_certificate(job_id: str, db: Db) -> CertificateDocument:
         raise Conflict("certificate-pending", "the certificate is being issued: ask again in a moment")
 
 
-def _view(db: Db, job_id: str) -> JobView:
+def _view(db: Db, caller: Caller, job_id: str) -> JobView:
     with db.read() as session:
-        job = get_job(session, job_id)
+        job = require_job(session, caller, job_id)
         return JobView.of(job, repository.details(session, [job_id])[job_id])

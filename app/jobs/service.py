@@ -17,12 +17,15 @@ from sqlalchemy.orm import Session
 
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
-from app.db.models import Dataset, Job
-from app.errors import BudgetError, Conflict, Forbidden
+from app.db.models import ApiKey, Job
+from app.errors import BudgetError, Conflict, Forbidden, PolicyError, Unauthenticated
+from app.grants import service as grants
+from app.grants.service import Access
 from app.ids import new_id, now
 from app.jobs import repository
-from app.jobs.planning import Plan, plan
+from app.jobs.planning import DatasetFacts, Plan, plan
 from app.jobs.pricing import PricingService
+from app.keys import service as keys
 from app.keys.service import Caller
 from app.ledger import accounts
 from app.lifecycle.settle import settle
@@ -33,13 +36,16 @@ from app.privacy.mechanism import MechanismConfig
 NO_CHARGE = {"train": 0, "holdout": 0, "unit": None}
 
 
-def quote(db: Database, pricing: PricingService, spec: JobSpec) -> dict[str, Any]:
+def quote(db: Database, pricing: PricingService, caller: Caller, spec: JobSpec) -> dict[str, Any]:
     """What a job would cost, and whether it fits now. Writes nothing but the price into the cache.
 
     Raises:
-        InvalidRequest, NotFound: as at submission.
+        InvalidRequest, NotFound, Forbidden: as at submission.
     """
-    planned, priced = _price(db, pricing, spec)
+    with db.read() as session:
+        dataset, access = grants.find(session, caller, spec.dataset, "train")
+        facts = repository.dataset_facts(session, dataset)
+    planned, priced = _price(pricing, spec, facts)
     with db.read() as session:
         left = repository.remaining(session, planned.facts.id)
         pace = repository.seconds_per_step(session, planned.facts.id, spec.sampling.kind)
@@ -48,39 +54,50 @@ def quote(db: Database, pricing: PricingService, spec: JobSpec) -> dict[str, Any
     if left is None or planned.pricing is None:
         return body | {"fits": True, "remaining_after": None, "largest_epsilon_that_fits": None}
     after = {account: left[account] - priced["charge"][account] for account in left}
-    fits = min(after.values()) >= 0
+    allowed = _is_allowed(access, priced)
+    if not allowed:
+        body["warnings"].append(_policy(access))
+    fits = min(after.values()) >= 0 and allowed
     body["fits"] = fits
     body["remaining_after"] = after | {"unit": priced["charge"]["unit"]} if fits else None
-    body["largest_epsilon_that_fits"] = pricing.largest_that_fits(planned.pricing, left)["epsilon"]
+    body["largest_epsilon_that_fits"] = _largest_that_fits(pricing, planned, left, access)
     return body
 
 
 def submit(
-    db: Database, pricing: PricingService, caller: Caller, spec: JobSpec, idempotency_key: str
+    db: Database, pricing: PricingService, caller: Caller, spec: JobSpec, idempotency_key: str, max_queued_jobs: int
 ) -> tuple[str, bool]:
     """Admits a job if its whole cost fits.
 
     Args:
         idempotency_key: scoped to the caller's key; the same one with the same spec gives the same job again.
+        max_queued_jobs: of a key that has no limit of its own.
 
     Returns:
         The job's id, and whether it was made now.
 
     Raises:
         BudgetError: it does not fit. Nothing is consumed.
-        Conflict: the idempotency key was used for another spec.
+        PolicyError: it costs more than the owner allows this key for one job. Nothing is consumed.
+        Conflict: the idempotency key was used for another spec; `too-many-jobs`: the key has enough in the queue.
+        NotFound, Forbidden: the key may not see the data set, or not train on it.
     """
     digest = hashlib.sha256(json.dumps(spec.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
     with db.read() as session:
+        dataset, access = grants.find(session, caller, spec.dataset, "train")
         before = _replayed(session, caller, idempotency_key, digest)
+        facts = repository.dataset_facts(session, dataset)
     if before is not None:
         return before, False
-    planned, priced = _price(db, pricing, spec)
+    planned, priced = _price(pricing, spec, facts)
     try:
         with db.write() as session:
+            key, access = _take_turn(session, caller, facts.id)
             before = _replayed(session, caller, idempotency_key, digest)
             if before is not None:
                 return before, False
+            _check_policy(access, planned, priced)
+            _check_queue(session, key, max_queued_jobs)
             return _admit(session, caller, planned, priced, idempotency_key, digest), True
     except IntegrityError:
         # Two requests with one key at once: the database let one in.
@@ -90,7 +107,7 @@ def submit(
             raise
         return before, False
     except BudgetError as refusal:
-        _explain(refusal, pricing, planned)
+        _explain(refusal, pricing, planned, access)
         raise
 
 
@@ -99,14 +116,14 @@ def cancel(db: Database, caller: Caller, job_id: str) -> None:
 
     Raises:
         Conflict: `wrong-state`, there is nothing to stop.
-        Forbidden: only who submitted it, the data set's owner and admins may.
+        NotFound: no such job, or on a data set that this key may not see.
+        Forbidden: only who submitted it and may still train, the data set's owner and admins may.
     """
     with db.write() as session:
+        if not may_cancel(session, caller, grants.require_job(session, caller, job_id)):
+            raise Forbidden("only the key that submitted this job, the data set's owner or an admin may cancel it")
         # Locked: a worker may be claiming it at this moment, and its first step must not be voided.
         job = get_job(session, job_id, lock=True)
-        owner = session.get_one(Dataset, job.dataset_id).owner_key
-        if caller.role != "admin" and caller.id not in (job.key_id, owner):
-            raise Forbidden("only the key that submitted this job, the data set's owner or an admin may cancel it")
         if job.status == "cancelling":
             return
         if job.status not in ("queued", "running"):
@@ -119,9 +136,44 @@ def cancel(db: Database, caller: Caller, job_id: str) -> None:
             job.status = "cancelling"
 
 
-def _price(db: Database, pricing: PricingService, spec: JobSpec) -> tuple[Plan, dict[str, Any]]:
-    with db.read() as session:
-        facts = repository.dataset_facts(session, spec.dataset)
+def may_cancel(session: Session, caller: Caller, job: Job) -> bool:
+    access = grants.access_to_job(session, caller, job)
+    return access is not None and access.covers("train" if caller.id == job.key_id else "own")
+
+
+def _take_turn(session: Session, caller: Caller, dataset_id: str) -> tuple[ApiKey, Access]:
+    """Has other admissions of this key wait, and looks again at what it may: pricing took a while."""
+    key = keys.locked(session, caller.id)
+    if key is None or not keys.is_alive(key):
+        raise Unauthenticated(keys.NOT_HELD)
+    return key, grants.find(session, caller, dataset_id, "train")[1]
+
+
+def _check_queue(session: Session, key: ApiKey, max_queued_jobs: int) -> None:
+    """Counted under the lock on the key's row, so that two submissions can not both take the last place."""
+    limit, queued = key.max_queued_jobs or max_queued_jobs, repository.count_queued(session, key.id)
+    if queued >= limit:
+        detail = f"this key has {queued} jobs in the queue, and may have {limit}: wait until some have started"
+        raise Conflict("too-many-jobs", detail, limit=limit, queued=queued)
+
+
+def _is_allowed(access: Access, priced: dict[str, Any]) -> bool:
+    """Whether the owner's policy for this key covers ε as priced, at the job's δ."""
+    return access.max_epsilon is None or float(priced["epsilon"]["value"]) <= access.max_epsilon
+
+
+def _policy(access: Access) -> str:
+    return f"the data set's owner allows this key at most ε = {access.max_epsilon:g} for one job"
+
+
+def _check_policy(access: Access, planned: Plan, priced: dict[str, Any]) -> None:
+    if planned.facts.is_private and not _is_allowed(access, priced):
+        requested = priced["epsilon"]
+        detail = f"{_policy(access)}; this one costs ε = {requested['value']:g}"
+        raise PolicyError(detail, requested=requested, allowed=requested | {"value": access.max_epsilon})
+
+
+def _price(pricing: PricingService, spec: JobSpec, facts: DatasetFacts) -> tuple[Plan, dict[str, Any]]:
     planned = plan(spec, facts)
     if planned.pricing is None:
         return planned, {"mechanism": None, "epsilon": None, "comparison": None, "charge": NO_CHARGE, "lines": []}
@@ -207,11 +259,19 @@ def _admit(
     return job_id
 
 
-def _explain(refusal: BudgetError, pricing: PricingService, planned: Plan) -> None:
-    """Adds to a refusal what would still fit."""
+def _largest_that_fits(pricing: PricingService, planned: Plan, left: dict[str, int], access: Access) -> float | None:
+    """The largest target ε that both the budget and the owner's policy for the key cover."""
     if planned.pricing is None:
-        return
-    largest = pricing.largest_that_fits(planned.pricing, refusal.members["remaining"])["epsilon"]
+        return None
+    largest: float | None = pricing.largest_that_fits(planned.pricing, left)["epsilon"]
+    if largest is None or access.max_epsilon is None:
+        return largest
+    return min(largest, access.max_epsilon)
+
+
+def _explain(refusal: BudgetError, pricing: PricingService, planned: Plan, access: Access) -> None:
+    """Adds to a refusal what would still fit."""
+    largest = _largest_that_fits(pricing, planned, refusal.members["remaining"], access)
     refusal.members["largest_epsilon_that_fits"] = largest
     # Rounded down: what is printed must fit.
     more = (

@@ -17,8 +17,11 @@ from starlette.concurrency import run_in_threadpool
 from app.contracts.events import FINAL
 from app.db.engine import Database
 from app.db.models import Job, Outbox
+from app.errors import NotFound, Unauthenticated
+from app.grants.service import require_job
 from app.jobs import repository
 from app.jobs.schemas import EventView
+from app.keys.service import Caller, caller_of
 
 POLL_S = 0.2
 KEEP_ALIVE_S = 15.0
@@ -64,8 +67,11 @@ class EventHub:
             return {row.id: row.events for row in rows}
 
 
-async def follow(hub: EventHub, job_id: str, after: int) -> AsyncIterator[str]:
+async def follow(hub: EventHub, caller: Caller, job_id: str, after: int) -> AsyncIterator[str]:
     """The job's events after a sequence number, as they happen; ends after its last one.
+
+    Ends also, without a word, once the caller's token or access has ended: both are looked at again whenever events are
+    read, and at every keep-alive. Who comes back is told by the status of that answer.
 
     Yields:
         Server-sent events; a comment every 15 s where nothing happens, so that proxies keep the line open.
@@ -74,7 +80,7 @@ async def follow(hub: EventHub, job_id: str, after: int) -> AsyncIterator[str]:
     try:
         while True:
             news.clear()
-            events = await run_in_threadpool(_read, hub.db, job_id, after)
+            events = await run_in_threadpool(_read, hub.db, caller, job_id, after)
             for event in events:
                 yield f"id: {event.seq}\nevent: {event.type}\ndata: {event.model_dump_json()}\n\n"
                 after = event.seq
@@ -90,6 +96,8 @@ async def follow(hub: EventHub, job_id: str, after: int) -> AsyncIterator[str]:
                 await asyncio.wait_for(news.wait(), KEEP_ALIVE_S)
             except TimeoutError:
                 yield ": keep-alive\n\n"
+    except (Unauthenticated, NotFound):
+        return
     finally:
         hub.unsubscribe(job_id, news)
 
@@ -107,6 +115,12 @@ def _is_over(db: Database, job_id: str, after: int) -> bool:
         return job.status in FINAL and job.events <= after and session.scalar(due) is None
 
 
-def _read(db: Database, job_id: str, after: int) -> list[EventView]:
+def _read(db: Database, caller: Caller, job_id: str, after: int) -> list[EventView]:
+    """The next events, in the snapshot in which the caller may see them.
+
+    Raises:
+        Unauthenticated, NotFound: it may not any more.
+    """
     with db.read() as session:
+        require_job(session, caller_of(session, caller.id, caller.generation), job_id)
         return [EventView.of(event) for event in repository.events_after(session, job_id, after, PAGE)[:PAGE]]

@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, cast
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from app.db.engine import Database
 from app.errors import Forbidden, Unauthenticated
 from app.keys import service
 from app.keys.service import Caller
 from app.web.deps import Db
+from app.web.ratelimit import RequestLimits
 
 bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer scrimp_key_…`.")
+
+
+def limits_of(request: Request) -> RequestLimits:
+    return cast(RequestLimits, request.app.state.limits)
+
+
+def authenticated(request: Request, db: Database, token: str) -> Caller:
+    """The caller of a request that shows a token; the request is counted.
+
+    Raises:
+        Unauthenticated: the token does not hold.
+        TooManyRequests: the key, or the address that sends keys that do not hold, is past its limit.
+    """
+    try:
+        with db.read() as session:
+            caller = service.authenticate(session, request.app.state.pepper, token)
+    except Unauthenticated:
+        limits_of(request).failure(request.client.host if request.client else None)
+        raise
+    limits_of(request).request(caller.id, caller.requests_per_minute)
+    return caller
 
 
 def current_key(
@@ -23,11 +46,11 @@ def current_key(
 
     Raises:
         Unauthenticated: no key, or one that does not hold.
+        TooManyRequests: as `authenticated`.
     """
     if credentials is None:
         raise Unauthenticated("send your key as `Authorization: Bearer …`")
-    with db.read() as session:
-        return service.authenticate(session, request.app.state.pepper, credentials.credentials)
+    return authenticated(request, db, credentials.credentials)
 
 
 CurrentKey = Annotated[Caller, Depends(current_key)]

@@ -1,4 +1,7 @@
-"""/v1/keys: made, listed and revoked by admins. A token is shown once, in the answer that makes it."""
+"""/v1/keys: made, listed and revoked by admins; each key may look at itself and rotate itself.
+
+A token is shown once, in the answer that makes it.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,42 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import StringConstraints
+from pydantic import AwareDatetime, Field, StringConstraints
 
 from app.contracts.base import NO_NUL, Document
 from app.db.models import ApiKey
 from app.keys import service
-from app.keys.auth import AdminKey
-from app.web.deps import Db
+from app.keys.auth import AdminKey, CurrentKey
+from app.settings import Settings
+from app.web.deps import Db, ServiceSettings
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
+Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 
 
 class KeyRequest(Document):
+    """A key to make. A limit that is left out is the setting's; running jobs have none then."""
+
     name: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
     role: service.Role
+    expires_at: AwareDatetime | None = None
+    requests_per_minute: Count | None = None
+    max_queued_jobs: Count | None = None
+    max_running_jobs: Count | None = None
+
+
+class Rotation(Document):
+    overlap_s: Annotated[
+        int, Field(strict=True, ge=0, le=86_400, description="How long the old token still works.")
+    ] = 0
+
+
+class KeyLimits(Document):
+    """What holds for a key: its own limits, else the settings'."""
+
+    requests_per_minute: int
+    max_queued_jobs: int
+    max_running_jobs: int | None
 
 
 class KeyView(Document):
@@ -28,17 +53,27 @@ class KeyView(Document):
     role: str
     created_at: datetime
     created_by: str | None
+    expires_at: datetime | None
+    rotated_at: datetime | None
     revoked_at: datetime | None
+    limits: KeyLimits
 
     @classmethod
-    def of(cls, key: ApiKey) -> KeyView:
+    def of(cls, key: ApiKey, settings: Settings) -> KeyView:
         return cls(
             id=key.id,
             name=key.name,
             role=key.role,
             created_at=key.created_at,
             created_by=key.created_by,
+            expires_at=key.expires_at,
+            rotated_at=key.rotated_at,
             revoked_at=key.revoked_at,
+            limits=KeyLimits(
+                requests_per_minute=key.requests_per_minute or settings.requests_per_minute,
+                max_queued_jobs=key.max_queued_jobs or settings.max_queued_jobs,
+                max_running_jobs=key.max_running_jobs,
+            ),
         )
 
 
@@ -53,23 +88,54 @@ class KeyList(Document):
 
 
 @router.post("", status_code=201)
-def create_key(request: Request, body: KeyRequest, db: Db, caller: AdminKey) -> NewKey:
+def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSettings, caller: AdminKey) -> NewKey:
     """A new key. Its token is in this answer and nowhere else."""
+    limits = service.OwnLimits(body.requests_per_minute, body.max_queued_jobs, body.max_running_jobs)
     with db.write() as session:
         key, token = service.create(
-            session, request.app.state.pepper, name=body.name, role=body.role, created_by=caller.id
+            session,
+            request.app.state.pepper,
+            name=body.name,
+            role=body.role,
+            created_by=caller.id,
+            expires_at=body.expires_at,
+            limits=limits,
         )
-        return NewKey(key=KeyView.of(key), token=token)
+        return NewKey(key=KeyView.of(key, settings), token=token)
 
 
 @router.get("")
-def list_keys(db: Db, _caller: AdminKey) -> KeyList:
+def list_keys(db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyList:
     with db.read() as session:
-        return KeyList(items=[KeyView.of(key) for key in service.list_keys(session)])
+        return KeyList(items=[KeyView.of(key, settings) for key in service.list_keys(session)])
+
+
+@router.get("/self")
+def show_own_key(db: Db, settings: ServiceSettings, caller: CurrentKey) -> KeyView:
+    """Who am I: the key that asks, and its limits."""
+    with db.read() as session:
+        return KeyView.of(session.get_one(ApiKey, caller.id), settings)
+
+
+@router.post("/{key_id}/rotate")
+def rotate_key(
+    request: Request,
+    key_id: str,
+    db: Db,
+    settings: ServiceSettings,
+    caller: CurrentKey,
+    body: Rotation = Rotation(),
+) -> NewKey:
+    """A new token for a key, by itself or by an admin. Grants and jobs stay; dashboard sessions of the old one end."""
+    with db.write() as session:
+        key, token = service.rotate(session, request.app.state.pepper, caller, key_id, body.overlap_s)
+        made = NewKey(key=KeyView.of(key, settings), token=token)
+    service.renew_admin_file(settings, key_id, token)
+    return made
 
 
 @router.delete("/{key_id}")
-def revoke_key(key_id: str, db: Db, _caller: AdminKey) -> KeyView:
-    """Revokes a key, at once and for good. Its jobs go on."""
+def revoke_key(key_id: str, db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyView:
+    """Revokes a key, at once and for good. Its jobs go on. The last admin key that does not expire stays: 409."""
     with db.write() as session:
-        return KeyView.of(service.revoke(session, key_id))
+        return KeyView.of(service.revoke(session, key_id), settings)

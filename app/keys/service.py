@@ -1,4 +1,8 @@
-"""API keys: `scrimp_<id>_<secret>`, stored as an HMAC under a pepper that only the API holds."""
+"""API keys: `scrimp_<id>_<secret>`, stored as an HMAC under a pepper that only the API holds.
+
+A key holds until it is revoked or expires. Rotation gives it a new token under the same id, so that its grants and jobs
+stay; the old token holds on for an overlap, if one is asked for. One admin key that does not expire always lives.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -14,34 +19,80 @@ from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import ApiKey
-from app.errors import NotFound, Unauthenticated
+from app.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthenticated
 from app.ids import new_id, now
 from app.secrets import load_secret, write_private
 from app.settings import Settings
 
-Role = Literal["admin", "owner", "analyst"]
+Role = Literal["admin", "owner", "analyst", "viewer"]
+ADMIN_FILE = "admin.key"
+NO_SUCH_KEY = "there is no such key"
+NOT_HELD = "this key is unknown, expired or was revoked"
+LONGEST_LIFE = timedelta(days=36525)
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks. An admin may do everything; an owner registers data; an analyst trains on it."""
+    """Who asks.
+
+    Attributes:
+        role: an admin may do everything; an owner registers data; an analyst trains on, and a viewer looks at, what it
+            is granted.
+        generation: which of the key's tokens was shown, see `generation_of`.
+        requests_per_minute: the key's own limit; None for the setting's.
+    """
 
     id: str
     name: str
     role: str
+    generation: str = ""
+    requests_per_minute: int | None = None
+
+    @property
+    def is_admin(self) -> bool:
+        return self.role == "admin"
 
     def may(self, role: str) -> bool:
         return self.role in ("admin", role)
+
+
+@dataclass(frozen=True)
+class OwnLimits:
+    """What a key may do other than the settings say; None: as they say (running jobs: as many as there are)."""
+
+    requests_per_minute: int | None = None
+    max_queued_jobs: int | None = None
+    max_running_jobs: int | None = None
 
 
 def digest(pepper: bytes, token: str) -> str:
     return hmac.new(pepper, token.encode(), hashlib.sha256).hexdigest()
 
 
-def create(session: Session, pepper: bytes, *, name: str, role: Role, created_by: str | None) -> tuple[ApiKey, str]:
-    """A new key and its token, which is shown once and stored nowhere."""
+def generation_of(secret_hmac: str) -> str:
+    """A public name of one token of a key: another after each rotation. It tells nothing of the token."""
+    return hashlib.sha256(b"scrimp/key-generation/v1:" + secret_hmac.encode()).hexdigest()[:16]
+
+
+def create(
+    session: Session,
+    pepper: bytes,
+    *,
+    name: str,
+    role: Role,
+    created_by: str | None,
+    expires_at: datetime | None = None,
+    limits: OwnLimits = OwnLimits(),
+) -> tuple[ApiKey, str]:
+    """A new key and its token, which is shown once and stored nowhere.
+
+    Raises:
+        InvalidRequest: it would expire in the past, or after more than a century.
+    """
+    if expires_at is not None and not now() < expires_at <= now() + LONGEST_LIFE:
+        raise InvalidRequest.at("/expires_at", "a key expires in the future, within a century; leave it out for never")
     key_id = new_id("key")
-    token = f"scrimp_{key_id}_{secrets.token_urlsafe(32)}"
+    token = _new_token(key_id)
     key = ApiKey(
         id=key_id,
         name=name,
@@ -50,42 +101,101 @@ def create(session: Session, pepper: bytes, *, name: str, role: Role, created_by
         created_at=now(),
         created_by=created_by,
         revoked_at=None,
+        expires_at=expires_at,
+        requests_per_minute=limits.requests_per_minute,
+        max_queued_jobs=limits.max_queued_jobs,
+        max_running_jobs=limits.max_running_jobs,
     )
     session.add(key)
     session.flush()
     return key, token
 
 
+def is_alive(key: ApiKey) -> bool:
+    return key.revoked_at is None and (key.expires_at is None or key.expires_at > now())
+
+
 def authenticate(session: Session, pepper: bytes, token: str) -> Caller:
     """The caller that a token names.
 
     Raises:
-        Unauthenticated: unknown, malformed or revoked; which of them is not said.
+        Unauthenticated: unknown, malformed, expired or revoked; which of them is not said.
     """
     parts = token.split("_", 3)
     key = session.get(ApiKey, f"key_{parts[2]}") if len(parts) == 4 and token.startswith("scrimp_key_") else None
+    shown = digest(pepper, token)
     # Compared also where there is no such key, so that the time taken does not tell which ids exist.
-    matches = hmac.compare_digest(digest(pepper, token), key.secret_hmac if key else digest(pepper, ""))
-    if key is None or not matches or key.revoked_at is not None:
-        raise Unauthenticated("this key is unknown or was revoked")
-    return Caller(key.id, key.name, key.role)
+    tokens = _tokens(key) if key is not None else (digest(pepper, ""),)
+    matches = [each for each in tokens if hmac.compare_digest(shown, each)]
+    if key is None or not matches or not is_alive(key):
+        raise Unauthenticated(NOT_HELD)
+    return _caller(key, generation_of(shown))
 
 
-def caller_of(session: Session, key_id: str) -> Caller:
-    """The caller behind a signed dashboard session, if its key still holds."""
+def caller_of(session: Session, key_id: str, generation: str) -> Caller:
+    """The caller behind a dashboard session or an open stream, if its key and the token that opened it still hold."""
     key = session.get(ApiKey, key_id)
-    if key is None or key.revoked_at is not None:
-        raise Unauthenticated("this key is unknown or was revoked")
-    return Caller(key.id, key.name, key.role)
+    if key is None or not is_alive(key) or generation not in map(generation_of, _tokens(key)):
+        raise Unauthenticated(NOT_HELD)
+    return _caller(key, generation)
+
+
+def rotate(session: Session, pepper: bytes, caller: Caller, key_id: str, overlap_s: int) -> tuple[ApiKey, str]:
+    """A new token for a key; by itself or by an admin.
+
+    Args:
+        overlap_s: how long the token before still works. One from before that ends at once.
+
+    Raises:
+        NotFound: no such key, or another's.
+        Forbidden: a key rotates itself with its newest token only: one that leaked must not take the key over.
+        Conflict: `wrong-state`, it was revoked or has expired.
+    """
+    key = locked(session, key_id) if caller.is_admin or caller.id == key_id else None
+    if key is None:
+        raise NotFound(NO_SUCH_KEY)
+    if caller.id == key_id and caller.generation != generation_of(key.secret_hmac):
+        raise Forbidden("this token was rotated out: rotate with the newest one")
+    if not is_alive(key):
+        raise Conflict("wrong-state", "this key was revoked or has expired: make a new one")
+    token = _new_token(key_id)
+    key.previous_hmac = key.secret_hmac if overlap_s else None
+    key.previous_until = now() + timedelta(seconds=overlap_s) if overlap_s else None
+    key.secret_hmac, key.rotated_at = digest(pepper, token), now()
+    return key, token
 
 
 def revoke(session: Session, key_id: str) -> ApiKey:
+    """Ends a key at once and for good.
+
+    Raises:
+        Conflict: `last-admin-key`: nobody could make or revoke keys any more.
+    """
+    # All admin keys are locked in one order: of two that are revoked at once, the second sees the first.
+    admins = session.scalars(
+        select(ApiKey)
+        .where(ApiKey.role == "admin")
+        .order_by(ApiKey.id)
+        .with_for_update(key_share=True)
+        .execution_options(populate_existing=True)
+    ).all()
     key = session.get(ApiKey, key_id)
     if key is None:
-        raise NotFound("there is no such key")
-    if key.revoked_at is None:
-        key.revoked_at = now()
+        raise NotFound(NO_SUCH_KEY)
+    if key.revoked_at is not None:
+        return key
+    others = [each for each in admins if each is not key and is_alive(each)]
+    # Where only keys that expire are left, the last of them ends by itself.
+    lasting = [each for each in others if each.expires_at is None]
+    if key.role == "admin" and is_alive(key) and not (lasting if key.expires_at is None else others):
+        raise Conflict("last-admin-key", "this is the last admin key that does not expire: make another one first")
+    key.revoked_at = now()
     return key
+
+
+def locked(session: Session, key_id: str) -> ApiKey | None:
+    """A key as it is now, its row held against others who count its jobs or change it. New jobs' rows do not wait."""
+    return session.get(ApiKey, key_id, with_for_update={"key_share": True}, populate_existing=True)
 
 
 def list_keys(session: Session) -> list[ApiKey]:
@@ -98,7 +208,7 @@ def ensure_admin_key(db: Database, settings: Settings) -> Path:
     Where the file is lost or does not open this database, a new admin key is made: whoever can write the home folder
     owns the service anyhow.
     """
-    path = settings.home / "admin.key"
+    path = settings.home / ADMIN_FILE
     pepper = load_secret(settings, "api_key_pepper")
     with db.write() as session:
         if path.exists():
@@ -110,3 +220,29 @@ def ensure_admin_key(db: Database, settings: Settings) -> Path:
         _key, token = create(session, pepper, name="admin", role="admin", created_by=None)
         write_private(path, token + "\n", overwrite=True)
     return path
+
+
+def renew_admin_file(settings: Settings, key_id: str, token: str) -> None:
+    """Puts the new token of a rotated key into `home/admin.key`, where that file holds the key."""
+    path = settings.home / ADMIN_FILE
+    try:
+        held = path.read_text()
+    except OSError:
+        return
+    if held.startswith(f"scrimp_{key_id}_"):
+        write_private(path, token + "\n", overwrite=True)
+
+
+def _tokens(key: ApiKey) -> tuple[str, ...]:
+    """The HMACs of the tokens that open this key now."""
+    if key.previous_hmac is None or key.previous_until is None or key.previous_until <= now():
+        return (key.secret_hmac,)
+    return (key.secret_hmac, key.previous_hmac)
+
+
+def _new_token(key_id: str) -> str:
+    return f"scrimp_{key_id}_{secrets.token_urlsafe(32)}"
+
+
+def _caller(key: ApiKey, generation: str) -> Caller:
+    return Caller(key.id, key.name, key.role, generation, key.requests_per_minute)

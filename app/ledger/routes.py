@@ -7,28 +7,31 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from app.errors import Forbidden
-from app.keys.auth import OwnerKey, current_key
+from app.grants.service import require
+from app.keys.auth import CurrentKey
 from app.ledger import accounts, repository, summary
 from app.ledger.schemas import CapChange, EntryList, EntryView, LedgerView, VerificationView
 from app.ledger.verify import verify
 from app.web.deps import Db, get_pricing
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 
-router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"], dependencies=[Depends(current_key)])
+router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])
 Pricing = Annotated[summary.Comparer, Depends(get_pricing)]
 
 
 @router.get("")
-def show_ledger(dataset_id: str, db: Db, pricing: Pricing) -> LedgerView:
+def show_ledger(dataset_id: str, db: Db, pricing: Pricing, caller: CurrentKey) -> LedgerView:
     """What is enforced and what was spent, and what other accountants would say. Public data have no ledger: 404."""
-    return summary.overview(db, pricing, dataset_id)
+    with db.read() as session:
+        dataset = require(session, caller, dataset_id, "view")
+    return summary.overview(db, pricing, dataset.id)
 
 
 @router.get("/entries")
 def list_entries(
     dataset_id: str,
     db: Db,
+    caller: CurrentKey,
     after: After = None,
     limit: Limit = 50,
     job: Annotated[str | None, Query(max_length=100, description="Only the entries of this job.")] = None,
@@ -36,8 +39,8 @@ def list_entries(
     """Every line, oldest first."""
     seq = decode_cursor(after, int)[0] if after is not None else 0
     with db.read() as session:
-        repository.dataset_with_account(session, dataset_id)
-        entries = repository.page_of_entries(session, dataset_id, after=seq, job=job, limit=limit)
+        dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
+        entries = repository.page_of_entries(session, dataset.id, after=seq, job=job, limit=limit)
         more, entries = len(entries) > limit, entries[:limit]
         return EntryList(
             items=[EntryView.of(entry) for entry in entries], next=encode_cursor(entries[-1].seq) if more else None
@@ -45,21 +48,19 @@ def list_entries(
 
 
 @router.get("/verify")
-def verify_ledger(dataset_id: str, db: Db) -> VerificationView:
+def verify_ledger(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationView:
     """Recomputes the hash chain and the balances from the entries; names the first entry that does not fit."""
     with db.read() as session:
-        repository.dataset_with_account(session, dataset_id)
-        return VerificationView(**asdict(verify(session, dataset_id)))
+        dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
+        return VerificationView(**asdict(verify(session, dataset.id)))
 
 
 @router.post("/cap")
-def change_cap(dataset_id: str, body: CapChange, db: Db, pricing: Pricing, caller: OwnerKey) -> LedgerView:
+def change_cap(dataset_id: str, body: CapChange, db: Db, pricing: Pricing, caller: CurrentKey) -> LedgerView:
     """Raises or lowers the cap, with a reason; an entry of the ledger. Down to what is spent and held."""
     with db.write() as session:
-        dataset, _account = repository.dataset_with_account(session, dataset_id)
-        if caller.role != "admin" and caller.id != dataset.owner_key:
-            raise Forbidden("only the key that registered this data set, or an admin, may change its cap")
+        dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "own").id)
         accounts.change_cap(
-            session, dataset_id=dataset_id, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason
+            session, dataset_id=dataset.id, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason
         )
-    return summary.overview(db, pricing, dataset_id)
+    return summary.overview(db, pricing, dataset.id)

@@ -1,4 +1,9 @@
-"""Claims and leases: which attempt holds a job, and how every write of it proves that it still does."""
+"""Claims and leases: which attempt holds a job, and how every write of it proves that it still does.
+
+A key may have a limit of running jobs. A claim past it leaves the job queued; the end of one of the key's jobs rings
+its next one (app.lifecycle.settle). Both hold the key's row while they look, so that none is left without a bell. Row
+locks are taken in one order: job, key, account.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,10 @@ from typing import Literal
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from app.db.models import Attempt, Job
+from app.db.models import ApiKey, Attempt, Job
 from app.errors import StaleAttempt
 from app.ids import now
-from app.lifecycle.settle import settle
+from app.lifecycle.settle import limit_of_running, settle
 from app.lifecycle.states import ACTIVE, append_event, ring
 
 
@@ -26,13 +31,16 @@ class Claim:
 
 
 def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim | None:
-    """Takes a queued job by compare-and-set; None where it is not queued (a doubled or late message).
+    """Takes a queued job by compare-and-set; None where it is not queued (a doubled or late message), or its key has as
+    many running jobs as it may.
 
     On PostgreSQL too, without SELECT … FOR UPDATE SKIP LOCKED: the message names the job, so that nobody searches the
     queue for one that is free. Of two that claim the same, the second waits for the first's row lock (a millisecond),
     looks at the row again and finds it running. SKIP LOCKED would turn a job whose row is locked for another reason, a
     cancel or an event, into a job that is not there.
     """
+    if not _has_place(session, job_id):
+        return None
     attempt = session.execute(
         update(Job)
         .where(Job.id == job_id, Job.status == "queued")
@@ -53,6 +61,18 @@ def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim |
     )
     append_event(session, job_id, "attempt_started", {"attempt": attempt, "worker": worker})
     return Claim(job_id, attempt, worker)
+
+
+def _has_place(session: Session, job_id: str) -> bool:
+    """Whether the job's key may have one more running job. Where there is a limit, holds the rows of both."""
+    if limit_of_running(session, job_id) is None:
+        return True
+    job = session.scalars(select(Job).where(Job.id == job_id, Job.status == "queued").with_for_update()).one_or_none()
+    if job is None:
+        return False
+    key = session.get_one(ApiKey, job.key_id, with_for_update={"key_share": True}, populate_existing=True)
+    mine = select(func.count()).select_from(Job).where(Job.key_id == key.id, Job.status.in_(ACTIVE))
+    return key.max_running_jobs is None or (session.scalar(mine) or 0) < key.max_running_jobs
 
 
 def fence(session: Session, held: Claim, lease_s: float) -> Job:

@@ -14,11 +14,11 @@ from typing import Any, Literal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.db.models import Account, Attempt, Job, Metric
+from app.db.models import Account, ApiKey, Attempt, Job, Metric
 from app.errors import PrivacyError
 from app.ids import now
 from app.ledger import accounts
-from app.lifecycle.states import append_event, want_certificate
+from app.lifecycle.states import ACTIVE, append_event, ring, want_certificate
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
 
@@ -38,6 +38,7 @@ def settle(
     crashes = select(func.count()).where(Attempt.job_id == job.id, Attempt.status == "crashed")
     whole = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
     charge = _charge(session, job, whole=whole)
+    waiting = _waiting_for(session, job)
     job.status, job.failure, job.finished_at = outcome, failure, now()
     job.lease_expires_at, job.worker = None, None
     data: dict[str, Any] = {"steps": job.steps_started} | (failure or {})
@@ -53,6 +54,30 @@ def settle(
         if spent:
             want_certificate(session, job.id)
     append_event(session, job.id, outcome, data)
+    for job_id in waiting:
+        ring(session, job_id)
+
+
+def limit_of_running(session: Session, job_id: str) -> int | None:
+    """How many running jobs the job's key may have; None for any number."""
+    return session.scalar(select(ApiKey.max_running_jobs).join(Job, Job.key_id == ApiKey.id).where(Job.id == job_id))
+
+
+def _waiting_for(session: Session, job: Job) -> list[str]:
+    """The jobs that may have been left in the queue for this one: where its key has a limit, the key's oldest, as many
+    as there are places without this job.
+
+    Looked for under the lock on the key's row: a claim that was refused for this job's sake is seen, and one that comes
+    later sees that this job has ended.
+    """
+    limit = limit_of_running(session, job.id)
+    if limit is None:
+        return []
+    session.get(ApiKey, job.key_id, with_for_update={"key_share": True}, populate_existing=True)
+    others = (Job.key_id == job.key_id, Job.id != job.id)
+    running = session.scalar(select(func.count()).select_from(Job).where(*others, Job.status.in_(ACTIVE))) or 0
+    queued = select(Job.id).where(*others, Job.status == "queued").order_by(Job.created_at, Job.id)
+    return list(session.scalars(queued.limit(max(0, limit - running))))
 
 
 def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None:

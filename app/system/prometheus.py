@@ -8,19 +8,27 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from sqlalchemy import select
+from sqlalchemy import select, true
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.engine import Database
-from app.db.models import Account
+from app.db.models import Account, Job
+from app.grants.service import visible
 from app.jobs.repository import count_by_status
+from app.keys.service import Caller
 
 
 class LedgerCollector(Collector):
-    """Reads the database at each scrape."""
+    """Reads the database at each scrape: what the caller may see.
 
-    def __init__(self, db: Database) -> None:
+    Args:
+        caller: None for everything.
+    """
+
+    def __init__(self, db: Database, caller: Caller | None = None) -> None:
         self.db = db
+        self.jobs = true() if caller is None else visible(caller, Job.dataset_id)
+        self.accounts = true() if caller is None else visible(caller, Account.dataset_id)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         jobs = GaugeMetricFamily("scrimp_jobs", "Jobs by status.", labels=["status"])
@@ -30,9 +38,9 @@ class LedgerCollector(Collector):
             labels=["dataset", "account", "filter", "state"],
         )
         with self.db.read() as session:
-            for status, count in count_by_status(session).items():
+            for status, count in count_by_status(session, self.jobs).items():
                 jobs.add_metric([status], count)
-            for row in session.scalars(select(Account)):
+            for row in session.scalars(select(Account).where(self.accounts)):
                 for account in ("train", "holdout"):
                     for state in ("budget", "spent", "held"):
                         budget.add_metric(
@@ -74,6 +82,18 @@ class RequestMetrics:
             )
             self.requests.labels(method, route, status).inc()
             self.seconds.labels(method, route).observe(time.perf_counter() - began)
+
+
+def registry_for(caller: Caller, db: Database, whole: CollectorRegistry) -> CollectorRegistry:
+    """What a caller may scrape: an admin all, others jobs and budgets of the data sets that they see.
+
+    How many requests others make, and of which kind, is for admins.
+    """
+    if caller.is_admin:
+        return whole
+    registry = CollectorRegistry()
+    registry.register(LedgerCollector(db, caller))
+    return registry
 
 
 def make_registry(db: Database) -> CollectorRegistry:

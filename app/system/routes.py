@@ -6,8 +6,9 @@ from fastapi import APIRouter, Depends, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 
-from app.keys.auth import current_key
+from app.keys.auth import CurrentKey, current_key
 from app.system.health import checks
+from app.system.prometheus import registry_for
 from app.web.deps import Db, ServiceSettings
 
 router = APIRouter(tags=["system"])
@@ -28,7 +29,8 @@ def readyz(db: Db, settings: ServiceSettings, response: Response) -> dict[str, o
     return {"status": "ready" if ready else "not ready", "checks": found}
 
 
-@router.get("/metrics", dependencies=[Depends(current_key)], response_class=Response)
-def metrics(request: Request) -> Response:
-    """Prometheus: requests of this process; jobs by status and budgets by data set from the database."""
-    return Response(generate_latest(request.app.state.registry), media_type=CONTENT_TYPE_LATEST)
+@router.get("/metrics", response_class=Response)
+def metrics(request: Request, db: Db, caller: CurrentKey) -> Response:
+    """Prometheus: requests of this process (for admins); jobs by status, and budgets of the data sets that are seen."""
+    registry = registry_for(caller, db, request.app.state.registry)
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
-from app.errors import InvalidRequest, ServiceError
+from app.errors import InvalidRequest, ServiceError, TooManyRequests
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,13 @@ def problem(error: ServiceError, headers: dict[str, str] | None = None) -> JSONR
         **members,
     }
     return JSONResponse(body, error.status, headers, media_type="application/problem+json")
+
+
+def headers_of(error: ServiceError) -> dict[str, str]:
+    """The headers that an error's answer carries, as JSON or as a page."""
+    if isinstance(error, TooManyRequests):
+        return {"Retry-After": str(error.retry_after_s)}
+    return {"WWW-Authenticate": 'Bearer realm="scrimp"'} if error.status == 401 else {}
 
 
 def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
@@ -82,8 +89,7 @@ def install(app: FastAPI) -> None:
     def _service_error(_request: Request, error: ServiceError) -> JSONResponse:
         if error.status >= 500:
             logger.error("%s: %s", error.code, error.message)
-        headers = {"WWW-Authenticate": 'Bearer realm="scrimp"'} if error.status == 401 else None
-        return problem(error, headers)
+        return problem(error, headers_of(error))
 
     @app.exception_handler(RequestValidationError)
     def _validation(_request: Request, error: RequestValidationError) -> JSONResponse:

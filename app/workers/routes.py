@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
+from sqlalchemy import select
 
 from app.contracts.base import Document
+from app.db.models import Job
+from app.grants.service import visible
 from app.ids import now
-from app.keys.auth import current_key
+from app.keys.auth import CurrentKey
 from app.lifecycle.presence import is_alive, workers
 from app.web.deps import Db, ServiceSettings
 
-router = APIRouter(prefix="/v1/workers", tags=["workers"], dependencies=[Depends(current_key)])
+router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 
 class WorkerView(Document):
@@ -22,7 +25,7 @@ class WorkerView(Document):
     started_at: datetime
     seen_at: datetime
     alive: bool  # seen within `lease_s`
-    job: str | None  # what it runs now
+    job: str | None  # what it runs now, where the key that asks may see it
 
 
 class WorkerList(Document):
@@ -31,9 +34,12 @@ class WorkerList(Document):
 
 
 @router.get("")
-def list_workers(db: Db, settings: ServiceSettings) -> WorkerList:
+def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> WorkerList:
     """Workers seen in the last day, the last seen first. One that stopped in order is not among them."""
     with db.read() as session:
+        found = workers(session)
+        running = [job for _worker, job in found if job is not None]
+        seen = set(session.scalars(select(Job.id).where(Job.id.in_(running), visible(caller, Job.dataset_id))))
         return WorkerList(
             items=[
                 WorkerView(
@@ -43,8 +49,8 @@ def list_workers(db: Db, settings: ServiceSettings) -> WorkerList:
                     started_at=worker.started_at,
                     seen_at=worker.seen_at,
                     alive=is_alive(worker, settings.lease_s, now()),
-                    job=job,
+                    job=job if job in seen else None,
                 )
-                for worker, job in workers(session)
+                for worker, job in found
             ]
         )

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from scrimp.cli import certificates, datasets, jobs, keys, ledger, service
+from scrimp.cli import certificates, datasets, grants, jobs, keys, ledger, service
 
 app = typer.Typer(
     name="scrimp",
@@ -25,7 +25,8 @@ jobs.register_quote(app)
 app.add_typer(jobs.app, name="jobs", help="Submit, watch and fetch training jobs.")
 app.add_typer(ledger.app, name="ledger", help="What has been spent of a data set's budget, by whom and for what.")
 app.add_typer(certificates.app, name="certificates", help="The signed privacy certificates of finished jobs.")
-app.add_typer(keys.app, name="keys", help="API keys (admins only).")
+app.add_typer(keys.app, name="keys", help="API keys: made and revoked by admins, rotated by who has them.")
+app.add_typer(grants.app, name="grants", help="Which keys may see a data set, and which may train on it.")
 
 
 def main() -> None:

@@ -1,40 +1,91 @@
-"""`scrimp keys`: made, listed and revoked by admins."""
+"""`scrimp keys`: made, listed and revoked by admins; each key may look at itself and rotate itself."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
 
 from scrimp.cli import show
 from scrimp.cli.session import Session, command
+from scrimp.models import NewKey
 
 app = typer.Typer(no_args_is_help=True)
+
+Role = Annotated[
+    str,
+    typer.Option(help="admin | owner (registers data) | analyst (trains on what it is granted) | viewer (looks at it)"),
+]
+Count = Annotated[int | None, typer.Option(min=1, help="A limit of this key's own; left out: as the settings say.")]
+UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1)}
+
+
+def moment(text: str) -> datetime:
+    """`30d` or `12h` from now, or a time (ISO 8601; without a zone: UTC)."""
+    number, unit = text[:-1], text[-1:]
+    if number.isdigit() and unit in UNITS and len(number) <= 5:
+        return datetime.now(UTC) + int(number) * UNITS[unit]
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a time (2030-01-31) nor a life (90d, 12h)") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 @command(app, "create")
 def create(
     session: Session,
     name: Annotated[str, typer.Argument(help="Whose it is.")],
-    role: Annotated[str, typer.Option(help="admin | owner (registers data) | analyst (trains on it)")] = "analyst",
+    role: Role = "analyst",
+    expires: Annotated[str | None, typer.Option(help="When it ends: 90d, 12h or a time; left out: never.")] = None,
+    requests_per_minute: Count = None,
+    max_queued_jobs: Count = None,
+    max_running_jobs: Count = None,
 ) -> None:
     """Make a key. Its token is printed this once."""
-    made = session.client.create_key(name, role)
-
-    def render() -> None:
-        session.console.print(f"{made.key.id}  {made.key.role}  {made.key.name}")
-        session.console.print(f"[bold]{made.token}[/]", soft_wrap=True)
-        session.console.print("The service keeps only a keyed hash of it: store it now.", style="dim")
-
-    session.result(made, render)
+    made = session.client.create_key(
+        name,
+        role,
+        expires_at=None if expires is None else moment(expires),
+        requests_per_minute=requests_per_minute,
+        max_queued_jobs=max_queued_jobs,
+        max_running_jobs=max_running_jobs,
+    )
+    session.result(made, lambda: _new(session, made))
 
 
 @command(app, "list")
 def list_(session: Session) -> None:
     """All keys, revoked ones too."""
     keys = list(session.client.keys())
-    rows = [(key.id, key.name, key.role, show.when(key.created_at), show.when(key.revoked_at)) for key in keys]
-    session.result(keys, lambda: show.table(session.console, ("id", "name", "role", "created", "revoked"), rows))
+    rows = [
+        (key.id, key.name, key.role, *map(show.when, (key.created_at, key.expires_at, key.revoked_at))) for key in keys
+    ]
+    head = ("id", "name", "role", "created", "expires", "revoked")
+    session.result(keys, lambda: show.table(session.console, head, rows))
+
+
+@command(app, "self")
+def self_(session: Session) -> None:
+    """Who am I: the key that is sent, and its limits."""
+    key = session.client.own_key()
+    limits = [
+        (name.replace("_", " "), "any number" if value is None else str(value)) for name, value in key.limits.items()
+    ]
+    facts = [("id", key.id), ("name", key.name), ("role", key.role), ("expires", show.when(key.expires_at)), *limits]
+    session.result(key, lambda: show.facts(session.console, facts))
+
+
+@command(app, "rotate")
+def rotate(
+    session: Session,
+    key_id: Annotated[str | None, typer.Argument(help="Left out: the key that is sent.")] = None,
+    overlap: Annotated[int, typer.Option(min=0, max=86_400, help="Seconds that the old token still works.")] = 0,
+) -> None:
+    """Give a key a new token, printed this once; its grants and jobs stay."""
+    made = session.client.rotate_key(key_id, overlap)
+    session.result(made, lambda: _new(session, made))
 
 
 @command(app, "revoke")
@@ -42,3 +93,9 @@ def revoke(session: Session, key_id: str) -> None:
     """Revoke a key, at once and for good. Its jobs go on."""
     key = session.client.revoke_key(key_id)
     session.result(key, lambda: session.console.print(f"{key.id} ({key.name}) is revoked"))
+
+
+def _new(session: Session, made: NewKey) -> None:
+    session.console.print(f"{made.key.id}  {made.key.role}  {made.key.name}")
+    session.console.print(f"[bold]{made.token}[/]", soft_wrap=True)
+    session.console.print("The service keeps only a keyed hash of it: store it now.", style="dim")

@@ -39,7 +39,7 @@ def verify(
     head: Annotated[str | None, typer.Option(help="A head that you kept: it must be in the chain.")] = None,
 ) -> None:
     """Check hash chain and balances: by the service, and here from the entries. Exit code 1 where they do not hold."""
-    dataset_id = session.client.dataset_id(dataset)
+    dataset_id = session.client.dataset(dataset).id
     found = session.client.verify_ledger(dataset_id)
     # The chain may have grown since the service looked.
     lines = list(islice(session.client.ledger_entries(dataset_id), found.entries))

@@ -181,6 +181,9 @@ def dataset(console: Console, found: Dataset) -> None:
     console.print(Text.assemble((found.name, "bold"), f"  {found.id}"))
     extra = found.model_extra or {}
     shown = [(key, str(extra[key])) for key in ("content_hmac", "content_sha256", "created_at") if extra.get(key)]
+    if found.access is not None:
+        bound = "" if found.max_epsilon_per_job is None else f", at most ε = {found.max_epsilon_per_job:g} for one job"
+        shown.append(("your access", found.access + bound))
     facts(console, shown)
     if found.ledger is None:
         console.print("public: no privacy is claimed for it")

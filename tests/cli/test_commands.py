@@ -102,6 +102,26 @@ def test_a_key_works_until_it_is_revoked(cli: Cli, dataset: str) -> None:
     assert "revoked" in refused.stderr
 
 
+def test_grants_rotation_and_who_am_i(cli: Cli, dataset: str) -> None:
+    made = cli.json("keys", "create", "bob", "--expires", "30d", "--max-queued-jobs", "5")
+    token, key_id = made["token"], made["key"]["id"]
+    assert made["key"]["limits"]["max_queued_jobs"] == 5 and made["key"]["expires_at"]
+    assert cli("datasets", "show", dataset, key=token).exit_code == 1
+    said = cli("grants", "set", dataset, key_id, "--max-epsilon-per-job", "0.5").output
+    assert "may train, at most ε = 0.5 for one job" in " ".join(said.split())
+    assert [grant["key_id"] for grant in cli.json("grants", "list", dataset)] == [key_id]
+    assert "bob" in cli("grants", "list", dataset).output
+    assert "train, at most ε = 0.5" in cli("datasets", "show", dataset, key=token).output
+    assert cli("grants", "list", dataset, key=token).exit_code == 1
+    assert key_id in cli("keys", "self", key=token).output
+    fresh = json.loads(cli("keys", "rotate", "--json", key=token).output)["token"]
+    assert cli("keys", "self", key=token).exit_code == 1
+    assert cli("datasets", "show", dataset, key=fresh).exit_code == 0
+    assert cli("grants", "remove", dataset, key_id).exit_code == 0
+    assert cli("datasets", "show", dataset, key=fresh).exit_code == 1
+    assert cli("keys", "create", "eve", "--expires", "tomorrow").exit_code == 2
+
+
 def test_what_is_not_there_is_named(cli: Cli) -> None:
     missing = cli("datasets", "show", "no-such-set")
     assert (missing.exit_code, "no-such-set" in missing.stderr) == (1, True)

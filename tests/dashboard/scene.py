@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
+from app.db.models import Dataset
 from app.jobs import repository, service
 from app.jobs.planning import plan
 from app.keys import service as keys
@@ -78,7 +79,7 @@ class Scene:
         by = by or self.analyst
         spec = JobSpec.model_validate(job_spec(dataset, name=name, **changes))
         with self.db.read() as session:
-            planned = plan(spec, repository.dataset_facts(session, dataset))
+            planned = plan(spec, repository.dataset_facts(session, session.get_one(Dataset, dataset)))
         unpriced = {"mechanism": None, "epsilon": None, "comparison": None, "charge": service.NO_CHARGE, "lines": []}
         priced = price(planned.pricing) if planned.pricing else unpriced
         with self.db.write() as session:

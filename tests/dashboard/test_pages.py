@@ -158,7 +158,7 @@ def test_the_address_with_a_slash_leads_home(signed_in: SignedIn) -> None:
 
 def test_an_empty_service_says_how_to_begin(visit: Callable[[], Browser], scene: Scene) -> None:
     browser = visit()
-    browser.sign_in(scene.analyst)
+    browser.sign_in(scene.owner)
     text = browser.get("/dashboard").text
     for part in ("No jobs yet", "scrimp datasets add", "scrimp jobs submit", "curl http://testserver/v1/jobs"):
         assert part in text
@@ -245,9 +245,10 @@ def test_the_hash_of_private_data_is_for_its_owner_and_admins(whole: Whole, sign
 
 
 def test_another_owner_does_not_see_the_hash_either(visit: Callable[[], Browser], scene: Scene) -> None:
-    dataset = scene.dataset("reviews")
+    other = scene.key("owner")
+    dataset = scene.dataset("reviews")  # granted to it
     browser = visit()
-    browser.sign_in(scene.key("owner"))
+    browser.sign_in(other)
     page = browser.get(f"/dashboard/datasets/{dataset}")
     assert page.status_code == 200
     assert "SHA-256" not in page.text

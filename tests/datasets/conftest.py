@@ -16,6 +16,7 @@ from app.keys import service as keys
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
+from tests.factories import share
 
 MIB = 2**20
 CSV = "a,b,y\n" + "".join(f"{i},{i * i % 7},{i % 2}\n" for i in range(60))
@@ -59,6 +60,11 @@ class Api:
 
     def by_path(self, spec: dict[str, Any], who: str = "owner") -> Any:
         return self.client.post("/v1/datasets", json=spec, headers=self.headers(who))
+
+    def share(self, dataset_id: str) -> None:
+        """Grants it to the keys of other owners and of analysts."""
+        with self.db.write() as session:
+            share(session, dataset_id)
 
     def stored(self) -> set[str]:
         """Every file under the storage root."""

@@ -67,6 +67,7 @@ def test_private_sizes_are_the_declared_ones_whatever_the_file_holds(api: Api) -
     made = api.upload(spec(**private(records=1000))).json()
     assert (made["shape"]["records_train"], made["shape"]["records_holdout"]) == (800, 200)
     assert "60 records and 1000 are declared" in made["warnings"][0]
+    api.share(made["id"])
     seen = api.get(f"/v1/datasets/{made['id']}", "analyst").json()
     public = {key: seen[key] for key in ("shape", "privacy", "holdout", "task", "features")}
     assert "60" not in json.dumps(public)
@@ -155,6 +156,7 @@ def test_who_may_register(api: Api) -> None:
 def test_who_sees_the_hash_of_the_data(api: Api) -> None:
     made = api.upload(spec()).json()
     sha256 = made["content_sha256"]
+    api.share(made["id"])
     for path in (f"/v1/datasets/{made['id']}", "/v1/datasets"):
         for who, sees in (("owner", True), ("admin", True), ("other-owner", False), ("analyst", False)):
             text = api.get(path, who).text

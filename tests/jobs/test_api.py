@@ -250,6 +250,6 @@ def test_readiness_and_metrics(api: Api, db: Database) -> None:
     ready = get(api, "/readyz")
     assert ready.status_code == 200, ready.text
     assert ready.json()["checks"] == {"database": "ok", "migrations": "ok", "broker": "ok"}
-    text = get(api, "/metrics").text
+    text = get(api, "/metrics", role="admin").text
     assert "scrimp_ledger_units" in text
     assert 'route="/readyz"' in text

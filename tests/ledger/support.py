@@ -13,6 +13,7 @@ from app.ledger import accounts
 from app.ledger.entries import balance_of
 from app.ledger.verify import Verification, verify
 from app.privacy.mechanism import MechanismConfig
+from tests.factories import share
 
 OWNER = "key_owner"
 EPSILON, DELTA = 4.0, 1e-5
@@ -43,6 +44,7 @@ def add_dataset(session: Session, *, sensitivity: str = "private") -> str:
         )
     )
     session.flush()
+    share(session, dataset_id)
     return dataset_id
 
 

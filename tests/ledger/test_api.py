@@ -230,7 +230,7 @@ def test_public_and_unknown_data_have_no_ledger(api: Api, db: Database, method: 
         public = support.add_dataset(session, sensitivity="public")
     for dataset_id, says in ((public, "public"), ("ds_nobody", "no such data set")):
         body = CAP if method == "POST" else None
-        answer = api.client.request(method, ledger_of(dataset_id) + path, json=body, headers=api.headers("owner"))
+        answer = api.client.request(method, ledger_of(dataset_id) + path, json=body, headers=api.headers("admin"))
         assert answer.status_code == 404
         assert says in answer.json()["detail"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
-from app.db.models import Account, Job
+from app.db.models import Account, Dataset, Job
 from app.jobs import repository, service
 from app.jobs.planning import plan
 from app.keys.service import Caller
@@ -44,7 +44,7 @@ def submit(db: Database) -> Submit:
             key = add_key(session)
         spec = JobSpec.model_validate(job_spec(dataset, **changes))
         with db.read() as session:
-            planned = plan(spec, repository.dataset_facts(session, dataset))
+            planned = plan(spec, repository.dataset_facts(session, session.get_one(Dataset, dataset)))
         priced = PlainPricing().price(planned.pricing) if planned.pricing else None
         with db.write() as session:
             caller = Caller(key, "test", "admin")

@@ -1,0 +1,77 @@
+"""/v1/datasets/{id}/grants: which keys may see a data set, and which may train on it. For its owner and admins."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from fastapi import APIRouter, Response
+
+from app.contracts.base import Document, EpsilonValue
+from app.db.models import ApiKey, Grant
+from app.grants import service
+from app.keys.auth import CurrentKey
+from app.web.deps import Db
+
+router = APIRouter(prefix="/v1/datasets/{dataset_id}/grants", tags=["grants"])
+
+
+class GrantRequest(Document):
+    """`max_epsilon_per_job`: the owner's policy for this key; a job that costs more is refused. Null: the cap alone."""
+
+    access: service.Granted
+    max_epsilon_per_job: EpsilonValue | None = None
+
+
+class GrantView(Document):
+    """A grant, with the name and role of its key."""
+
+    dataset_id: str
+    key_id: str
+    key_name: str
+    key_role: str
+    access: service.Granted
+    max_epsilon_per_job: float | None
+    created_at: datetime
+    created_by: str
+
+    @classmethod
+    def of(cls, grant: Grant, key: ApiKey) -> GrantView:
+        return cls(
+            dataset_id=grant.dataset_id,
+            key_id=grant.key_id,
+            key_name=key.name,
+            key_role=key.role,
+            access="train" if grant.access == "train" else "view",
+            max_epsilon_per_job=grant.max_epsilon_per_job,
+            created_at=grant.created_at,
+            created_by=grant.created_by,
+        )
+
+
+class GrantList(Document):
+    items: list[GrantView]
+    next: None = None
+
+
+@router.get("")
+def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
+    """Every grant on a data set, oldest first."""
+    with db.read() as session:
+        found = service.list_grants(session, caller, dataset_id)
+        return GrantList(items=[GrantView.of(grant, key) for grant, key in found])
+
+
+@router.put("/{key_id}")
+def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: CurrentKey) -> GrantView:
+    """Grants a key `view` or `train`, in the place of what it was granted before."""
+    with db.write() as session:
+        grant, key = service.give(session, caller, dataset_id, key_id, body.access, body.max_epsilon_per_job)
+        return GrantView.of(grant, key)
+
+
+@router.delete("/{key_id}", status_code=204)
+def remove_grant(dataset_id: str, key_id: str, db: Db, caller: CurrentKey) -> Response:
+    """Ends a grant, at once. Jobs that were admitted under it go on."""
+    with db.write() as session:
+        service.take_back(session, caller, dataset_id, key_id)
+    return Response(status_code=204)

@@ -1,0 +1,199 @@
+"""Who may do what with a data set, in one place: `require` for one, `visible` for lists.
+
+    view    the data set, its ledger, and the jobs on it with events, metrics and certificates
+    train   also quotes, jobs of one's own, and the weights of all jobs on it
+    own     also the cap, grants, cancelling any job on it
+
+Admins own everything; a data set's owner is the key that registered it; everybody else needs a grant. What a key may
+not see is told apart from what does not exist by nothing: the same error, the same words. What it sees and may not do
+is refused as such.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sqlalchemy import ColumnElement, Select, and_, or_, select, true
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from app.db.models import ApiKey, Dataset, Grant, Job
+from app.errors import Forbidden, InvalidRequest, NotFound
+from app.ids import now
+from app.keys.service import NO_SUCH_KEY, Caller, is_alive, locked
+from app.lifecycle.states import NO_SUCH_JOB
+
+Level = Literal["view", "train", "own"]
+Granted = Literal["view", "train"]
+NO_SUCH_DATASET = "there is no such data set"
+REFUSED = {
+    "train": "this key may look at the data set, not train on it: its owner grants that",
+    "own": "only the key that registered this data set, or an admin, may do that",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a key may do with a data set, and the owner's policy for it.
+
+    Attributes:
+        max_epsilon: ε of one job at most; None: the cap alone.
+    """
+
+    level: Level
+    max_epsilon: float | None = None
+
+    def covers(self, needed: Level) -> bool:
+        levels = get_args(Level)
+        return bool(levels.index(self.level) >= levels.index(needed))
+
+
+OWN = Access("own")
+
+
+def access_of(caller: Caller, dataset: Dataset, grant: Grant | None) -> Access | None:
+    """What a key may do with a data set; None where it may not even see it."""
+    if caller.is_admin or (caller.role == "owner" and dataset.owner_key == caller.id):
+        return OWN
+    if grant is None:
+        return None
+    if grant.access == "train" and caller.role != "viewer":
+        return Access("train", grant.max_epsilon_per_job)
+    return Access("view")
+
+
+def find(session: Session, caller: Caller, dataset: str, needed: Level = "view") -> tuple[Dataset, Access]:
+    """A data set, by its id or else by its name, with what this key may do with it.
+
+    Raises:
+        NotFound: there is none, or this key may not see it.
+        Forbidden: it may see it, and not do what needs `needed`.
+    """
+    named = with_grants(caller).where(or_(Dataset.id == dataset, Dataset.name == dataset))
+    seen = [
+        (row, access)
+        for row, grant in session.execute(named).all()
+        if (access := access_of(caller, row, grant)) is not None
+    ]
+    if not seen:
+        raise NotFound(NO_SUCH_DATASET)
+    # Somebody may have named a data set like another's id.
+    row, access = max(seen, key=lambda each: each[0].id == dataset)
+    _check(access, needed)
+    return row, access
+
+
+def require(session: Session, caller: Caller, dataset: str, needed: Level) -> Dataset:
+    """As `find`, where the data set alone is of interest."""
+    return find(session, caller, dataset, needed)[0]
+
+
+def require_job(session: Session, caller: Caller, job_id: str, needed: Level = "view") -> Job:
+    """A job on a data set with which this key may do what needs `needed`.
+
+    Raises:
+        NotFound: there is none, or this key may not see its data set.
+        Forbidden: as `find`.
+    """
+    job = session.get(Job, job_id)
+    access = access_to_job(session, caller, job) if job is not None else None
+    if job is None or access is None:
+        raise NotFound(NO_SUCH_JOB)
+    _check(access, needed)
+    return job
+
+
+def access_to_job(session: Session, caller: Caller, job: Job) -> Access | None:
+    """What a key may do with the data set of a job; None where it may not see it."""
+    if caller.is_admin:
+        return OWN
+    row, grant = session.execute(with_grants(caller).where(Dataset.id == job.dataset_id)).one()
+    return access_of(caller, row, grant)
+
+
+def visible(caller: Caller, dataset_id: InstrumentedAttribute[str] = Dataset.id) -> ColumnElement[bool]:
+    """The condition that a list shows a row: its data set is one that the caller sees.
+
+    Args:
+        dataset_id: the column that names the data set, such as `Job.dataset_id`.
+    """
+    if caller.is_admin:
+        return true()
+    seen = dataset_id.in_(select(Grant.dataset_id).where(Grant.key_id == caller.id))
+    if caller.role != "owner":
+        return seen
+    return or_(seen, dataset_id.in_(select(Dataset.id).where(Dataset.owner_key == caller.id)))
+
+
+def with_grants(caller: Caller) -> Select[Dataset, Grant]:
+    """Data sets, each with the caller's grant."""
+    own = and_(Grant.dataset_id == Dataset.id, Grant.key_id == caller.id)
+    return select(Dataset, Grant).outerjoin(Grant, own)
+
+
+def give(
+    session: Session, caller: Caller, dataset: str, key_id: str, access: Granted, max_epsilon: float | None
+) -> tuple[Grant, ApiKey]:
+    """Grants a key access to a data set, in the place of what it was granted before.
+
+    Args:
+        max_epsilon: the owner's policy: ε of one job of this key at most; None: the cap alone.
+
+    Raises:
+        NotFound, Forbidden: as `find`; no such key.
+        InvalidRequest: the key has no use for it: an admin's or the owner's own, a viewer that would train, a key that
+            was revoked or has expired, or a policy on jobs that may not be submitted.
+    """
+    found = require(session, caller, dataset, "own")
+    # Two grants of one key at once take turns.
+    key = locked(session, key_id)
+    if key is None:
+        raise NotFound(NO_SUCH_KEY)
+    _check_use(found, key, access, max_epsilon)
+    grant = session.get(Grant, (found.id, key.id), populate_existing=True) or Grant(dataset_id=found.id, key_id=key.id)
+    grant.access, grant.max_epsilon_per_job = access, max_epsilon
+    grant.created_at, grant.created_by = now(), caller.id
+    session.add(grant)
+    session.flush()
+    return grant, key
+
+
+def take_back(session: Session, caller: Caller, dataset: str, key_id: str) -> None:
+    """Ends a grant, at once. Jobs that were admitted under it go on.
+
+    Raises:
+        NotFound, Forbidden: as `find`; this key has no grant.
+    """
+    found = require(session, caller, dataset, "own")
+    grant = session.get(Grant, (found.id, key_id), with_for_update=True, populate_existing=True)
+    if grant is None:
+        raise NotFound("this key has no grant on the data set")
+    session.delete(grant)
+
+
+def list_grants(session: Session, caller: Caller, dataset: str) -> list[tuple[Grant, ApiKey]]:
+    """A data set's grants, oldest first, each with its key."""
+    found = require(session, caller, dataset, "own")
+    rows = (
+        select(Grant, ApiKey)
+        .join(ApiKey, ApiKey.id == Grant.key_id)
+        .where(Grant.dataset_id == found.id)
+        .order_by(Grant.created_at, Grant.key_id)
+    )
+    return [(grant, key) for grant, key in session.execute(rows)]
+
+
+def _check(access: Access, needed: Level) -> None:
+    if not access.covers(needed):
+        raise Forbidden(REFUSED[needed])
+
+
+def _check_use(dataset: Dataset, key: ApiKey, access: Granted, max_epsilon: float | None) -> None:
+    if not is_alive(key):
+        raise InvalidRequest.at("/path/key_id", "this key was revoked or has expired")
+    if key.role == "admin" or key.id == dataset.owner_key:
+        raise InvalidRequest.at("/path/key_id", "admins and the data set's owner need no grant")
+    if access == "train" and key.role == "viewer":
+        raise InvalidRequest.at("/access", "a viewer never trains: grant `view`, or make the key an analyst's")
+    if access == "view" and max_epsilon is not None:
+        raise InvalidRequest.at("/max_epsilon_per_job", "this bounds jobs: it goes with `train`")

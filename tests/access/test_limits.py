@@ -1,0 +1,253 @@
+"""Limits of a key: requests a minute, jobs in the queue, running jobs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select
+
+from app.db.models import Job, Outbox
+from app.errors import TooManyRequests
+from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.claims import claim
+from app.main import create_app
+from app.settings import Settings
+from app.web.ratelimit import RequestLimits
+from tests import servers
+from tests.access.world import World
+from tests.conftest import BACKINGS
+from tests.factories import job_spec
+
+
+@pytest.fixture(params=BACKINGS)
+def backing(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def redis() -> Iterator[servers.Redis]:
+    """A server of the test's own, which it may kill."""
+    with servers.redis() as server:
+        yield server
+
+
+def refused(limits: RequestLimits, key: str = "key_a", limit: int | None = None) -> int | None:
+    """Seconds to wait; None where the request is let through."""
+    try:
+        limits.request(key, limit)
+    except TooManyRequests as error:
+        return error.retry_after_s
+    return None
+
+
+def limits_at(url: str, **changes: Any) -> RequestLimits:
+    return RequestLimits(Settings(limits_url=url, **({"requests_per_minute": 3} | changes)))
+
+
+def test_requests_of_a_key_are_counted() -> None:
+    limits = limits_at("memory://")
+    assert [refused(limits) for _ in range(3)] == [None] * 3
+    wait_s = refused(limits)
+    assert wait_s is not None and 1 <= wait_s <= 60
+    assert refused(limits, "key_b") is None, "another key's own"
+    assert [refused(limits, "key_c", 1) is None for _ in range(2)] == [True, False], "a limit of its own"
+
+
+def test_processes_that_share_a_store_count_together(redis: servers.Redis) -> None:
+    one, two = limits_at(redis.url()), limits_at(redis.url())
+    assert [refused(each) for each in (one, two, one)] == [None] * 3
+    for each in (one, two, two):
+        wait_s = refused(each)
+        assert wait_s is not None and 1 <= wait_s <= 60
+
+
+def test_a_broker_that_is_redis_is_the_store(redis: servers.Redis) -> None:
+    one, two = (RequestLimits(Settings(broker_url=redis.url(), requests_per_minute=1)) for _ in range(2))
+    assert refused(one) is None
+    assert refused(two) is not None
+
+
+def test_a_store_that_dies_costs_no_request_and_one_line(
+    redis: servers.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = limits_at(redis.url())
+    assert refused(limits) is None
+    redis.kill()
+    with caplog.at_level(logging.WARNING):
+        assert [refused(limits) for _ in range(3)] == [None] * 3, "this process counts for itself, from here"
+        assert refused(limits) is not None
+    assert [record.message for record in caplog.records] == [
+        "the store of request limits is away (ConnectionError): this process counts for itself"
+    ]
+    redis.start()
+    limits._away_until = 0.0  # the pause is over
+    assert refused(limits, "key_b") is None
+    assert limits._store() is limits._shared
+
+
+def test_a_store_that_never_was_costs_no_start() -> None:
+    limits = limits_at(f"redis://127.0.0.1:{servers.free_port()}/0")
+    assert [refused(limits) is None for _ in range(4)] == [True, True, True, False]
+
+
+def test_addresses_that_guess_keys_are_slowed() -> None:
+    limits = limits_at("memory://", failed_sign_ins_per_minute=2)
+    for same in (("10.0.0.1", "10.0.0.1", "10.0.0.1"), ("2001:db8::1", "2001:db8::2", "2001:db8::ffff")):
+        for address in same[:2]:
+            limits.failure(address)
+        with pytest.raises(TooManyRequests):
+            limits.failure(same[2])
+    limits.failure("2001:db8:0:1::1")  # the next network
+    limits.failure(None)
+
+
+def test_the_answer_says_when_to_come_back(world: World) -> None:
+    world.add_key("slow", "analyst", limits=_own(requests_per_minute=2))
+    assert [world.ask("slow", "GET", "/v1/keys/self").status_code for _ in range(2)] == [200, 200]
+    answer = world.ask("slow", "GET", "/v1/jobs")
+    assert (answer.status_code, answer.json()["type"]) == (429, "/problems/too-many-requests")
+    assert 1 <= int(answer.headers["Retry-After"]) == answer.json()["retry_after_s"] <= 60
+    page = world.ask("slow", "GET", "/dashboard")
+    assert page.status_code == 429 and "Retry-After" in page.headers
+    assert world.ask("trainer", "GET", "/v1/jobs").status_code == 200
+
+
+def test_failed_sign_ins_are_slowed_and_good_keys_are_not(world: World) -> None:
+    settings = world.settings.model_copy(update={"failed_sign_ins_per_minute": 3})
+    world.client.app.state.limits = RequestLimits(settings)  # type: ignore[attr-defined]
+    answers = [world.ask("unknown", "GET", "/v1/jobs").status_code for _ in range(5)]
+    assert answers == [401, 401, 401, 429, 429]
+    assert world.ask("revoked", "GET", "/v1/jobs").status_code == 429
+    assert world.ask("nobody", "GET", "/v1/jobs").status_code == 401, "no key is no guess"
+    assert world.ask("trainer", "GET", "/v1/jobs").status_code == 200, "an office or a proxy has one address"
+
+
+def _own(**limits: int) -> Any:
+    from app.keys.service import OwnLimits
+
+    return OwnLimits(**limits)
+
+
+def submit(world: World, who: str, once: str) -> Any:
+    spec = job_spec(world.mine.dataset, privacy={"target_epsilon": 0.01}, evaluation=None)
+    return world.ask(who, "POST", "/v1/jobs", json=spec, headers={"Idempotency-Key": once})
+
+
+def test_the_queue_of_a_key_is_bounded(world: World) -> None:
+    world.add_key("busy", "analyst", limits=_own(max_queued_jobs=2))
+    world.grant("busy", "train")
+    made = [submit(world, "busy", str(number)) for number in range(2)]
+    assert [each.status_code for each in made] == [201, 201]
+    ledger = f"/v1/datasets/{world.mine.dataset}/ledger"
+    before = world.ask("busy", "GET", ledger).json()["accounts"]
+    refusal = submit(world, "busy", "2")
+    assert (refusal.status_code, refusal.json()["type"]) == (409, "/problems/too-many-jobs")
+    assert (refusal.json()["limit"], refusal.json()["queued"]) == (2, 2)
+    assert world.ask("busy", "GET", ledger).json()["accounts"] == before
+    assert submit(world, "busy", "0").json()["id"] == made[0].json()["id"], "a replay is the job that is there"
+    assert submit(world, "trainer", "x").status_code == 201
+    assert world.ask("busy", "POST", f"/v1/jobs/{made[0].json()['id']}/cancel").status_code == 202
+    assert submit(world, "busy", "3").status_code == 201
+
+
+def test_two_submissions_can_not_both_take_the_last_place(world: World) -> None:
+    world.add_key("busy", "analyst", limits=_own(max_queued_jobs=3))
+    world.grant("busy", "train")
+    assert submit(world, "busy", "first").status_code == 201  # also warms the price
+    start = Barrier(8)
+
+    def race(number: int) -> int:
+        start.wait()
+        return int(submit(world, "busy", f"race-{number}").status_code)
+
+    with ThreadPoolExecutor(8) as pool:
+        codes = sorted(pool.map(race, range(8)))
+    assert codes == [201] * 2 + [409] * 6
+    with world.db.read() as session:
+        assert len(session.scalars(select(Job.id).where(Job.key_id == world.ids["busy"])).all()) == 3
+
+
+def take(world: World, job: str, worker: str = "w") -> AttemptLog | None:
+    with world.db.write() as session:
+        held = claim(session, job, worker, 600.0)
+    return None if held is None else AttemptLog(world.db, held, lease_s=600.0, max_attempts=3)
+
+
+def bells(world: World) -> list[str]:
+    """The jobs that a worker is rung for; the relay's work is done by this."""
+    with world.db.write() as session:
+        found = session.scalars(select(Outbox.job_id).where(Outbox.topic == "ring").order_by(Outbox.id)).all()
+        session.execute(delete(Outbox).where(Outbox.topic == "ring"))
+        return list(found)
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled"])
+def test_a_key_runs_as_many_jobs_as_it_may(world: World, end: str) -> None:
+    world.add_key("one", "analyst", limits=_own(max_running_jobs=1))
+    first, second, third = (world.queued_job(world.mine, "one") for _ in range(3))
+    other = world.queued_job(world.mine, "trainer")
+    running = take(world, first)
+    assert running is not None
+    assert take(world, second) is None, "it stays in the queue"
+    with world.db.read() as session:
+        assert session.get_one(Job, second).status == "queued"
+    assert take(world, other) is not None, "another key's"
+    assert take(world, first) is None, "a doubled message"
+    bells(world)
+    if end == "succeeded":
+        running.succeed([], 0, [])
+    elif end == "failed":
+        running.fail("training-failed", "no")
+    else:
+        running.cancelled()
+    assert bells(world) == [second], "the next one, in the same transaction; not the one after it"
+    assert take(world, second) is not None
+    assert take(world, third) is None
+
+
+def test_two_places_that_are_free_at_once_are_both_rung_for(world: World) -> None:
+    world.add_key("two", "analyst", limits=_own(max_running_jobs=2))
+    jobs = [world.queued_job(world.mine, "two") for _ in range(4)]
+    logs = [take(world, job) for job in jobs[:2]]
+    assert take(world, jobs[2]) is None
+    bells(world)
+    for log in logs:
+        assert log is not None
+        log.cancelled()
+    # Both places are free before anybody came: the second end rings for both.
+    assert bells(world) == [jobs[2], jobs[2], jobs[3]]
+
+
+def test_workers_at_once_do_not_pass_the_limit(world: World) -> None:
+    """And none is left without a bell: whoever was refused is rung when the one that runs ends."""
+    world.add_key("two", "analyst", limits=_own(max_running_jobs=2))
+    jobs = [world.queued_job(world.mine, "two") for _ in range(6)]
+    start = Barrier(6)
+
+    def work(job: str) -> AttemptLog | None:
+        start.wait()
+        return take(world, job, f"w-{job}")
+
+    done: set[str] = set()
+    with ThreadPoolExecutor(6) as pool:
+        running = {job: log for job, log in zip(jobs, pool.map(work, jobs), strict=True) if log is not None}
+        bells(world)
+        while len(done) < len(jobs):
+            assert len(running) == min(2, len(jobs) - len(done))
+            list(pool.map(lambda log: log.cancelled(), running.values()))
+            done |= set(running)
+            rung = [job for job in dict.fromkeys(bells(world)) if job not in done]
+            running = {job: log for job in rung if (log := take(world, job)) is not None}
+    assert done == set(jobs)
+
+
+def test_the_app_starts_without_its_store(world: World) -> None:
+    url = f"redis://127.0.0.1:{servers.free_port()}/0"
+    app = create_app(world.settings.model_copy(update={"limits_url": url}))
+    app.state.pricing.close()
+    app.state.db.close()

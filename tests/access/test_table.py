@@ -1,0 +1,185 @@
+"""Every route × everybody who may ask × a data set that is theirs, granted or foreign. A new route needs a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fastapi.routing import iter_route_contexts
+
+from tests.access.world import DEAD, LEVELS, ROLES, Target, World
+from tests.factories import job_spec
+
+ORDER = (None, "view", "train", "own")
+NOWHERE = Target("ds_aaaaaaaaaaaaaaaaaaaaa", "nothing-of-this-name", "job_aaaaaaaaaaaaaaaaaaaaa")
+Sent = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Who gets what.
+
+    Attributes:
+        ok: the status for who may.
+        needs: the access to the data set (or the job's) that is needed; None: the route is about none.
+        role: the roles that may; empty: all.
+        otherwise: for a key without the role.
+        dead: for no key, or one that does not hold; None: the route is open.
+        send: body and headers, made anew for each request.
+        by_name: the data set may also be named in the path.
+    """
+
+    ok: int = 200
+    needs: str | None = None
+    role: tuple[str, ...] = ()
+    otherwise: int = 403
+    dead: int | None = 401
+    send: Callable[[World, Target, str], Sent] = lambda _world, _target, _who: {}
+    by_name: bool = False
+
+
+def spec_of(world: World, target: Target, who: str) -> Sent:
+    spec = job_spec(target.dataset, privacy={"target_epsilon": 0.01}, evaluation=None)
+    return {"json": spec, "headers": {"Idempotency-Key": f"table-{who}-{target.dataset}"}}
+
+
+def a_fresh_grant(world: World, target: Target, _who: str) -> Sent:
+    if target is not NOWHERE:
+        world.grant("spare", "view", target=target)
+    return {}
+
+
+def json(body: Any) -> Callable[[World, Target, str], Sent]:
+    return lambda _world, _target, _who: {"json": body}
+
+
+OPEN, ANY = Rule(dead=None), Rule()
+ADMINS, OWNERS = ("admin",), ("admin", "owner")
+VIEW, TRAIN, OWN = Rule(needs="view"), Rule(needs="train"), Rule(needs="own")
+SEEN = Rule(needs="view", by_name=True)
+NEW_KEY = json({"name": "made by the table", "role": "viewer"})
+
+TABLE: dict[tuple[str, str], Rule] = {
+    ("GET", "/healthz"): OPEN,
+    ("GET", "/readyz"): ANY,
+    ("GET", "/metrics"): ANY,
+    ("GET", "/openapi.json"): ANY,
+    ("GET", "/v1/workers"): ANY,
+    ("POST", "/v1/keys"): Rule(201, role=ADMINS, send=NEW_KEY),
+    ("GET", "/v1/keys"): Rule(role=ADMINS),
+    ("GET", "/v1/keys/self"): ANY,
+    ("POST", "/v1/keys/{key_id}/rotate"): Rule(role=ADMINS, otherwise=404),
+    ("DELETE", "/v1/keys/{key_id}"): Rule(role=ADMINS),
+    ("POST", "/v1/datasets"): Rule(422, role=OWNERS, send=json({})),
+    ("GET", "/v1/datasets"): ANY,
+    ("GET", "/v1/datasets/{dataset_id}"): SEEN,
+    ("GET", "/v1/datasets/{dataset_id}/grants"): Rule(needs="own", by_name=True),
+    ("PUT", "/v1/datasets/{dataset_id}/grants/{key_id}"): Rule(needs="own", send=json({"access": "view"})),
+    ("DELETE", "/v1/datasets/{dataset_id}/grants/{key_id}"): Rule(204, needs="own", send=a_fresh_grant),
+    ("GET", "/v1/datasets/{dataset_id}/ledger"): SEEN,
+    ("GET", "/v1/datasets/{dataset_id}/ledger/entries"): SEEN,
+    ("GET", "/v1/datasets/{dataset_id}/ledger/verify"): SEEN,
+    ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): Rule(
+        needs="own", send=json({"epsilon": 4.0, "reason": "as it was"}), by_name=True
+    ),
+    ("POST", "/v1/quotes"): Rule(needs="train", send=spec_of),
+    ("POST", "/v1/jobs"): Rule(201, needs="train", send=spec_of),
+    ("GET", "/v1/jobs"): ANY,
+    ("GET", "/v1/jobs/{job_id}"): VIEW,
+    # The job has ended: who may cancel it is told so. It was submitted by the data set's owner.
+    ("POST", "/v1/jobs/{job_id}/cancel"): Rule(409, needs="own"),
+    ("GET", "/v1/jobs/{job_id}/events"): VIEW,
+    ("GET", "/v1/jobs/{job_id}/metrics"): VIEW,
+    ("GET", "/v1/jobs/{job_id}/certificate"): VIEW,
+    ("GET", "/v1/jobs/{job_id}/artifacts/{name}"): TRAIN,
+    ("GET", "/dashboard"): ANY,
+    ("GET", "/dashboard/static/{path:path}"): OPEN,
+    ("GET", "/dashboard/login"): OPEN,
+    ("POST", "/dashboard/login"): Rule(403, dead=None),  # without a form of ours
+    ("POST", "/dashboard/logout"): Rule(303),
+    ("GET", "/dashboard/live/jobs"): ANY,
+    ("GET", "/dashboard/jobs/{job_id}"): VIEW,
+    ("GET", "/dashboard/live/jobs/{job_id}"): VIEW,
+    ("POST", "/dashboard/jobs/{job_id}/cancel"): Rule(409, needs="own"),
+    ("GET", "/dashboard/jobs/{job_id}/certificate"): VIEW,
+    ("GET", "/dashboard/jobs/{job_id}/artifacts/{name}"): TRAIN,
+    ("GET", "/dashboard/datasets"): ANY,
+    ("GET", "/dashboard/datasets/{dataset_id}"): VIEW,
+    ("GET", "/dashboard/live/datasets/{dataset_id}"): VIEW,
+    ("GET", "/dashboard/live/datasets/{dataset_id}/comparison"): VIEW,
+    ("GET", "/dashboard/{path:path}"): Rule(404),
+}
+
+
+def address(path: str, target: Target, world: World, *, by_name: bool = False) -> str:
+    values = {
+        "{dataset_id}": target.name if by_name else target.dataset,
+        "{job_id}": target.job,
+        "{key_id}": world.ids["doomed" if path == "/v1/keys/{key_id}" else "spare"],
+        "{name}": "model.safetensors",
+    }
+    for name, value in values.items():
+        path = path.replace(name, value)
+    return path.replace("{path:path}", "style.css" if "static" in path else "nothing-here")
+
+
+def send(world: World, who: str, route: tuple[str, str], target: Target, *, by_name: bool = False) -> Any:
+    method, path = route
+    return world.ask(
+        who, method, address(path, target, world, by_name=by_name), **TABLE[route].send(world, target, who)
+    )
+
+
+def test_every_route_has_a_row(shared_world: World) -> None:
+    routes = set()
+    for route in iter_route_contexts(shared_world.client.app.routes):  # type: ignore[attr-defined]
+        # A mounted application or a WebSocket has no methods: it would need a test of its own.
+        assert route.path is not None and route.methods, route
+        routes |= {(method, route.path) for method in route.methods - {"HEAD"}}
+    assert routes == set(TABLE)
+
+
+@pytest.mark.parametrize("route", sorted(TABLE), ids=" ".join)
+def test_the_row_holds(shared_world: World, route: tuple[str, str]) -> None:
+    world, rule = shared_world, TABLE[route]
+    for who in (*LEVELS, *DEAD):
+        for target in (world.mine, world.foreign):
+            answer = send(world, who, route, target)
+            assert answer.status_code == wanted(world, who, route, target), (who, target.name, answer.text[:300])
+            if rule.needs and answer.status_code == 404:
+                check_tells_nothing(world, who, route, target, answer)
+
+
+def wanted(world: World, who: str, route: tuple[str, str], target: Target) -> int:
+    rule = TABLE[route]
+    if who in DEAD and rule.dead is not None:
+        # A person is shown the way to the sign-in; a key that does not hold is told so.
+        return 303 if route[1].startswith("/dashboard") and who == "nobody" else rule.dead
+    if rule.role and ROLES.get(who, "analyst") not in rule.role:
+        return rule.otherwise
+    if rule.needs is None:
+        return rule.ok
+    level = LEVELS[who]
+    if target is world.foreign:
+        level = "own" if who in ("admin", "other-owner") else None
+    enough = ORDER.index(level) >= ORDER.index(rule.needs)
+    return rule.ok if enough else 403 if level else 404
+
+
+def check_tells_nothing(world: World, who: str, route: tuple[str, str], target: Target, answer: Any) -> None:
+    """What may not be seen, by its id or its name, is answered as what does not exist: to the byte."""
+    nothing = send(world, who, route, NOWHERE)
+    assert told(nothing) == told(answer), who
+    if TABLE[route].by_name:
+        assert told(send(world, who, route, target, by_name=True)) == told(nothing), who
+
+
+def told(answer: Any) -> tuple[int, bytes, list[tuple[str, str]]]:
+    return answer.status_code, answer.content, sorted(answer.headers.items())
+
+
+@pytest.mark.parametrize("route", sorted(r for r, rule in TABLE.items() if rule.by_name), ids=" ".join)
+def test_a_name_does_as_well_as_an_id(shared_world: World, route: tuple[str, str]) -> None:
+    assert send(shared_world, "owner", route, shared_world.mine, by_name=True).status_code == TABLE[route].ok
