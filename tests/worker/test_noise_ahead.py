@@ -92,6 +92,18 @@ def test_another_thread_makes_it() -> None:
     assert threading.get_ident() not in makers
 
 
+def test_the_other_threads_leave_the_number_of_threads_alone(threads: None) -> None:
+    torch.set_num_threads(3)
+    noise = StepNoise(GaussianGenerator(KEY), 1, SIZES)
+    noise.begin()
+    noise.take()
+    seen: list[int] = [torch.get_num_threads()]
+    new = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    new.start()
+    new.join()
+    assert seen == [3, 3]
+
+
 def test_what_goes_wrong_on_the_other_thread_ends_the_step() -> None:
     release = release_of()
     release.prepare(total(5), STEPS)

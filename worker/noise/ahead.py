@@ -49,12 +49,15 @@ class StepNoise:
 
     def take(self) -> list[Tensor]:
         """The Gaussians, float64 (size,) each, on the device. Once."""
-        others = min(torch.get_num_threads() - 1, len(self._chunks))
+        threads = torch.get_num_threads()
+        others = min(threads - 1, len(self._chunks) - 1)
         self._helpers += [_pool(others).submit(self._work) for _ in range(others)]
         self._work()
         for helper in self._helpers:
             if not helper.cancel():
                 helper.result()
+        if self._helpers:
+            torch.set_num_threads(threads)  # what new threads begin with: a helper has set it to its own number
         return self._buffers if self._on_cpu else [gaussians(bits.to(self.address[2])) for bits in self._buffers]
 
     def drop(self) -> None:
@@ -77,7 +80,8 @@ class StepNoise:
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="noise")
+    """Threads whose operations stay on them: MKL would spread each erf⁻¹ over cores that the gradient needs."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="noise", initializer=torch.set_num_threads, initargs=(1,))
 
 
 def _on_cpu(device: torch.device) -> bool:

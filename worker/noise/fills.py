@@ -39,13 +39,13 @@ class KeyedInit:
 
     def normal(self, tensor: int, shape: Sequence[int], std: float) -> Tensor:
         """N(0, std²), float64."""
-        return self._generator.noise(0, tensor, math.prod(shape)).mul_(std).view(*shape)
+        return self._generator.noise(0, tensor, math.prod(shape)).mul_(std).view(tuple(shape))
 
     def uniform(self, tensor: int, shape: Sequence[int], bound: float) -> Tensor:
         """Uniform on (−bound, bound), float64: v·bound with v = (2k+1)·2⁻⁵³ of a word's upper 53 bits k."""
         bits = torch.empty(checked_size(math.prod(shape)), dtype=torch.int64)
         self._generator.fill_bits(bits, 0, tensor, 0)
-        return bits.double().mul_(2.0**-52).add_(2.0**-53).mul_(bound).view(*shape)
+        return bits.double().mul_(2.0**-52).add_(2.0**-53).mul_(bound).view(tuple(shape))
 
     def kaiming_normal(self, tensor: int, shape: Sequence[int], gain: float = 2.0**0.5) -> Tensor:
         """N(0, gain²/fan-in), with the fan-in of a weight (out, in, kernel…). The gain √2 is that before a ReLU.
@@ -104,7 +104,7 @@ class KeyedDropout:
         first = start // 2  # two elements a word
         words = self._stream.words(step, call, 0, first, (start + count + 1) // 2 - first)
         halves = words.view(np.int32)[start - 2 * first :][:count]
-        return torch.from_numpy(halves >= self._first_kept).view(*shape).to(device, dtype).mul_(self._scale)
+        return torch.from_numpy(halves >= self._first_kept).view(tuple(shape)).to(device, dtype).mul_(self._scale)
 
 
 def _fan_in(shape: Sequence[int]) -> int:
