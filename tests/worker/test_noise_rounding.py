@@ -189,13 +189,11 @@ def test_the_attack_on_the_last_bit_fails() -> None:
 def test_a_sum_that_is_not_finite_is_refused(bad: float) -> None:
     with pytest.raises(PrivacyError):
         noised([0.0, bad, 1.0], 1.0)
-    with pytest.raises(PrivacyError):
-        settle(bad, 1024.0, Digits(STREAM, 1, 0, 0), 0.0)
 
 
 def test_a_bad_guess_is_found_out() -> None:
     for at in range(20):
-        cells = {settle(0.25, 1500.0, Digits(STREAM, 1, 0, at), guess) for guess in (0.0, 9000.0, -9000.0, 1e5)}
+        cells = {settle(0.25, 1500.0, Digits(STREAM, 1, 0, at), guess) for guess in (0, 9000, -9000, 10**5)}
         assert len(cells) == 1
 
 

@@ -14,12 +14,12 @@ from worker.noise.generator import CHUNK, GaussianGenerator, checked_size, gauss
 
 
 class StepNoise:
-    """The noise of one step for all its tensors, in chunks that whoever is free makes.
+    """The noise of one step for all its tensors, in chunks that whichever thread is free makes.
 
-    `begin` has another thread make them; `take` helps until all are there. Every chunk is a function of its address
-    alone, so the numbers do not depend on who made which, nor on whether there was a thread. The object belongs to one
-    generator, hence to one key, and to one step: it is made after the step has begun, for no other, and is dropped
-    with it. Memory: the step's noise itself, whose buffers become the noised gradient.
+    `begin` starts one thread on them; `take` has as many as torch uses make what is left, and waits. Every chunk is a
+    function of its address alone, so the numbers do not depend on who made which, nor on whether there was a thread.
+    The object belongs to one generator, hence to one key, and to one step: it is made after the step has begun, for no
+    other, and is dropped with it. Memory: the step's noise itself, whose buffers become the noised gradient.
 
     Args:
         generator: of the segment that rules the step.
@@ -50,12 +50,10 @@ class StepNoise:
     def take(self) -> list[Tensor]:
         """The Gaussians, float64 (size,) each, on the device. Once."""
         threads = torch.get_num_threads()
-        others = min(threads - 1, len(self._chunks) - 1)
-        self._helpers += [_pool(others).submit(self._work) for _ in range(others)]
-        self._work()
+        more = min(threads - len(self._helpers), len(self._chunks))
+        self._helpers += [_pool(threads).submit(self._work) for _ in range(more)]
         for helper in self._helpers:
-            if not helper.cancel():
-                helper.result()
+            helper.result()
         if self._helpers:
             torch.set_num_threads(threads)  # what new threads begin with: a helper has set it to its own number
         return self._buffers if self._on_cpu else [gaussians(bits.to(self.address[2])) for bits in self._buffers]

@@ -12,7 +12,7 @@ holds for R as it stands, with nothing added to δ. No bit of R tells more: neit
 (Mironov 2012) nor the precision of a sum's last bit (Haney et al. 2022), against which a sum of several Gaussians
 (Holohan & Braghin 2021) does not help.
 
-How: float64 gives S/g + (s/g)·z with an error below TOLERANCE. Where no boundary between two integers lies so near, the
+How: float64 gives S + s·z with an error below TOLERANCE·g. Where no boundary between two integers lies so near, the
 nearest integer is certain. Else (3 of a million numbers, the far tails among them) it is settled exactly: a boundary c
 is above Z iff U < Φ(c), which mpmath decides with as many digits of U as that takes.
 
@@ -37,9 +37,10 @@ from worker.noise.generator import CHUNK, LANES, WORD_BITS, KeyedStream
 GRID_BITS = 10
 # What float64 may be wrong by, in grid cells, up to |z| = 4.9. U lies within ½·2⁻⁵³ of the number that erf⁻¹ is given,
 # and erf⁻¹ is assumed to answer for a number within 7·2⁻⁵³ of that (tests find ½·2⁻⁵³): in all 8·2⁻⁵³ / φ(4.9) · 2¹¹ =
-# 2⁻²⁰·³ cells. Everything else stays below 2⁻³⁵.
+# 2⁻²⁰·³ cells. Adding it to a sum of less than 2²⁷ cells is off by less than 2⁻²⁵, all else by less than 2⁻³⁵.
 TOLERANCE = 2.0**-20
 TAIL = 4.85
+NEAR = 2.0**27
 GUARD_BITS = 64
 
 
@@ -65,36 +66,37 @@ def add_noise(values: Tensor, z: Tensor, std: float, stream: KeyedStream, step: 
     """
     flat, result = values.reshape(-1), z.view(-1)
     size = CHUNK if values.device.type == "cpu" else max(len(flat), 1)
-    scratch = torch.empty(3, min(size, len(flat)), dtype=torch.float64, device=values.device)
+    scratch = torch.empty(min(size, len(flat)), dtype=torch.float64, device=values.device)
     for start in range(0, len(flat), size):
-        part = result[start : start + size]
-        whole, rest, nearest = scratch[:, : len(part)]
-        doubtful = _round_sums(flat[start : start + size], part, std, whole, rest, nearest)
-        for index in doubtful:
+        value, part = flat[start : start + size], result[start : start + size]
+        for index in _round_sums(value, part, std, scratch[: len(part)]):
             digits = Digits(stream, step, tensor, start + index)
-            exact = settle(float(rest[index]), std / grid(std), digits, float(nearest[index]))
-            part[index] = (float(whole[index]) + exact) * grid(std)
+            part[index] = _settled_sum(float(value[index]), std, digits, float(part[index]))
     return result.view_as(values)
 
 
-def _round_sums(values: Tensor, z: Tensor, std: float, whole: Tensor, rest: Tensor, nearest: Tensor) -> list[int]:
+def _round_sums(values: Tensor, z: Tensor, std: float, scratch: Tensor) -> list[int]:
     """R as float64 sees it, into z; and where that is not certain.
 
-    With W = ⌊S/g⌉ into `whole`, S/g − W into `rest` and the integer nearest to that with noise into `nearest`,
-    R = g·(W + integer). That S/g may be huge does no harm: R then is a rounded sum of integers.
+    Sums that are large to the grid are split into a multiple of g and a rest, which is exact, and rounding the rest is
+    the same.
     """
     g = grid(std)
-    torch.mul(values, 1.0 / g, out=rest)  # exact, as g is a power of two
-    torch.round(rest, out=whole)
-    rest -= whole  # exact too
-    torch.add(rest, z, alpha=std / g, out=z)
-    torch.round(z, out=nearest)
-    distance = z.sub_(nearest)
-    limit, tail = 0.5 - TOLERANCE, TAIL * std / g
+    multiples = None
+    if not _within(values, NEAR * g):
+        multiples = torch.round(values / g).mul_(g)
+        values = values - multiples
+    tails = not _within(z, TAIL)
+    torch.add(values, z, alpha=std, out=scratch)
+    # Adding 1.5·2⁵²·g rounds to a multiple of g, on this thread; torch.round would ask for all.
+    torch.add(scratch, 1.5 * 2.0**52 * g, out=z).sub_(1.5 * 2.0**52 * g)
+    limit = (0.5 - TOLERANCE) * g
     doubtful: list[int] = []
-    if not (_within(distance, limit) and _within(nearest, tail)):
-        doubtful = torch.nonzero(~((distance.abs() <= limit) & (nearest.abs() <= tail))).view(-1).tolist()
-    torch.add(whole, nearest, out=z).mul_(g)
+    if not _within(scratch.sub_(z), limit) or tails:
+        certain = (scratch.abs() <= limit) & ((z - values).abs() <= TAIL * std)
+        doubtful = torch.nonzero(~certain).view(-1).tolist()
+    if multiples is not None:
+        z += multiples  # rounded where R has more than 53 bits: a function of R still
     return doubtful
 
 
@@ -126,20 +128,25 @@ class Digits:
         return sum(word << WORD_BITS * at for at, word in enumerate(reversed(self._words[:words])))
 
 
-def settle(rest: float, scale: float, digits: Digits, guess: float) -> int:
+def _settled_sum(value: float, std: float, digits: Digits, guess: float) -> float:
+    """R of one sum, exactly; in floats, so to 53 bits."""
+    g = grid(std)
+    cells = value / g  # exact, as g is a power of two
+    if not math.isfinite(cells):
+        raise PrivacyError("a private sum is not finite")
+    whole = round(cells)
+    return float(whole + settle(cells - whole, std / g, digits, round((guess - value) / g))) * g
+
+
+def settle(rest: float, scale: float, digits: Digits, guess: int) -> int:
     """⌊rest + scale·Z⌉, exactly.
 
     Args:
         rest, scale: floats, taken as the reals that they are.
         digits: U, of which Z = Φ⁻¹(U).
         guess: where to begin to look.
-
-    Raises:
-        PrivacyError: `rest` is not finite.
     """
-    if not math.isfinite(rest):
-        raise PrivacyError("a private sum is not finite")
-    low = high = round(guess)  # to be: Z above the lower boundary of low, and below the upper one of high
+    low = high = guess  # to be: Z above the lower boundary of low, and below the upper one of high
     width = 1
     while not _below(high, rest, scale, digits):
         low, high, width = high + 1, high + width, 2 * width
