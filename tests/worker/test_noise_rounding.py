@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import mpmath
 import numpy as np
@@ -189,6 +190,17 @@ def test_the_attack_on_the_last_bit_fails() -> None:
 def test_a_sum_that_is_not_finite_is_refused(bad: float) -> None:
     with pytest.raises(PrivacyError):
         noised([0.0, bad, 1.0], 1.0)
+
+
+def test_exact_arithmetic_is_not_disturbed_by_others() -> None:
+    """Threads that settle at once, while the process's own precision is low: the same cells."""
+    expected = [settle(0.25, 1500.0, Digits(STREAM, 1, 0, at), 0) for at in range(40)]
+
+    def cell(at: int) -> int:
+        return settle(0.25, 1500.0, Digits(STREAM, 1, 0, at), 0)
+
+    with mpmath.workprec(5), ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(cell, range(40))) == expected
 
 
 def test_a_bad_guess_is_found_out() -> None:

@@ -26,9 +26,10 @@ then fix, differential privacy on finite computers"; post-processing: Dwork & Ro
 from __future__ import annotations
 
 import math
+import threading
 
-import mpmath
 import torch
+from mpmath import MPContext
 from torch import Tensor
 
 from app.errors import PrivacyError
@@ -106,6 +107,16 @@ def _within(values: Tensor, bound: float) -> bool:
     return -bound <= float(lowest) and float(highest) <= bound
 
 
+class _Arithmetic(threading.local):
+    """mpmath with a precision of this thread's own: the library's is everybody's."""
+
+    def __init__(self) -> None:
+        self.context = MPContext()
+
+
+mp = _Arithmetic()
+
+
 class Digits:
     """The uniform number of one position, to any number of digits."""
 
@@ -163,11 +174,11 @@ def _below(cell: int, rest: float, scale: float, digits: Digits) -> bool:
     words = 1
     while True:
         bits = WORD_BITS * words
-        with mpmath.workprec(bits + GUARD_BITS):
-            boundary = (mpmath.mpf(2 * cell + 1) / 2 - mpmath.mpf(rest)) / mpmath.mpf(scale)
-            ahead = mpmath.ldexp(mpmath.ncdf(boundary), bits) - digits.leading(words)
-            if ahead >= 1.0 + 2.0**-16:  # 2⁻¹⁶: more than what guarded arithmetic can be wrong by
-                return True
-            if ahead <= -(2.0**-16):
-                return False
+        mp.context.prec = bits + GUARD_BITS
+        boundary = (mp.context.mpf(2 * cell + 1) / 2 - mp.context.mpf(rest)) / mp.context.mpf(scale)
+        ahead = mp.context.ldexp(mp.context.ncdf(boundary), bits) - digits.leading(words)
+        if ahead >= 1.0 + 2.0**-16:  # 2⁻¹⁶: more than what guarded arithmetic can be wrong by
+            return True
+        if ahead <= -(2.0**-16):
+            return False
         words += 1
