@@ -16,7 +16,6 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ from worker.clipping.linear import LinearClipping, LinearGradient  # noqa: E402
 from worker.data.records import DenseRecords, Records, SparseRecords  # noqa: E402
 from worker.models.linear import Linear  # noqa: E402
 from worker.noise.gaussian import GaussianRelease, NoisedGradient, PublicRelease  # noqa: E402
-from worker.noise.generator import GaussianGenerator  # noqa: E402
 from worker.optimizers.dp_sgd import DpSgd  # noqa: E402
 
 REPORT = ROOT / "benchmarks" / "reports" / "training.md"
@@ -99,12 +97,13 @@ def dense() -> Records:
 class Steps:
     """Full-batch steps of one configuration; `private` decides clipping and noise, all else is the same."""
 
-    def __init__(self, records: Records, model: Linear, *, private: bool, four: bool = True) -> None:
+    def __init__(self, records: Records, model: Linear, *, private: bool, ahead: bool = True) -> None:
         self.model, self.batches = model, [each.prepared() for each in records.split(None)]
         self.engine = LinearClipping(model, "flat", 1.0) if private else LinearGradient(model)
         n = len(records)
         noise = {"noise_multiplier": 10.0, "max_grad_norm": 1.0, "expected_batch_size": n}
-        self.release = GaussianRelease(key("bench"), sum_of_four=four, **noise) if private else PublicRelease(n)
+        self.release = GaussianRelease(key("bench"), **noise) if private else PublicRelease(n)
+        self.ahead = ahead
         self.optimizer = DpSgd(1.0, momentum=0.9)
         self.parameters = model.init()
         self.state = self.optimizer.init(self.parameters)
@@ -115,6 +114,8 @@ class Steps:
         for _ in range(steps):
             self.step += 1
             began, processor = time.perf_counter(), time.process_time()
+            if self.ahead:
+                self.release.prepare(self.parameters, self.step)
             total = self.engine.private_sum(self.parameters, self.batches)
             summed = time.perf_counter()
             noised = self.release.release(total, self.step)
@@ -137,8 +138,8 @@ class Steps:
 def throughput(records: Records, model: Linear, rounds: int, steps: int) -> list[str]:
     kinds = {
         "non-private": Steps(records, model, private=False),
-        "private, noise of one Gaussian": Steps(records, model, private=True, four=False),
-        "private (as shipped: sum of four)": Steps(records, model, private=True),
+        "private, noise made when it is needed": Steps(records, model, private=True, ahead=False),
+        "private (as shipped: noise made ahead)": Steps(records, model, private=True),
     }
     for each in kinds.values():
         each.run(2)
@@ -156,27 +157,6 @@ def throughput(records: Records, model: Linear, rounds: int, steps: int) -> list
         wall, processor = (base.median_ms(part) / each.median_ms(part) for part in ("step", "processor"))
         lines.append(f"| {name} | {parts} | {wall:.2f} | {processor:.2f} |")
     return lines
-
-
-def per_number_ns(draw: Callable[[int], Any], size: int, rounds: int) -> float:
-    taken = []
-    for step in range(rounds):
-        began = time.perf_counter()
-        draw(step)
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken) / size * 1e9
-
-
-def noise_lines(rounds: int) -> list[str]:
-    size = 1_000_000
-    plain, four = GaussianGenerator(key("n"), sum_of_four=False), GaussianGenerator(key("n"))
-    words = {
-        "keyed Gaussian, one": lambda step: plain.noise(step, 0, size),
-        "keyed Gaussian, sum of four (as shipped)": lambda step: four.noise(step, 0, size),
-        "torch.randn, float64 (not cryptographic)": lambda step: torch.randn(size, dtype=torch.float64),
-    }
-    lines = ["| a million at a time | ns each |", "|---|---|"]
-    return lines + [f"| {name} | {per_number_ns(draw, size, rounds):.1f} |" for name, draw in words.items()]
 
 
 def accuracy(
@@ -248,7 +228,6 @@ def main() -> None:
     sections = {
         "A sparse full-batch step": throughput(data.split(0)[0], Linear(BUCKETS, 2), rounds, 10),
         "A dense full-batch step": throughput(dense(), Linear(784, 10), rounds, 2),
-        "The noise": noise_lines(rounds),
         "Accuracy on the hold-out": quality_lines(data),
     }
     text = HEAD.format(machine=where, what=data.what, buckets=BUCKETS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import scipy.stats
 
 from app.errors import PrivacyError
-from worker.noise.generator import KeyedStream
+from worker.noise.generator import GaussianGenerator, KeyedStream
+from worker.noise.keys import derive_key
 from worker.noise.sampling import FullBatch, PoissonSampler
 
 KEY = bytes(range(32))
@@ -61,3 +64,45 @@ def test_a_rate_outside_its_range_is_refused(rate: float) -> None:
 def test_batches_need_a_key() -> None:
     with pytest.raises(PrivacyError):
         PoissonSampler(None, 0.5, 10)
+
+
+@pytest.mark.parametrize(("rate", "n", "steps"), [(0.002, 50_000, 60), (0.5, 20_000, 60), (0.97, 20_000, 60)])
+def test_inclusion_is_right_for_small_and_large_rates(rate: float, n: int, steps: int) -> None:
+    """Of two million coins and more, the share; over records and over steps, a spread that is binomial, not less."""
+    sampler = PoissonSampler(KEY, rate, n)
+    per_record, sizes = np.zeros(n), []
+    for step in range(1, steps + 1):
+        drawn = sampler.draw(step)
+        assert np.all(np.diff(drawn) > 0)
+        per_record[drawn] += 1
+        sizes.append(len(drawn))
+    variance = rate * (1 - rate)
+    assert abs(sum(sizes) - rate * n * steps) < 4 * (variance * n * steps) ** 0.5
+    for seen, trials in [(np.array(sizes), n), (per_record, steps)]:
+        dispersion = ((seen - rate * trials) ** 2).sum() / (variance * trials)
+        assert abs(dispersion - len(seen)) < 5 * (len(seen) * (2 + 1 / (variance * trials))) ** 0.5
+
+
+def test_pairs_of_records_join_independently() -> None:
+    """All four outcomes of neighbours, of far ones, and of one record in two steps: χ² finds correlations of 0.01."""
+    n, rate = 400_000, 0.3
+    first, second = (np.isin(np.arange(n), PoissonSampler(KEY, rate, n).draw(step)) for step in (1, 2))
+    for one, other in [(first[:-1], first[1:]), (first[: n // 2], first[n // 2 :]), (first, second)]:
+        table = np.histogram2d(one, other, bins=2)[0]
+        shares = np.outer([1 - rate, rate], [1 - rate, rate]) * len(one)
+        assert scipy.stats.chisquare(table.ravel(), shares.ravel()).pvalue > 1e-3
+
+
+def test_the_sampler_and_the_noise_of_a_job_are_independent() -> None:
+    noise = GaussianGenerator(derive_key(KEY, "k", b"s" * 16, "noise")).noise(1, 0, 100_000).numpy()
+    drawn = PoissonSampler(derive_key(KEY, "k", b"s" * 16, "sampler"), 0.5, 100_000).draw(1)
+    assert abs(noise[drawn].mean()) < 5 / len(drawn) ** 0.5
+
+
+@pytest.mark.parametrize("rate", [0.1, 1 / 3, 0.5, 1 - 2.0**-53, 1.0, 2.0**-53])
+def test_a_draw_is_the_comparison_of_53_bits_with_q(rate: float) -> None:
+    sampler = PoissonSampler(KEY, rate, 1)
+    for u in {0, 1, int(rate * 2**53) - 1, int(rate * 2**53), 2**53 - 1}:
+        for low in (0, 2**11 - 1):
+            word = ((u - 2**52) << 11) | low
+            assert (word <= sampler._last) is (u < math.floor(rate * 2**53))

@@ -15,6 +15,7 @@ from worker.data.records import Records
 from worker.models.base import Parameters
 from worker.models.linear import Linear
 from worker.noise.generator import GaussianGenerator
+from worker.noise.rounding import add_noise
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,10 @@ def noisy_score(
     if not (1e-100 < bound < 1e100 and 1e-100 < noise_std < 1e100):
         raise PrivacyError("a noisy sum needs a sensitivity and a noise that floats resolve")
     private_sum, private_rest = _private_sums(release, model, parameters, records)
-    noise = GaussianGenerator(key).noise(step, index, 2)
-    noisy_sum = private_sum + noise_std * float(noise[0])
-    noisy_rest = private_rest + noise_std * float(noise[1])
+    sums = torch.tensor([private_sum, private_rest], dtype=torch.float64)
+    generator = GaussianGenerator(key)
+    noise = generator.noise(step, index, 2)
+    noisy_sum, noisy_rest = add_noise(sums, noise, noise_std, generator.stream, step, index).tolist()
     total = max(noisy_sum + noisy_rest, noise_std)  # a hold-out smaller than its noise says nothing, loudly
     share = min(max(noisy_sum / total, 0.0), 1.0)
     std = noise_std * math.hypot(share, 1.0 - share) / total

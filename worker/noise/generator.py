@@ -6,19 +6,15 @@ The counter block of 128 bits, most significant first:
 
 A block gives two words of 64 bits, so word w of a stream is half of block w // 2. Streams are (step, tensor, lane);
 positions stay below 2⁴⁸, so the cipher's own counting never carries into the lane, and no two streams ever share a
-block. Bounds: step < 2³², tensor < 2²⁴, lane < 2⁸, words of a stream < 2⁴⁸. Under one key at most 2⁵⁸ blocks may be
-drawn (10⁷ steps of 7·10⁹ numbers with four lanes are 2⁵⁷): far from 2⁶⁴, where blocks of a permutation differ
-noticeably from random ones.
+block. Bounds: step < 2³², tensor < 2²⁴, lane < 2⁸, words of a stream < 2⁴⁸. Whoever can not break AES-256 tells b
+blocks under one key from random ones with an advantage of at most b²/2¹²⁹ (a permutation repeats no block): 2⁻⁴⁹ for
+10⁶ steps of 2·10⁶ numbers.
 
 A word is a pure function of (key, step, tensor, lane, position), so every step replays bit for bit, whatever the chunks
 and the number of threads.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 
 import numpy as np
 import torch
@@ -35,8 +31,9 @@ STEPS = 2**32
 TENSORS = 2**24
 LANES = 2**8
 WORDS = 2**48
-CHUNK = 2**15  # numbers at a time: what is worked on stays in a core's cache
-SUM_OF_FOUR = 4
+WORD_BITS = 64
+# Numbers at a time: what is worked on stays in a core's cache, and below 2¹⁵ torch stays on the thread that asks.
+CHUNK = 3 * 2**13
 
 
 class KeyedStream:
@@ -74,29 +71,28 @@ class GaussianGenerator:
     """Standard Gaussians in float64, one word each, by the inverse of the distribution function.
 
     A word's upper 53 bits k (signed, −2⁵² ≤ k < 2⁵²) give v = (2k+1)·2⁻⁵³, exactly representable and symmetric around
-    0, and z = √2·erf⁻¹(v): |z| ≤ 8.3, never infinite.
-
-    `sum_of_four` adds four such numbers of four lanes and halves the sum: again standard, and the low bits of a result
-    no longer tell which single uniform it came from (attacks on floating-point noise). On by default.
+    0, and z = √2·erf⁻¹(v): |z| ≤ 8.3, never infinite. z is what float64 and the machine's erf⁻¹ make of the number
+    that all bits of the stream define (worker.noise.rounding), so its last bits may differ between machines. Nothing
+    that protects data is released from here without that module's rounding.
 
     Args:
         key: 32 secret bytes.
-        sum_of_four: off only where nothing private is protected, or to measure its price.
 
-    Source: Mironov 2012 (the attack); Holohan & Braghin 2021, "Secure random sampling in differential privacy" (sums).
+    Attributes:
+        stream: where the words come from.
     """
 
-    def __init__(self, key: bytes | None, *, sum_of_four: bool = True) -> None:
-        self._stream = KeyedStream(key)
-        self._lanes = SUM_OF_FOUR if sum_of_four else 1
+    def __init__(self, key: bytes | None) -> None:
+        self.stream = KeyedStream(key)
 
-    def noise(self, step: int, tensor: int, size: int) -> Tensor:
+    def noise(self, step: int, tensor: int, size: int, device: torch.device | str = "cpu") -> Tensor:
         """The Gaussians of one step for one tensor: the same ones whenever they are asked for.
 
         Args:
             step: the logical step.
             tensor: the tensor's index within the step.
             size: how many, from position 0.
+            device: where to; the words are the same.
 
         Returns:
             float64 (size,), standard normal.
@@ -104,45 +100,25 @@ class GaussianGenerator:
         Raises:
             PrivacyError: an address outside the counter's layout.
         """
-        if size > WORDS:
-            raise PrivacyError("a tensor is larger than the counter's layout allows")
-        result = np.empty(size, dtype=np.float64)
+        bits = torch.empty(checked_size(size), dtype=torch.int64)
+        for start in range(0, size, CHUNK):
+            self.fill_bits(bits[start : start + CHUNK], step, tensor, start)
+        return gaussians(bits.to(device))
 
-        def fill(start: int) -> None:
-            self._fill(result[start : start + CHUNK], step, tensor, start)
-
-        _run_all(fill, range(0, size, CHUNK))
-        return torch.from_numpy(result)
-
-    def _fill(self, out: NDArray[np.float64], step: int, tensor: int, start: int) -> None:
-        total = torch.from_numpy(out)
-        lane_values = torch.empty_like(total) if self._lanes > 1 else total
-        for lane in range(self._lanes):
-            words = self._stream.words(step, tensor, lane, start, len(out))
-            values = total if lane == 0 else lane_values
-            _centred_uniforms(words, values.numpy())
-            torch.erfinv(values, out=values)
-            if lane > 0:
-                total += values
-        total *= 2.0**0.5 / self._lanes**0.5
+    def fill_bits(self, out: Tensor, step: int, tensor: int, start: int) -> None:
+        """k of the words from `start` on, into an int64 tensor on the CPU."""
+        np.right_shift(self.stream.words(step, tensor, 0, start, len(out)), 11, out=out.numpy())
 
 
-def _centred_uniforms(words: NDArray[np.int64], out: NDArray[np.float64]) -> None:
-    """v = (2k+1)·2⁻⁵³ of each word's upper 53 bits k: every operation is exact, and v is never 0 or ±1."""
-    np.multiply(words >> 11, 2.0**-52, out=out)
-    out += 2.0**-53
+def gaussians(bits: Tensor, out: Tensor | None = None) -> Tensor:
+    """z = √2·erf⁻¹((2k+1)·2⁻⁵³) of each k, float64, on the bits' own device. All but erf⁻¹ and √2 is exact."""
+    out = torch.empty_like(bits, dtype=torch.float64) if out is None else out
+    out.copy_(bits)  # first: an integer times a float would be computed in float32
+    return out.mul_(2.0**-52).add_(2.0**-53).erfinv_().mul_(2.0**0.5)
 
 
-def _run_all(task: Callable[[int], None], starts: range) -> None:
-    """Runs the task for each start, on as many threads as torch uses; each writes its own part, so order is nothing."""
-    if len(starts) <= 1 or torch.get_num_threads() == 1:
-        for start in starts:
-            task(start)
-    else:
-        for _ in _pool(torch.get_num_threads()).map(task, starts):
-            pass
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="noise")
+def checked_size(size: int) -> int:
+    """Raises PrivacyError where a stream has fewer words."""
+    if not 0 <= size <= WORDS:
+        raise PrivacyError("a tensor is larger than the counter's layout allows")
+    return size

@@ -47,10 +47,9 @@ class PoissonSampler:
         if not 0.0 < sample_rate <= 1.0:
             raise PrivacyError("a sampling rate lies in (0, 1]")
         self._stream = KeyedStream(key)
-        self._threshold = math.floor(sample_rate * 2**53)
+        # Signed words below it; u < q for the 53 bits u that a word begins with, as an integer from −2⁶³ on.
+        self._last = (math.floor(sample_rate * 2**53) - 2**52) * 2**11 - 1
         self._records = records
 
     def draw(self, step: int) -> NDArray[np.int64]:
-        words = self._stream.words(step, 0, 0, 0, self._records)
-        uniforms = (words >> 11) + 2**52  # 53 bits, 0 … 2⁵³−1
-        return np.flatnonzero(uniforms < self._threshold)
+        return np.flatnonzero(self._stream.words(step, 0, 0, 0, self._records) <= self._last)

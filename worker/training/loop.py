@@ -101,6 +101,7 @@ class Training:
         return self._finish(position)
 
     def _step(self, step: int, at: Position) -> Position:
+        self._release.prepare(at.parameters, step)  # its noise is made on another thread meanwhile
         batches = self._sample(step)
         private_sum = self._plan.engine.private_sum(at.parameters, batches)
         noised = self._release.release(private_sum, step)

@@ -1,0 +1,87 @@
+"""A step's Gaussians, made while the step's gradient is computed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from worker.noise.generator import CHUNK, GaussianGenerator, checked_size, gaussians
+
+
+class StepNoise:
+    """The noise of one step for all its tensors, in chunks that whichever thread is free makes.
+
+    `begin` starts one thread on them; `take` has as many as torch uses make what is left, and waits. Every chunk is a
+    function of its address alone, so the numbers do not depend on who made which, nor on whether there was a thread.
+    The object belongs to one generator, hence to one key, and to one step: it is made after the step has begun, for no
+    other, and is dropped with it. Memory: the step's noise itself, whose buffers become the noised gradient.
+
+    Args:
+        generator: of the segment that rules the step.
+        step: the logical step.
+        sizes: numbers in each tensor, in the model's order.
+        device: where the Gaussians are wanted. For another device than the CPU, words are made ahead, and turned to
+            Gaussians there.
+
+    Raises:
+        PrivacyError: a tensor is larger than the counter's layout allows.
+    """
+
+    def __init__(
+        self, generator: GaussianGenerator, step: int, sizes: Sequence[int], device: torch.device | str = "cpu"
+    ) -> None:
+        self.address = (step, tuple(sizes), torch.device(device))
+        self._generator = generator
+        self._on_cpu = _on_cpu(torch.device(device))
+        dtype = torch.float64 if self._on_cpu else torch.int64
+        self._buffers = [torch.empty(checked_size(size), dtype=dtype) for size in sizes]
+        self._chunks = deque((index, at) for index, size in enumerate(sizes) for at in range(0, size, CHUNK))
+        self._helpers: list[Future[None]] = []
+
+    def begin(self) -> None:
+        """Starts on another thread."""
+        self._helpers.append(_pool(1).submit(self._work))
+
+    def take(self) -> list[Tensor]:
+        """The Gaussians, float64 (size,) each, on the device. Once."""
+        threads = torch.get_num_threads()
+        more = min(threads - len(self._helpers), len(self._chunks))
+        self._helpers += [_pool(threads).submit(self._work) for _ in range(more)]
+        for helper in self._helpers:
+            helper.result()
+        if self._helpers:
+            torch.set_num_threads(threads)  # what new threads begin with: a helper has set it to its own number
+        return self._buffers if self._on_cpu else [gaussians(bits.to(self.address[2])) for bits in self._buffers]
+
+    def drop(self) -> None:
+        """Ends the work: nobody will take it."""
+        self._chunks.clear()
+
+    def _work(self) -> None:
+        scratch = torch.empty(CHUNK, dtype=torch.int64)
+        while True:
+            try:
+                index, start = self._chunks.popleft()
+            except IndexError:
+                return
+            out = self._buffers[index][start : start + CHUNK]
+            bits = scratch[: len(out)] if self._on_cpu else out
+            self._generator.fill_bits(bits, self.address[0], index, start)
+            if self._on_cpu:
+                gaussians(bits, out)
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads whose operations stay on them: MKL would spread each erf⁻¹ over cores that the gradient needs."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="noise", initializer=torch.set_num_threads, initargs=(1,))
+
+
+def _on_cpu(device: torch.device) -> bool:
+    """Whether Gaussians are made ahead, not words alone."""
+    return device.type == "cpu"
