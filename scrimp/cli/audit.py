@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
+from time import sleep
 from typing import Annotated
 
 import typer
@@ -21,7 +21,7 @@ COLUMNS = ("seq", "at", "action", "outcome", "actor", "target", "address", "deta
 @command(app, "list")
 def list_(
     session: Session,
-    key: Annotated[str | None, typer.Option("--of-key", help="Only what this key did (its id).")] = None,
+    of_key: Annotated[str | None, typer.Option(help="Only what this key did (its id).")] = None,
     action: Annotated[str | None, typer.Option(help="Only this action, such as job.submitted.")] = None,
     target: Annotated[
         str | None, typer.Option(help="Only what was done to this: a job, data set, key or webhook.")
@@ -29,7 +29,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
 ) -> None:
     """The last entries, newest first."""
-    found = first(session.client.audit(key=key, action=action, target=target), limit)
+    found = first(session.client.audit(key=of_key, action=action, target=target), limit)
     session.result(found, lambda: show.table(session.console, COLUMNS, [_row(entry) for entry in found]))
 
 
@@ -46,7 +46,7 @@ def follow(
                 print(entry.model_dump_json(), flush=True)
             else:
                 session.console.print("  ".join(_row(entry)), soft_wrap=True, markup=False)
-        time.sleep(FOLLOW_S)
+        sleep(FOLLOW_S)
 
 
 @command(app, "verify")
