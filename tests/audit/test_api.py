@@ -95,6 +95,7 @@ def submit(world: World) -> httpx.Response:
 
 
 def sign_in(world: World) -> httpx.Response:
+    world.client.cookies.clear()
     return world.browser.sign_in(world.scene.admin)
 
 

@@ -149,7 +149,7 @@ TAMPERED = {
     "DELETE FROM audit_entries WHERE seq = 2": 2,
     "DELETE FROM audit_entries WHERE seq = 5": 5,
     "UPDATE audit_entries SET seq = 9 WHERE seq = 5": 5,
-    "UPDATE audit_head SET seq = 4": 5,
+    "UPDATE audit_head SET seq = 4": 4,
     "UPDATE audit_head SET hash = 'x'": 5,
 }
 
