@@ -149,7 +149,8 @@ def send(target: Target, addresses: Sequence[str], headers: dict[str, str], body
     except httpcore.TimeoutException:
         return Result(None, "timeout")
     except (httpcore.NetworkError, OSError) as error:
-        return Result(None, "tls-failed" if isinstance(error.__cause__, ssl.SSLError) else "not-connected")
+        by_tls = any(isinstance(each, ssl.SSLError) for each in error.args)  # httpcore keeps what it was told as this
+        return Result(None, "tls-failed" if by_tls else "not-connected")
     except httpcore.ProtocolError:
         return Result(None, "not-http")
 

@@ -232,7 +232,7 @@ def test_several_relays_send_each_message_once(
     for _ in range(3):
         hook(events=["job.queued"])
     dataset = add_dataset(db)
-    jobs = [submit(dataset, name=str(i), privacy={"target_epsilon": 0.05}) for i in range(6)]
+    jobs = [submit(dataset, name=str(i), privacy={"target_epsilon": 0.05}, evaluation=None) for i in range(6)]
     stop = threading.Event()
     relays = [a_deliverer(db, settings) for _ in range(2)]
     threads = [thread for relay in relays for thread in relay.start(stop)]
