@@ -130,7 +130,7 @@ def signed(message_id: str, body: bytes, secrets: Sequence[str], at: datetime) -
 def send(target: Target, addresses: Sequence[str], headers: dict[str, str], body: bytes, tls: ssl.SSLContext) -> Result:
     """POSTs a body, and tells how that went. Never raises for what the other side does."""
     deadline = time.monotonic() + TOTAL_S
-    fixed: dict[str | bytes, str | bytes] = {
+    fixed = {
         "host": target.authority,
         "content-type": "application/json",
         "user-agent": AGENT,
@@ -141,7 +141,7 @@ def send(target: Target, addresses: Sequence[str], headers: dict[str, str], body
     try:
         with (
             httpcore.ConnectionPool(ssl_context=tls, network_backend=backend, retries=0) as pool,
-            pool.stream("POST", url, headers={**fixed, **headers}, content=body) as answer,
+            pool.stream("POST", url, headers=list((fixed | headers).items()), content=body) as answer,
         ):
             with suppress(httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError):
                 _drain(answer)
