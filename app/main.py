@@ -11,7 +11,10 @@ from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from app.audit.origin import Origins
+from app.audit.routes import router as audit_router
 from app.dashboard.routes import router as dashboard_router
+from app.dashboard.webhooks import router as webhook_pages_router
 from app.datasets import service as datasets
 from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
@@ -29,6 +32,8 @@ from app.system.routes import router as system_router
 from app.web import problems
 from app.web.limits import BodyLimit
 from app.web.ratelimit import RequestLimits
+from app.webhooks.routes import router as webhooks_router
+from app.webhooks.targets import Policy
 from app.workers.routes import router as workers_router
 
 # Room for the multipart envelope and the spec beside the file itself.
@@ -64,6 +69,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings, app.state.db, app.state.pricing, app.state.hub = settings, db, pricing, EventHub(db)
     app.state.pepper = load_secret(settings, "api_key_pepper")
     app.state.limits = RequestLimits(settings)
+    app.state.webhook_key = load_secret(settings, "webhook_key")
+    app.state.webhook_policy = Policy.of(settings)
     app.state.registry = make_registry(db)
     problems.install(app)
     for router in (
@@ -74,6 +81,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         ledger_router,
         jobs_router,
         workers_router,
+        webhooks_router,
+        audit_router,
+        webhook_pages_router,
         dashboard_router,
     ):
         app.include_router(router)
@@ -84,6 +94,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         upload_limit=2 * settings.max_upload_bytes + UPLOAD_ENVELOPE_BYTES,
         upload_path="/v1/datasets",
     )
+    app.add_middleware(Origins, db=db, trusted_proxies=settings.trusted_proxies)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)
     app.add_middleware(RequestMetrics, registry=app.state.registry)
     return app

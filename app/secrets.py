@@ -1,8 +1,9 @@
-"""Secrets: each has one holder, and comes from the environment or from a file of mode 0600.
+"""Secrets: each has as few holders as can be, and comes from the environment or from a file of mode 0600.
 
     api_key_pepper   the API     keys are stored as HMACs under it
     session_key      the API     signs dashboard sign-ins
     data_hmac_key    the API     keyed hashes of contents, and the hold-out split
+    webhook_key      the API and the relay: webhooks' signing secrets are stored encrypted under it
     noise_secret     the worker  every job's noise and sampling keys are derived from it
     signing_key      the relay   Ed25519, signs certificates
 
@@ -20,7 +21,7 @@ from pathlib import Path
 from app.errors import ServiceError
 from app.settings import Settings
 
-NAMES = ("api_key_pepper", "session_key", "data_hmac_key", "noise_secret", "signing_key")
+NAMES = ("api_key_pepper", "session_key", "data_hmac_key", "webhook_key", "noise_secret", "signing_key")
 SECRET_BYTES = 32
 
 

@@ -67,6 +67,17 @@ class Settings(BaseSettings):
     cancel_grace_s: float = Field(10.0, description="How long a cancelled attempt may take to end by itself.")
     max_attempts: int = Field(5, description="Attempts of one job before it fails, where workers keep dying under it.")
     session_hours: float = Field(12.0, description="How long a dashboard sign-in lasts.")
+    trusted_proxies: int = Field(
+        0, ge=0, le=10, description="How many proxies in front add to X-Forwarded-For; 0: the header is not believed."
+    )
+    webhooks_allow_http: bool = Field(False, description="Whether webhooks may go over http.")
+    webhooks_allow_private: list[str] = Field(
+        [], description="Hosts and networks (CIDR) inside that webhooks may go to, also over http (JSON list)."
+    )
+    webhooks_ca_file: Path | None = Field(None, description="Certificates (PEM) that webhooks trust besides the usual.")
+    webhooks_retry_scale: float = Field(
+        1.0, gt=0, description="Factor on the waits between tries of a webhook, and on the time until it is disabled."
+    )
     log_level: str = Field("INFO", description="Level of the service's logs.")
 
     @property

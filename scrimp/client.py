@@ -24,6 +24,8 @@ import httpx
 
 from scrimp.errors import ApiError, Conflict, NotFound, ScrimpError, ServiceUnreachable, WaitTimeout, error_of
 from scrimp.models import (
+    AuditEntry,
+    AuditVerification,
     Dataset,
     Event,
     Grant,
@@ -269,6 +271,18 @@ class Client:
 
     def revoke_key(self, key_id: str) -> Key:
         return Key.model_validate(self._json("DELETE", f"/v1/keys/{key_id}"))
+
+    # The audit log
+
+    def audit(
+        self, *, key: str | None = None, action: str | None = None, target: str | None = None, since: int | None = None
+    ) -> Iterator[AuditEntry]:
+        """Who did what, newest first; with `since` the sealed entries after that `seq`, oldest first. For admins."""
+        return self._pages("/v1/audit", AuditEntry, key=key, action=action, target=target, since=since)
+
+    def verify_audit(self) -> AuditVerification:
+        """Have the service recompute the log's hash chain. The head can be compared with one kept elsewhere."""
+        return AuditVerification.model_validate(self._json("GET", "/v1/audit/verify"))
 
     # The wire
 

@@ -190,6 +190,33 @@ class SignedCertificate(Resource):
     algorithm: str
 
 
+class AuditEntry(Resource):
+    """Who did what, when, from where. Without `hash` it is what the hash is taken over."""
+
+    version: int
+    seq: int | None
+    id: int
+    at: str
+    action: str
+    actor: str | None
+    target: str | None
+    address: str | None
+    user_agent: str | None
+    outcome: str
+    details: dict[str, Any]
+    prev_hash: str | None
+    hash: str | None
+
+
+class AuditVerification(Resource):
+    valid: bool
+    entries: int
+    head: str
+    unsealed: int
+    first_bad_entry: int | None = None
+    problem: str | None = None
+
+
 class Key(Resource):
     id: str
     name: str

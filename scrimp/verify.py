@@ -1,6 +1,6 @@
-"""The ledger's chain, recomputed by its reader from the entries alone, without trusting the service.
+"""The chains of the ledger and of the audit log, recomputed by their reader from the entries alone.
 
-    h_0 = SHA-256("scrimp/ledger/v1:" ‖ data set's id)
+    h_0 = SHA-256("scrimp/ledger/v1:" ‖ data set's id), or SHA-256("scrimp/audit/v1")
     h_k = SHA-256(canonical JSON of entry k without `hash`),  whose `prev_hash` is h_{k−1}
 
 Written apart from the service's own check on purpose.
@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scrimp.models import LedgerEntry
+from scrimp.models import AuditEntry, LedgerEntry
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,26 @@ def recompute_chain(dataset_id: str, entries: Iterable[LedgerEntry]) -> Recomput
         dataset_id: the chain is bound to it.
         entries: all of them, oldest first.
     """
-    head = hashlib.sha256(b"scrimp/ledger/v1:" + dataset_id.encode()).hexdigest()
+    return _follow(b"scrimp/ledger/v1:" + dataset_id.encode(), entries, {"dataset_id": dataset_id})
+
+
+def recompute_audit(entries: Iterable[AuditEntry]) -> Recomputed:
+    """Follow the audit log's chain from its genesis.
+
+    Args:
+        entries: all sealed ones, oldest first.
+    """
+    return _follow(b"scrimp/audit/v1", entries, {})
+
+
+def _follow(genesis: bytes, entries: Iterable[LedgerEntry | AuditEntry], fixed: dict[str, str]) -> Recomputed:
+    head = hashlib.sha256(genesis).hexdigest()
     held = 0
     for seq, entry in enumerate(entries, start=1):
         said = entry.model_dump(mode="json")
         claimed = said.pop("hash")
         text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        follows = said["seq"] == seq and said["prev_hash"] == head and said["dataset_id"] == dataset_id
+        follows = said | {"seq": seq, "prev_hash": head} | fixed == said
         if not follows or hashlib.sha256(text.encode()).hexdigest() != claimed:
             return Recomputed(held, head, seq)
         held, head = seq, claimed

@@ -23,3 +23,17 @@ EventType = Literal[
 ]
 
 FINAL = ("succeeded", "cancelled", "failed")
+
+# What webhooks are told of, by the event of a job's log that it is.
+ANNOUNCED: dict[EventType, str] = {
+    "queued": "job.queued",
+    "attempt_started": "job.started",
+    "succeeded": "job.succeeded",
+    "failed": "job.failed",
+    "cancelled": "job.cancelled",
+    "certificate_issued": "job.certificate_issued",
+}
+WebhookEventType = Literal[
+    "job.queued", "job.started", "job.succeeded", "job.failed", "job.cancelled", "job.certificate_issued"
+]
+WEBHOOK_TEST = "webhook.test"

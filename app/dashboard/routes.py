@@ -16,6 +16,7 @@ from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from app.audit import record as audit
 from app.dashboard import views
 from app.dashboard.page import HERE, PageRoute, render
 from app.dashboard.session import (
@@ -88,19 +89,26 @@ def login(
     if not check_login_form(request, settings, csrf):
         return _login(request, settings, next, problem=STALE_FORM, status=403)
     token = key.strip()
-    if not (token.isascii() and token.isprintable() and len(token) <= 200):
-        return _login(request, settings, next, problem=WRONG_KEY, status=401)
     try:
+        if not (token.isascii() and token.isprintable() and len(token) <= 200):
+            raise Unauthenticated(WRONG_KEY)
         caller = authenticated(request, db, token)
     except Unauthenticated:
+        with db.write() as session:
+            audit.record(session, "dashboard.signed_in", outcome="failed")
         return _login(request, settings, next, problem=WRONG_KEY, status=401)
+    audit.authenticated(caller.id)
+    with db.write() as session:
+        audit.record(session, "dashboard.signed_in", caller.id)
     response = RedirectResponse(safe_next(next), 303)
     sign_in(response, request, settings, caller)
     return response
 
 
 @router.post("/logout")
-def logout(_viewer: PostingViewer) -> Response:
+def logout(db: Db, viewer: PostingViewer) -> Response:
+    with db.write() as session:
+        audit.record(session, "dashboard.signed_out", viewer.caller.id)
     response = RedirectResponse(LOGIN, 303)
     sign_out(response)
     return response

@@ -19,6 +19,7 @@ from fastapi import Depends, Form, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials
 from itsdangerous import BadSignature, TimestampSigner
 
+from app.audit import record as audit
 from app.errors import Forbidden, RequestError, Unauthenticated
 from app.keys import service
 from app.keys.auth import authenticated, bearer, limits_of
@@ -75,6 +76,7 @@ def current_viewer(
             caller = service.caller_of(session, key_id, generation)
     except (BadSignature, Unauthenticated):
         raise SignInNeeded("sign in first") from None
+    audit.authenticated(caller.id)
     limits_of(request).request(caller.id, caller.requests_per_minute)
     return Viewer(caller, _token(settings, cookie))
 

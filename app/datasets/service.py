@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec
 from app.datasets import repository, storage
 from app.db.engine import Database
@@ -86,6 +87,7 @@ def register(
     try:
         with db.write() as session:
             dataset, account = _insert(session, caller, spec, parsed)
+            audit.record(session, "dataset.registered", dataset.id)
             # Before the commit: a data set that is there has its files. The other order could lose them.
             storage.keep(settings.storage_root, parts, dataset.id)
     except IntegrityError:

@@ -8,6 +8,8 @@ api_keys ─┬─ datasets ─── accounts (one row a data set: both account
                    ├──── job_events, metrics, artifacts, certificates
                    └──── outbox (what the relay still has to do)
 workers: who runs attempts, and when it was last heard
+audit_entries, audit_head: who did what, hash-chained
+webhooks ─── webhook_deliveries (what is sent), webhook_events (what the relay makes deliveries of)
 price_cache: calibrated noise multipliers by plan, public numbers only
 """
 
@@ -318,6 +320,99 @@ class Outbox(Base):
     topic: Mapped[str]  # "ring" | "certificate"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     created_at: Mapped[datetime]
+
+
+class AuditEntry(Base):
+    """Who did what, written in the transaction of the act. Sealed into the chain once; triggers refuse all else."""
+
+    __tablename__ = "audit_entries"
+    __table_args__ = (
+        UniqueConstraint("seq"),
+        CheckConstraint("outcome in ('done', 'refused', 'failed')", name="outcome"),
+        CheckConstraint("(seq is null) = (hash is null) and (seq is null) = (prev_hash is null)", name="sealed"),
+        Index("ix_audit_entries_actor", "actor", "id"),
+        Index("ix_audit_entries_target", "target", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    at: Mapped[datetime]
+    action: Mapped[str]
+    actor: Mapped[str | None]  # a key's id; null where nobody was known, or the service itself acted
+    target: Mapped[str | None]
+    address: Mapped[str | None]
+    user_agent: Mapped[str | None]
+    outcome: Mapped[str]
+    details: Mapped[dict[str, Any]]
+    seq: Mapped[int | None]  # 1, 2, … without gaps, in the order of sealing
+    prev_hash: Mapped[str | None]
+    hash: Mapped[str | None]
+
+
+class AuditHead(Base):
+    """The end of the audit log's chain: one row, locked by who seals, so that the chain can not fork."""
+
+    __tablename__ = "audit_head"
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    seq: Mapped[int]
+    hash: Mapped[str]
+
+
+class Webhook(Base):
+    """Where a key wants to be told of events."""
+
+    __tablename__ = "webhooks"
+    __table_args__ = (Index("ix_webhooks_key", "key_id"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
+    dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"))  # null: all that the key may see
+    url: Mapped[str] = mapped_column(Text)
+    events: Mapped[list[Any]] = mapped_column(JSON)
+    description: Mapped[str]
+    enabled: Mapped[bool]
+    disabled_because: Mapped[str | None]
+    secret: Mapped[str] = mapped_column(Text)  # encrypted, as is the one before it
+    previous_secret: Mapped[str | None] = mapped_column(Text)
+    previous_until: Mapped[datetime | None]
+    failing_since: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+
+
+class WebhookEvent(Base):
+    """An event of which the relay has to make deliveries, written in the event's transaction: an outbox."""
+
+    __tablename__ = "webhook_events"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    seq: Mapped[int]
+
+
+class WebhookDelivery(Base):
+    """One message to one webhook, and how its tries went."""
+
+    __tablename__ = "webhook_deliveries"
+    __table_args__ = (
+        CheckConstraint("status in ('pending', 'delivered', 'failed', 'dropped')", name="status"),
+        Index("ix_webhook_deliveries_due", "status", "next_at"),
+        Index("ix_webhook_deliveries_webhook", "webhook_id", "created_at", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)  # the message's webhook-id, the same at every try
+    webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id"))
+    dataset_id: Mapped[str | None]  # whose event it is; null for a test
+    type: Mapped[str]
+    payload: Mapped[dict[str, Any]]
+    status: Mapped[str]
+    attempts: Mapped[int] = mapped_column(default=0)
+    claim: Mapped[int] = mapped_column(default=0)  # the fencing token: grows with every claim
+    next_at: Mapped[datetime]  # of the next try; while one is under way, when its lease ends
+    status_code: Mapped[int | None]
+    error: Mapped[str | None]
+    created_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
 
 
 class PriceCache(Base):

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from fastapi import APIRouter, Response
 
+from app.audit import record as audit
 from app.contracts.base import Document, EpsilonValue
 from app.db.models import ApiKey, Grant
 from app.grants import service
@@ -66,6 +67,8 @@ def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: 
     """Grants a key `view` or `train`, in the place of what it was granted before."""
     with db.write() as session:
         grant, key = service.give(session, caller, dataset_id, key_id, body.access, body.max_epsilon_per_job)
+        epsilon = body.max_epsilon_per_job
+        audit.record(session, "grant.set", grant.dataset_id, key=key_id, access=body.access, epsilon=epsilon)
         return GrantView.of(grant, key)
 
 
@@ -73,5 +76,6 @@ def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: 
 def remove_grant(dataset_id: str, key_id: str, db: Db, caller: CurrentKey) -> Response:
     """Ends a grant, at once. Jobs that were admitted under it go on."""
     with db.write() as session:
-        service.take_back(session, caller, dataset_id, key_id)
+        dataset = service.take_back(session, caller, dataset_id, key_id)
+        audit.record(session, "grant.removed", dataset.id, key=key_id)
     return Response(status_code=204)

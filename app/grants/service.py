@@ -111,7 +111,9 @@ def access_to_job(session: Session, caller: Caller, job: Job) -> Access | None:
     return access_of(caller, row, grant)
 
 
-def visible(caller: Caller, dataset_id: InstrumentedAttribute[str] = Dataset.id) -> ColumnElement[bool]:
+def visible(
+    caller: Caller, dataset_id: InstrumentedAttribute[str] | InstrumentedAttribute[str | None] = Dataset.id
+) -> ColumnElement[bool]:
     """The condition that a list shows a row: its data set is one that the caller sees.
 
     Args:
@@ -158,8 +160,8 @@ def give(
     return grant, key
 
 
-def take_back(session: Session, caller: Caller, dataset: str, key_id: str) -> None:
-    """Ends a grant, at once. Jobs that were admitted under it go on.
+def take_back(session: Session, caller: Caller, dataset: str, key_id: str) -> Dataset:
+    """Ends a grant on a data set, which is returned. Jobs that were admitted under it go on.
 
     Raises:
         NotFound, Forbidden: as `find`; this key has no grant.
@@ -169,6 +171,7 @@ def take_back(session: Session, caller: Caller, dataset: str, key_id: str) -> No
     if grant is None:
         raise NotFound("this key has no grant on the data set")
     session.delete(grant)
+    return found
 
 
 def list_grants(session: Session, caller: Caller, dataset: str) -> list[tuple[Grant, ApiKey]]:

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 
+from app.audit import record as audit
 from app.contracts.job_spec import JobSpec
 from app.db.models import Job
-from app.errors import Conflict, InvalidRequest, NotFound
+from app.errors import Conflict, InvalidRequest, NotFound, RequestError
 from app.grants.service import require, require_job, visible
 from app.ids import rfc3339
 from app.jobs import repository, service
@@ -149,6 +150,8 @@ def download_artifact(job_id: str, name: str, db: Db, settings: ServiceSettings,
     path = (root / artifact.path).resolve()
     if not path.is_relative_to(root) or not path.is_file():
         raise NotFound("this artifact's file is not in the store any more")
+    with db.write() as session:
+        audit.record(session, "artifact.downloaded", job_id, name=name)
     return FileResponse(
         path, media_type="application/octet-stream", filename=name, headers={"Digest-SHA256": artifact.sha256}
     )
@@ -160,13 +163,19 @@ def show_certificate(job_id: str, db: Db, caller: CurrentKey) -> CertificateDocu
     with db.read() as session:
         job = require_job(session, caller, job_id)
         found = repository.certificate(session, job_id)
-        if found is not None:
-            return CertificateDocument.model_validate(found.body)
-        if job.status not in FINISHED:
-            raise Conflict("wrong-state", f"the job is {job.status}: its certificate is issued when it has finished")
-        if job.steps_started == 0 or job.quote["epsilon"] is None or job.quote["charge"]["unit"] is None:
-            raise NotFound("this job spent no privacy: there is nothing to certify")
-        raise Conflict("certificate-pending", "the certificate is being issued: ask again in a moment")
+        if found is None:
+            raise _no_certificate(job)
+    with db.write() as session:
+        audit.record(session, "certificate.downloaded", job_id)
+    return CertificateDocument.model_validate(found.body)
+
+
+def _no_certificate(job: Job) -> RequestError:
+    if job.status not in FINISHED:
+        return Conflict("wrong-state", f"the job is {job.status}: its certificate is issued when it has finished")
+    if job.steps_started == 0 or job.quote["epsilon"] is None or job.quote["charge"]["unit"] is None:
+        return NotFound("this job spent no privacy: there is nothing to certify")
+    return Conflict("certificate-pending", "the certificate is being issued: ask again in a moment")
 
 
 def _view(db: Db, caller: Caller, job_id: str) -> JobView:

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app.audit import record as audit
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import ApiKey, Job
@@ -98,7 +99,9 @@ def submit(
                 return before, False
             _check_policy(access, planned, priced)
             _check_queue(session, key, max_queued_jobs)
-            return _admit(session, caller, planned, priced, idempotency_key, digest), True
+            job_id = _admit(session, caller, planned, priced, idempotency_key, digest)
+            audit.record(session, "job.submitted", job_id, dataset=planned.facts.id)
+            return job_id, True
     except IntegrityError:
         # Two requests with one key at once: the database let one in.
         with db.read() as session:
@@ -130,6 +133,7 @@ def cancel(db: Database, caller: Caller, job_id: str) -> None:
             raise Conflict("wrong-state", f"there is nothing to cancel: the job is {job.status}", job_status=job.status)
         job.cancel_requested_at = now()
         append_event(session, job.id, "cancel_requested", {"by": caller.id})
+        audit.record(session, "job.cancelled", job.id)
         if job.status == "queued":
             settle(session, job, "cancelled")
         else:

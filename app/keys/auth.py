@@ -8,6 +8,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from app.audit import record as audit
 from app.db.engine import Database
 from app.errors import Forbidden, Unauthenticated
 from app.keys import service
@@ -35,6 +36,7 @@ def authenticated(request: Request, db: Database, token: str) -> Caller:
     except Unauthenticated:
         limits_of(request).failure(request.client.host if request.client else None)
         raise
+    audit.authenticated(caller.id)
     limits_of(request).request(caller.id, caller.requests_per_minute)
     return caller
 

@@ -11,6 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from pydantic import AwareDatetime, Field, StringConstraints
 
+from app.audit import record as audit
 from app.contracts.base import NO_NUL, Document
 from app.db.models import ApiKey
 from app.keys import service
@@ -101,6 +102,7 @@ def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSett
             expires_at=body.expires_at,
             limits=limits,
         )
+        audit.record(session, "key.created", key.id, role=key.role)
         return NewKey(key=KeyView.of(key, settings), token=token)
 
 
@@ -129,6 +131,7 @@ def rotate_key(
     """A new token for a key, by itself or by an admin. Grants and jobs stay; dashboard sessions of the old one end."""
     with db.write() as session:
         key, token = service.rotate(session, request.app.state.pepper, caller, key_id, body.overlap_s)
+        audit.record(session, "key.rotated", key_id)
         made = NewKey(key=KeyView.of(key, settings), token=token)
     service.renew_admin_file(settings, key_id, token)
     return made
@@ -138,4 +141,5 @@ def rotate_key(
 def revoke_key(key_id: str, db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyView:
     """Revokes a key, at once and for good. Its jobs go on. The last admin key that does not expire stays: 409."""
     with db.write() as session:
+        audit.record(session, "key.revoked", key_id)
         return KeyView.of(service.revoke(session, key_id), settings)

@@ -17,6 +17,7 @@ from typing import Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit import record as audit
 from app.db.engine import Database
 from app.db.models import ApiKey
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthenticated
@@ -217,7 +218,8 @@ def ensure_admin_key(db: Database, settings: Settings) -> Path:
                 return path
             except Unauthenticated:
                 pass
-        _key, token = create(session, pepper, name="admin", role="admin", created_by=None)
+        key, token = create(session, pepper, name="admin", role="admin", created_by=None)
+        audit.record(session, "key.created", key.id, role=key.role)
         write_private(path, token + "\n", overwrite=True)
     return path
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
+from app.audit import record as audit
 from app.grants.service import require
 from app.keys.auth import CurrentKey
 from app.ledger import accounts, repository, summary
@@ -63,4 +64,5 @@ def change_cap(dataset_id: str, body: CapChange, db: Db, pricing: Pricing, calle
         accounts.change_cap(
             session, dataset_id=dataset.id, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason
         )
+        audit.record(session, "dataset.cap_changed", dataset.id, epsilon=body.epsilon)
     return summary.overview(db, pricing, dataset.id)

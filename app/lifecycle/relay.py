@@ -1,4 +1,5 @@
-"""The relay: rings workers, issues certificates, sweeps. `python -m app.lifecycle.relay` runs it as a process.
+"""The relay: rings workers, issues certificates, sweeps. `python -m app.lifecycle.relay` runs it as a process, which
+also seals the audit log and sends webhooks.
 
 Jobs are rung from the outbox at once, and again by the sweeper where nobody claimed them. With the broker down, jobs
 wait in the database. The relay alone holds the signing key.
@@ -17,6 +18,7 @@ from celery import Celery
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import delete, select, update
 
+from app.audit import chain
 from app.contracts.events import RUN_JOB
 from app.db.engine import Database
 from app.db.models import Job, Outbox
@@ -24,13 +26,17 @@ from app.errors import ServiceError
 from app.ids import now
 from app.ledger import certificates
 from app.lifecycle.broker import celery_options
+from app.lifecycle.repeat import in_thread, repeat
 from app.lifecycle.states import append_event
 from app.lifecycle.sweeper import reap_expired, unclaimed
 from app.secrets import load_secret
 from app.settings import Settings, get_settings
+from app.webhooks.delivery import Deliverer
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.1
+SEAL_S = 0.5
+JOIN_S = 3.0  # a delivery that is cut off is tried again
 
 
 class Bell(Protocol):
@@ -66,14 +72,7 @@ class Relay:
             self.next_sweep = time.monotonic() + self.settings.sweep_s
 
     def run(self, stop: threading.Event) -> None:
-        wait = POLL_S
-        while not stop.wait(wait):
-            try:
-                self.run_once()
-                wait = POLL_S
-            except Exception as error:  # the relay outlives a broker or database that is away for a while
-                logger.error("%s: %s; trying again", type(error).__name__, error)
-                wait = min(wait * 2, 5.0)
+        repeat(self.run_once, stop, POLL_S)
 
     def _empty_outbox(self) -> None:
         with self.db.read() as session:
@@ -116,7 +115,14 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    Relay(Database.of(settings), settings, signing_key(settings), celery_bell(settings)).run(stop)
+    db = Database.of(settings)
+    # In threads of their own: a slow receiver of webhooks delays neither bells nor certificates, nor does a broker
+    # that is away delay the audit log.
+    others = [in_thread("audit", lambda: chain.seal(db), stop, SEAL_S), *Deliverer.of(db, settings).start(stop)]
+    Relay(db, settings, signing_key(settings), celery_bell(settings)).run(stop)
+    deadline = time.monotonic() + JOIN_S
+    for thread in others:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import exists, insert, literal, select, update
 from sqlalchemy.orm import Session
 
-from app.contracts.events import EventType
-from app.db.models import Job, JobEvent, Outbox
+from app.contracts.events import ANNOUNCED, EventType
+from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent
 from app.errors import NotFound
 from app.ids import now
 
@@ -40,6 +40,10 @@ def append_event(session: Session, job_id: str, kind: EventType, data: dict[str,
         execution_options={"synchronize_session": False},
     ).scalar_one()
     session.add(JobEvent(job_id=job_id, seq=seq, type=kind, data=data or {}, created_at=now()))
+    if kind in ANNOUNCED:
+        # Where there are webhooks at all; which of them are told, the relay finds out.
+        listened = select(literal(job_id), literal(seq)).where(exists(select(Webhook.id).where(Webhook.enabled)))
+        session.execute(insert(WebhookEvent).from_select(["job_id", "seq"], listened))
 
 
 def ring(session: Session, job_id: str) -> None:

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from scrimp.cli import certificates, datasets, grants, jobs, keys, ledger, service
+from scrimp.cli import audit, certificates, datasets, grants, jobs, keys, ledger, service
 
 app = typer.Typer(
     name="scrimp",
@@ -27,6 +27,7 @@ app.add_typer(ledger.app, name="ledger", help="What has been spent of a data set
 app.add_typer(certificates.app, name="certificates", help="The signed privacy certificates of finished jobs.")
 app.add_typer(keys.app, name="keys", help="API keys: made and revoked by admins, rotated by who has them.")
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, and which may train on it.")
+app.add_typer(audit.app, name="audit", help="Who did what, when and from where (admins only).")
 
 
 def main() -> None:

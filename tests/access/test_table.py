@@ -59,6 +59,7 @@ OPEN, ANY = Rule(dead=None), Rule()
 ADMINS, OWNERS = ("admin",), ("admin", "owner")
 VIEW, TRAIN, OWN = Rule(needs="view"), Rule(needs="train"), Rule(needs="own")
 SEEN = Rule(needs="view", by_name=True)
+HOOK = {"url": "https://93.184.216.34/", "events": ["job.succeeded"]}
 NEW_KEY = json({"name": "made by the table", "role": "viewer"})
 
 TABLE: dict[tuple[str, str], Rule] = {
@@ -94,6 +95,23 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/jobs/{job_id}/metrics"): VIEW,
     ("GET", "/v1/jobs/{job_id}/certificate"): VIEW,
     ("GET", "/v1/jobs/{job_id}/artifacts/{name}"): TRAIN,
+    ("GET", "/v1/audit"): Rule(role=ADMINS),
+    ("GET", "/v1/audit/verify"): Rule(role=ADMINS),
+    # Whose a webhook is, tests/webhooks looks at; this one is nobody's.
+    ("POST", "/v1/webhooks"): Rule(201, send=json(HOOK)),
+    ("GET", "/v1/webhooks"): ANY,
+    ("GET", "/v1/webhooks/{webhook_id}"): Rule(404),
+    ("PATCH", "/v1/webhooks/{webhook_id}"): Rule(404, send=json({})),
+    ("DELETE", "/v1/webhooks/{webhook_id}"): Rule(404),
+    ("POST", "/v1/webhooks/{webhook_id}/rotate-secret"): Rule(404),
+    ("POST", "/v1/webhooks/{webhook_id}/test"): Rule(404),
+    ("GET", "/v1/webhooks/{webhook_id}/deliveries"): Rule(404),
+    ("GET", "/dashboard/webhooks"): ANY,
+    ("GET", "/dashboard/webhooks/live"): ANY,
+    ("POST", "/dashboard/webhooks"): Rule(422),
+    ("POST", "/dashboard/webhooks/{webhook_id}/test"): Rule(404),
+    ("POST", "/dashboard/webhooks/{webhook_id}/enabled"): Rule(404, send=lambda *_: {"data": {"enabled": "true"}}),
+    ("POST", "/dashboard/webhooks/{webhook_id}/delete"): Rule(404),
     ("GET", "/dashboard"): ANY,
     ("GET", "/dashboard/static/{path:path}"): OPEN,
     ("GET", "/dashboard/login"): OPEN,
@@ -119,6 +137,7 @@ def address(path: str, target: Target, world: World, *, by_name: bool = False) -
         "{job_id}": target.job,
         "{key_id}": world.ids["doomed" if path == "/v1/keys/{key_id}" else "spare"],
         "{name}": "model.safetensors",
+        "{webhook_id}": "wh_none",
     }
     for name, value in values.items():
         path = path.replace(name, value)

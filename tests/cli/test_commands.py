@@ -7,7 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from scrimp.cli import app
+from app.audit.chain import seal
+from app.db.engine import Database
+from scrimp.cli import app, audit
 from scrimp.cli.session import connection
 from tests.cli.conftest import Cli
 from tests.e2e.conftest import job_of
@@ -145,3 +147,26 @@ def test_the_homes_admin_key_is_sent_to_this_machine_only(cli: Cli, monkeypatch:
     assert connection(cli.url, None) == (cli.url, cli.key)
     assert connection("https://example.org", None) == ("https://example.org", None)
     assert connection(None, "mine") == ("http://127.0.0.1:8100", "mine")
+
+
+def test_the_audit_log_is_listed_followed_and_verified(cli: Cli, dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = Database(f"sqlite:///{cli.folder / 'home' / 'scrimp.db'}")
+    while seal(db):
+        pass
+    db.close()
+    listed = cli.json("audit", "list", "--action", "dataset.registered")
+    assert [each["target"][:3] for each in listed] == ["ds_"]
+    assert "dataset.registered" in cli("audit", "list").output
+    verified = cli.json("audit", "verify", "--head", listed[0]["hash"])
+    assert (verified["valid"], verified["head_known"]) == (True, True)
+    assert verified["recomputed_here"]["head"] == verified["head"]
+    assert cli("audit", "verify", "--head", "00").exit_code == 1
+
+    def stop(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(audit, "sleep", stop)
+    followed = cli("audit", "follow", "--json").stdout.splitlines()
+    assert [json.loads(line)["seq"] for line in followed if line.startswith("{")] == list(
+        range(1, verified["entries"] + 1)
+    )

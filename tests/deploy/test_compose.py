@@ -32,8 +32,8 @@ OURS = ("migrate", "api", "relay", "worker")
 # Which process holds which secret (app/secrets.py); `migrate` writes the first key.
 HOLDS = {
     "migrate": {"api_key_pepper"},
-    "api": {"api_key_pepper", "session_key", "data_hmac_key"},
-    "relay": {"signing_key"},
+    "api": {"api_key_pepper", "session_key", "data_hmac_key", "webhook_key"},
+    "relay": {"signing_key", "webhook_key"},
     "worker": {"noise_secret"},
     "worker-gpu": {"noise_secret"},
 }

@@ -1,0 +1,128 @@
+"""The audit log's hash chain: entries are sealed into it by the relay, and recomputed by whoever doubts it.
+
+    h_0 = SHA-256("scrimp/audit/v1")                                        the genesis hash
+    h_k = SHA-256(canonical JSON of entry k without `hash`, with prev_hash = h_{k−1})
+
+Guarantee: who changes, removes or inserts a sealed entry changes every hash after it, so that a head that was kept
+outside tells. Not guarded: what is tampered with before it is sealed, about a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, func, select, update
+from sqlalchemy.orm import Session
+
+from app.db.engine import Database
+from app.db.models import AuditEntry, AuditHead
+from app.ids import rfc3339
+from app.ledger.entries import EntryLike, digest
+
+GENESIS = hashlib.sha256(b"scrimp/audit/v1").hexdigest()
+BATCH = 500
+# Every column of an entry but `hash` itself.
+COLUMNS = ("seq", "id", "at", "action", "actor", "target", "address", "user_agent", "outcome", "details", "prev_hash")
+ENTRY = [getattr(AuditEntry, name) for name in (*COLUMNS, "hash")]
+
+
+def content(entry: EntryLike) -> dict[str, Any]:
+    """What an entry says: everything but its own hash, as JSON."""
+    said = {name: getattr(entry, name) for name in COLUMNS}
+    return {"version": 1, **said, "at": rfc3339(said["at"])}
+
+
+def seal(db: Database) -> int:
+    """Seals what is not sealed yet, at most a batch of it; returns how many entries that were.
+
+    The head's row is locked first: a second relay waits, and then sees what the first one has sealed.
+    """
+    waiting = select(*ENTRY).where(AuditEntry.seq.is_(None)).order_by(AuditEntry.id).limit(BATCH)
+    with db.read() as session:
+        if session.execute(waiting.limit(1)).first() is None:
+            return 0
+    with db.write() as session:
+        head = session.scalars(select(AuditHead).with_for_update()).one()
+        sealed = []
+        for entry in session.execute(waiting):
+            place = {"seq": head.seq + 1, "prev_hash": head.hash}
+            head.seq, head.hash = head.seq + 1, digest(content(entry) | place)
+            sealed.append({"id": entry.id, **place, "hash": head.hash})
+        if sealed:
+            session.execute(update(AuditEntry), sealed)
+        return len(sealed)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found.
+
+    Attributes:
+        entries: how many sealed entries the head counts.
+        unsealed: how many wait to be sealed: of the last second, unless no relay runs.
+        first_bad_entry: the first place where the chain does not fit.
+        problem: what does not fit there.
+    """
+
+    valid: bool
+    entries: int
+    head: str
+    unsealed: int
+    first_bad_entry: int | None = None
+    problem: str | None = None
+
+
+def verify(session: Session) -> Verification:
+    """Recomputes the chain from its entries, in batches; may run beside the relay."""
+    head = session.scalars(select(AuditHead)).one()
+    unsealed = session.scalar(select(func.count()).select_from(AuditEntry).where(AuditEntry.seq.is_(None))) or 0
+    place, last = 0, GENESIS
+    problem = None
+    for place, entry in enumerate(_sealed(session, head.seq), start=1):
+        problem = _misfit(place, last, entry)
+        if problem is not None or entry is None:
+            break
+        last = entry.hash
+    if problem is None and place < head.seq:
+        place, problem = place + 1, "the entry is missing"
+    if problem is None and last != head.hash:
+        problem = "its hash is not the chain's head"
+    if problem is None and session.scalar(select(AuditEntry.id).where(AuditEntry.seq > head.seq).limit(1)) is not None:
+        place, problem = head.seq + 1, "the chain's head does not count this entry"
+    return Verification(problem is None, head.seq, head.hash, unsealed, place if problem else None, problem)
+
+
+def _misfit(place: int, last: str, entry: Row[Any] | None) -> str | None:
+    """What does not fit at a place of the chain; None where all does."""
+    if entry is None:
+        return "the entry can not be read"
+    if entry.seq != place:
+        return "the entry is missing"
+    if entry.prev_hash != last:
+        return "its prev_hash is not the hash of the entry before"
+    try:
+        return None if digest(content(entry)) == entry.hash else "its hash is not that of its content"
+    except (TypeError, ValueError, AttributeError):
+        return "the entry can not be read"
+
+
+def _sealed(session: Session, last: int) -> Iterator[Row[Any] | None]:
+    """Entries 1 … last in order; None in the place of the first one whose columns can not be decoded."""
+    after = 0
+    while True:
+        query = select(*ENTRY).where(AuditEntry.seq > after, AuditEntry.seq <= last).order_by(AuditEntry.seq)
+        try:
+            batch = session.execute(query.limit(BATCH)).all()
+        except (ValueError, TypeError):
+            try:  # one of them is damaged: up to it one by one
+                batch = [session.execute(query.limit(1)).one()]
+            except (ValueError, TypeError):
+                yield None
+                return
+        if not batch:
+            return
+        yield from batch
+        after = batch[-1].seq

@@ -1,0 +1,94 @@
+"""/v1/audit: who did what, when and from where; for admins."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from sqlalchemy import select
+
+from app.audit.chain import content, verify
+from app.contracts.base import Document
+from app.db.models import AuditEntry
+from app.keys.auth import AdminKey
+from app.web.deps import Db
+from app.web.pagination import After, Limit, decode_cursor, encode_cursor
+
+router = APIRouter(prefix="/v1/audit", tags=["audit"])
+Filter = Annotated[str | None, Query(max_length=200)]
+Since = Annotated[
+    int | None,
+    Query(ge=0, le=2**53, description="Sealed entries after this `seq`, oldest first, instead of the newest."),
+]
+
+
+class AuditEntryView(Document):
+    """An entry. All but `hash` is what the hash is taken over; `seq` and the hashes are null until it is sealed."""
+
+    version: int
+    seq: int | None
+    id: int
+    at: str  # as it is hashed
+    action: str
+    actor: str | None
+    target: str | None
+    address: str | None
+    user_agent: str | None
+    outcome: str
+    details: dict[str, Any]
+    prev_hash: str | None
+    hash: str | None
+
+    @classmethod
+    def of(cls, entry: AuditEntry) -> AuditEntryView:
+        return cls.model_validate(content(entry) | {"hash": entry.hash})
+
+
+class AuditList(Document):
+    items: list[AuditEntryView]
+    next: str | None
+
+
+class AuditVerification(Document):
+    valid: bool
+    entries: int
+    head: str
+    unsealed: int
+    first_bad_entry: int | None
+    problem: str | None
+
+
+@router.get("")
+def list_audit(
+    db: Db,
+    _caller: AdminKey,
+    key: Filter = None,
+    action: Filter = None,
+    target: Filter = None,
+    since: Since = None,
+    after: After = None,
+    limit: Limit = 50,
+) -> AuditList:
+    """Entries, the newest first; by key, action, or what was acted on."""
+    place = AuditEntry.id if since is None else AuditEntry.seq
+    last = decode_cursor(after, int)[0] if after is not None else since
+    wanted = {AuditEntry.actor: key, AuditEntry.action: action, AuditEntry.target: target}
+    query = select(AuditEntry).where(*(column == value for column, value in wanted.items() if value is not None))
+    if since is None:
+        query = query.order_by(AuditEntry.id.desc())
+        query = query if last is None else query.where(AuditEntry.id < last)
+    else:
+        query = query.where(AuditEntry.seq > last).order_by(AuditEntry.seq)
+    with db.read() as session:
+        entries = list(session.scalars(query.limit(limit + 1)))
+    more, entries = len(entries) > limit, entries[:limit]
+    following = encode_cursor(getattr(entries[-1], place.key)) if more else None
+    return AuditList(items=[AuditEntryView.of(entry) for entry in entries], next=following)
+
+
+@router.get("/verify")
+def verify_audit(db: Db, _caller: AdminKey) -> AuditVerification:
+    """Recomputes the hash chain; names the first entry that does not fit. Keep the head outside."""
+    with db.read() as session:
+        return AuditVerification(**asdict(verify(session)))

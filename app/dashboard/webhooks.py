@@ -1,0 +1,124 @@
+"""/dashboard/webhooks: the viewer's webhooks and their last deliveries; added, tested, disabled, deleted by forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, get_args
+
+from fastapi import APIRouter, Form, Path, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
+
+from app.contracts.events import WebhookEventType
+from app.dashboard.page import PageRoute, render
+from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
+from app.db.engine import Database
+from app.errors import Conflict, InvalidRequest, NotFound
+from app.web.deps import Db
+from app.webhooks import service
+from app.webhooks.routes import SecretKey, Targets
+from app.webhooks.schemas import DeliveryView, WebhookRequest, WebhookView
+
+PAGE = f"{HOME}/webhooks"
+router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
+Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
+Text = Annotated[str, Form(max_length=2000)]
+WEBHOOKS_SHOWN, DELIVERIES_SHOWN = 50, 5
+
+
+@dataclass(frozen=True)
+class Card:
+    """One webhook on the page."""
+
+    webhook: WebhookView
+    deliveries: list[DeliveryView]
+
+
+@router.get("")
+def webhooks_page(request: Request, db: Db, viewer: CurrentViewer) -> Response:
+    return _page(request, db, viewer)
+
+
+@router.get("/live")
+def live_webhooks(request: Request, db: Db, viewer: CurrentViewer) -> Response:
+    return render(request, "_webhooks.html", viewer=viewer, cards=_cards(db, viewer))
+
+
+@router.post("")
+def add(
+    request: Request,
+    db: Db,
+    targets: Targets,
+    key: SecretKey,
+    viewer: PostingViewer,
+    url: Text = "",
+    events: Annotated[list[str], Form()] = [],  # noqa: B006 - FastAPI copies it
+    dataset: Text = "",
+    description: Text = "",
+) -> Response:
+    """Adds a webhook; its secret is on the page that answers, and nowhere else."""
+    try:
+        asked = WebhookRequest.model_validate(
+            {"url": url.strip(), "events": events, "dataset": dataset.strip() or None, "description": description}
+        )
+        targets.check(asked.url)
+        with db.write() as session:
+            _webhook, secret = service.create(session, key, viewer.caller, **asked.model_dump())
+    except ValidationError:
+        return _page(request, db, viewer, problem="Give an address, and choose at least one event.", status=422)
+    except (InvalidRequest, Conflict, NotFound) as refused:
+        return _page(request, db, viewer, problem=refused.message, status=refused.status)
+    return _page(request, db, viewer, secret=secret)
+
+
+@router.post("/{webhook_id}/test")
+def test(webhook_id: Id, db: Db, viewer: PostingViewer) -> Response:
+    with db.write() as session:
+        service.test(session, viewer.caller, webhook_id)
+    return RedirectResponse(f"{PAGE}#{webhook_id}", 303)
+
+
+@router.post("/{webhook_id}/enabled")
+def enable(webhook_id: Id, db: Db, viewer: PostingViewer, enabled: Annotated[bool, Form()]) -> Response:
+    with db.write() as session:
+        service.change(session, viewer.caller, webhook_id, enabled=enabled)
+    return RedirectResponse(f"{PAGE}#{webhook_id}", 303)
+
+
+@router.post("/{webhook_id}/delete")
+def delete(webhook_id: Id, db: Db, viewer: PostingViewer) -> Response:
+    with db.write() as session:
+        service.remove(session, viewer.caller, webhook_id)
+    return RedirectResponse(PAGE, 303)
+
+
+def _page(
+    request: Request, db: Database, viewer: Viewer, *, problem: str = "", secret: str = "", status: int = 200
+) -> Response:
+    return render(
+        request,
+        "webhooks.html",
+        viewer=viewer,
+        status=status,
+        cards=_cards(db, viewer),
+        kinds=get_args(WebhookEventType),
+        problem=problem,
+        secret=secret,
+    )
+
+
+def _cards(db: Database, viewer: Viewer) -> list[Card]:
+    with db.read() as session:
+        found = service.page(session, viewer.caller, after=None, limit=WEBHOOKS_SHOWN)[:WEBHOOKS_SHOWN]
+        return [
+            Card(
+                WebhookView.of(webhook),
+                [
+                    DeliveryView.of(each)
+                    for each in service.deliveries(
+                        session, viewer.caller, webhook.id, after=None, limit=DELIVERIES_SHOWN
+                    )[:DELIVERIES_SHOWN]
+                ],
+            )
+            for webhook in found
+        ]

@@ -1,0 +1,236 @@
+"""Deliveries: made of events, claimed, tried, tried again. Runs in threads of the relay's process.
+
+    event's transaction ──▶ webhook_events ──fan out──▶ webhook_deliveries ──claim──▶ POST ──▶ delivered
+                                                            ▲                           │
+                                                            └──── waits, with jitter ◀──┘ no 2xx
+
+At least once: a delivery is done when it is recorded as done. Several relays may run: a claim is a compare-and-set with
+a lease, and what a try has found is written only while its claim is the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import ssl
+import threading
+from datetime import timedelta
+
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.engine import CursorResult
+from sqlalchemy.orm import Session
+
+from app.audit import record as audit
+from app.contracts.events import ANNOUNCED, WEBHOOK_TEST
+from app.db.engine import Database
+from app.db.models import Job, JobEvent, Webhook, WebhookDelivery, WebhookEvent
+from app.ids import now
+from app.ledger.entries import canonical_json
+from app.lifecycle.repeat import in_thread
+from app.secrets import load_secret
+from app.settings import Settings
+from app.webhooks import vault
+from app.webhooks.sending import Result, send, signed, trust
+from app.webhooks.service import may_see, message
+from app.webhooks.targets import Policy, TargetRefused, parse
+
+logger = logging.getLogger(__name__)
+POLL_S = 0.5
+THREADS = 4
+LEASE = timedelta(seconds=60)  # longer than a lookup and a try
+BATCH = 200
+# Seconds from a failed try to the next one, as Standard Webhooks recommends.
+WAITS_S = (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
+JITTER = 0.2
+DISABLE_AFTER = timedelta(days=5)
+FORGET_AFTER = timedelta(days=30)
+FORGET_EVERY = timedelta(hours=1)
+# What the job was when it happened; a certificate comes after the end.
+STATUS = {
+    "job.queued": "queued",
+    "job.started": "running",
+    "job.succeeded": "succeeded",
+    "job.failed": "failed",
+    "job.cancelled": "cancelled",
+}
+
+
+class Deliverer:
+    """Sends what is due. Safe to run in several threads and processes at once."""
+
+    def __init__(self, db: Database, key: bytes, policy: Policy, tls: ssl.SSLContext, retry_scale: float) -> None:
+        self.db, self.key, self.policy, self.tls, self.retry_scale = db, key, policy, tls, retry_scale
+        self._busy: set[str] = set()  # a slow receiver takes one thread, not all of them
+        self._lock = threading.Lock()
+        self._forget_at = now()
+
+    @classmethod
+    def of(cls, db: Database, settings: Settings) -> Deliverer:
+        key, tls = load_secret(settings, "webhook_key"), trust(settings.webhooks_ca_file)
+        return cls(db, key, Policy.of(settings), tls, settings.webhooks_retry_scale)
+
+    def start(self, stop: threading.Event) -> list[threading.Thread]:
+        senders = [in_thread(f"webhooks-{i}", self.deliver_one, stop, POLL_S) for i in range(THREADS)]
+        return [in_thread("webhooks", self.fan_out, stop, POLL_S), *senders]
+
+    def fan_out(self) -> int:
+        """Makes deliveries of events; returns of how many events."""
+        self._forget()
+        waiting = select(WebhookEvent).order_by(WebhookEvent.id).limit(BATCH)
+        with self.db.read() as session:
+            if session.scalar(waiting.limit(1)) is None:
+                return 0
+        with self.db.write() as session:
+            events = session.scalars(waiting.with_for_update(skip_locked=True)).all()
+            for event in events:
+                session.add_all(_deliveries(session, event))
+                session.delete(event)
+            return len(events)
+
+    def deliver_one(self) -> bool:
+        """Tries one delivery that is due; False where there is none."""
+        claimed = self._claim()
+        if claimed is None:
+            return False
+        try:
+            result = self._try(claimed)
+            self._record(claimed, result)
+        finally:
+            with self._lock:
+                self._busy.discard(claimed.webhook_id)
+        return True
+
+    def _claim(self) -> WebhookDelivery | None:
+        """Takes the delivery that is due longest, of a webhook that no thread of this process sends to."""
+        with self._lock:
+            due = (
+                select(WebhookDelivery)
+                .where(
+                    WebhookDelivery.status == "pending",
+                    WebhookDelivery.next_at <= now(),
+                    WebhookDelivery.webhook_id.not_in(self._busy),
+                )
+                .order_by(WebhookDelivery.next_at, WebhookDelivery.id)
+                .limit(1)
+            )
+            with self.db.read() as session:
+                found = session.scalar(due)
+            if found is None:
+                return None
+            claim = (
+                update(WebhookDelivery)
+                .where(
+                    WebhookDelivery.id == found.id,
+                    WebhookDelivery.claim == found.claim,
+                    WebhookDelivery.status == "pending",
+                )
+                .values(claim=WebhookDelivery.claim + 1, attempts=WebhookDelivery.attempts + 1, next_at=now() + LEASE)
+                .returning(WebhookDelivery)
+                .execution_options(synchronize_session=False)
+            )
+            with self.db.write() as session:
+                claimed = session.scalars(claim).one_or_none()
+            if claimed is not None:
+                self._busy.add(claimed.webhook_id)
+            return claimed
+
+    def _try(self, delivery: WebhookDelivery) -> Result:
+        """One try, if the webhook's key may still see what it would be told."""
+        with self.db.read() as session:
+            webhook = session.get(Webhook, delivery.webhook_id)
+            if webhook is None or not (webhook.enabled or delivery.type == WEBHOOK_TEST):
+                return Result(None, "disabled")
+            if not may_see(session, webhook.key_id, delivery.dataset_id):
+                return Result(None, "no-access")
+        try:
+            secrets = [vault.decrypt(self.key, webhook.id, each) for each in _secrets(webhook)]
+            target = parse(webhook.url)
+            addresses = self.policy.addresses(target)
+        except vault.Unreadable:
+            logger.error("the secret of %s can not be read: was webhook_key changed?", webhook.id)
+            return Result(None, "secret-unreadable")
+        except TargetRefused as refused:
+            return Result(None, refused.why)
+        body = canonical_json(delivery.payload)
+        return send(target, addresses, signed(delivery.id, body, secrets, now()), body, self.tls)
+
+    def _record(self, delivery: WebhookDelivery, result: Result) -> None:
+        """Writes down how a try went, unless another one has begun since."""
+        with self.db.write() as session:
+            webhook = session.get(Webhook, delivery.webhook_id, with_for_update=True)
+            if webhook is None:
+                return
+            found: CursorResult[tuple[()]] = session.execute(  # type: ignore[assignment]
+                update(WebhookDelivery)
+                .where(WebhookDelivery.id == delivery.id, WebhookDelivery.claim == delivery.claim)
+                .values(status_code=result.status_code, error=result.error, **self._then(delivery, result))
+            )
+            if found.rowcount and delivery.type != WEBHOOK_TEST:
+                self._judge(session, webhook, result)
+
+    def _then(self, delivery: WebhookDelivery, result: Result) -> dict[str, object]:
+        """What becomes of a delivery after a try."""
+        if result.error is None:
+            return {"status": "delivered", "ended_at": now()}
+        if result.error in ("gone", "no-access", "disabled"):
+            return {"status": "dropped", "ended_at": now()}
+        if delivery.type == WEBHOOK_TEST or delivery.attempts > len(WAITS_S):
+            return {"status": "failed", "ended_at": now()}
+        wait = WAITS_S[delivery.attempts - 1] * self.retry_scale
+        return {"next_at": now() + timedelta(seconds=wait * (1 + JITTER * random.random()))}  # noqa: S311 - jitter
+
+    def _judge(self, session: Session, webhook: Webhook, result: Result) -> None:
+        """What becomes of the webhook: disabled where it is gone, or where nothing has arrived for days."""
+        if result.error is None:
+            webhook.failing_since = None
+        elif result.error == "gone":
+            disable(session, webhook, "gone")
+        elif result.error not in ("no-access", "disabled"):
+            webhook.failing_since = webhook.failing_since or now()
+            if now() - webhook.failing_since > DISABLE_AFTER * self.retry_scale:
+                disable(session, webhook, "failing")
+
+    def _forget(self) -> None:
+        """Deletes what ended long ago, once in a while."""
+        if now() < self._forget_at:
+            return
+        self._forget_at = now() + FORGET_EVERY
+        with self.db.write() as session:
+            session.execute(delete(WebhookDelivery).where(WebhookDelivery.ended_at < now() - FORGET_AFTER))
+
+
+def disable(session: Session, webhook: Webhook, because: str) -> None:
+    """Stops a webhook on the service's own account. What was still to be sent is dropped when it is due."""
+    if webhook.enabled:
+        webhook.enabled, webhook.disabled_because = False, because
+        audit.record(session, "webhook.disabled", webhook.id, because=because)
+
+
+def _deliveries(session: Session, of: WebhookEvent) -> list[WebhookDelivery]:
+    """One for each webhook that wants this event, of a key that may see it."""
+    event, job = session.get_one(JobEvent, (of.job_id, of.seq)), session.get_one(Job, of.job_id)
+    kind = ANNOUNCED[event.type]  # type: ignore[index]
+    data = {
+        "job": job.id,
+        "dataset": job.dataset_id,
+        "name": job.name,
+        "status": STATUS.get(kind, job.status),
+        "sequence": of.seq,
+    }
+    listening = select(Webhook).where(
+        Webhook.enabled,
+        Webhook.created_at <= event.created_at,
+        or_(Webhook.dataset_id.is_(None), Webhook.dataset_id == job.dataset_id),
+    )
+    return [
+        message(webhook, kind, job.dataset_id, event.created_at, dict(data))
+        for webhook in session.scalars(listening)
+        if kind in webhook.events and may_see(session, webhook.key_id, job.dataset_id)
+    ]
+
+
+def _secrets(webhook: Webhook) -> list[str]:
+    """The stored secrets to sign with: after a rotation the old one too, for a while."""
+    old = webhook.previous_secret
+    still = old is not None and webhook.previous_until is not None and webhook.previous_until > now()
+    return [webhook.secret, *([old] if still and old is not None else [])]

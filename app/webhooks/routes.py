@@ -1,0 +1,121 @@
+"""/v1/webhooks: thin routes over app.webhooks.service. The relay delivers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from app.db.models import Webhook, WebhookDelivery
+from app.ids import rfc3339
+from app.keys.auth import CurrentKey
+from app.web.deps import Db
+from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
+from app.webhooks import service
+from app.webhooks.schemas import (
+    DeliveryList,
+    DeliveryView,
+    NewSecret,
+    WebhookChange,
+    WebhookList,
+    WebhookRequest,
+    WebhookView,
+)
+from app.webhooks.targets import Policy
+
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+
+
+def get_policy(request: Request) -> Policy:
+    return cast(Policy, request.app.state.webhook_policy)
+
+
+def get_key(request: Request) -> bytes:
+    return cast(bytes, request.app.state.webhook_key)
+
+
+Targets = Annotated[Policy, Depends(get_policy)]
+SecretKey = Annotated[bytes, Depends(get_key)]
+
+
+@router.post("", status_code=201)
+def create_webhook(
+    body: WebhookRequest, db: Db, targets: Targets, key: SecretKey, caller: CurrentKey, response: Response
+) -> NewSecret:
+    """A new webhook. The secret that its messages are signed with is in this answer and nowhere else."""
+    targets.check(body.url)
+    with db.write() as session:
+        webhook, secret = service.create(session, key, caller, **body.model_dump())
+    response.headers["Location"] = f"/v1/webhooks/{webhook.id}"
+    return NewSecret(webhook=WebhookView.of(webhook), secret=secret)
+
+
+@router.get("")
+def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50) -> WebhookList:
+    """The key's own webhooks, newest first; an admin sees all."""
+    with db.read() as session:
+        found = service.page(session, caller, after=_place(after), limit=limit)
+    more, found = len(found) > limit, found[:limit]
+    return WebhookList(items=[WebhookView.of(each) for each in found], next=_cursor(found[-1]) if more else None)
+
+
+@router.get("/{webhook_id}")
+def show_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> WebhookView:
+    with db.read() as session:
+        return WebhookView.of(service.get(session, caller, webhook_id))
+
+
+@router.patch("/{webhook_id}")
+def change_webhook(webhook_id: str, body: WebhookChange, db: Db, targets: Targets, caller: CurrentKey) -> WebhookView:
+    """Changes address, events or description; enables or disables."""
+    with db.read() as session:
+        service.get(session, caller, webhook_id)  # before a name is looked up for somebody whose it is not
+    if body.url is not None:
+        targets.check(body.url)
+    with db.write() as session:
+        return WebhookView.of(service.change(session, caller, webhook_id, **body.model_dump()))
+
+
+@router.delete("/{webhook_id}", status_code=204)
+def delete_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> None:
+    """Deletes a webhook with its deliveries."""
+    with db.write() as session:
+        service.remove(session, caller, webhook_id)
+
+
+@router.post("/{webhook_id}/rotate-secret")
+def rotate_webhook_secret(webhook_id: str, db: Db, key: SecretKey, caller: CurrentKey) -> NewSecret:
+    """A new secret, in this answer and nowhere else. For 24 h messages carry signatures of both."""
+    with db.write() as session:
+        webhook, secret = service.rotate_secret(session, key, caller, webhook_id)
+    return NewSecret(webhook=WebhookView.of(webhook), secret=secret)
+
+
+@router.post("/{webhook_id}/test", status_code=202)
+def test_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> DeliveryView:
+    """Sends a `webhook.test` now, once. How it went stands in the deliveries a moment later."""
+    with db.write() as session:
+        return DeliveryView.of(service.test(session, caller, webhook_id))
+
+
+@router.get("/{webhook_id}/deliveries")
+def list_deliveries(
+    webhook_id: str, db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50
+) -> DeliveryList:
+    """What was sent, newest first, and how it went. Kept for 30 days."""
+    with db.read() as session:
+        found = service.deliveries(session, caller, webhook_id, after=_place(after), limit=limit)
+    more, found = len(found) > limit, found[:limit]
+    return DeliveryList(items=[DeliveryView.of(each) for each in found], next=_cursor(found[-1]) if more else None)
+
+
+def _place(after: str | None) -> tuple[datetime, str] | None:
+    if after is None:
+        return None
+    moment, row_id = decode_cursor(after, str, str)
+    return decode_moment(moment), row_id
+
+
+def _cursor(last: Webhook | WebhookDelivery) -> str:
+    return encode_cursor(rfc3339(last.created_at), last.id)

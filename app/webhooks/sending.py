@@ -1,0 +1,172 @@
+"""One try of one delivery: a signed POST to an address that was checked, under one deadline.
+
+The URL keeps its name, so that TLS checks the certificate of the name and the Host header says it; only the connection
+is made to the checked address. httpcore is used below httpx because httpx has no place for that, and knows neither
+proxies of the environment nor redirects by itself.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import httpcore
+from standardwebhooks import Webhook
+
+from app.webhooks.targets import Target
+
+CONNECT_S, TOTAL_S = 5.0, 15.0
+MAX_ANSWER_BYTES = 64 * 1024
+GONE = 410
+AGENT = f"Scrimp/{version('scrimp')}"
+Error = Literal[
+    "target-refused",
+    "name-not-found",
+    "timeout",
+    "not-connected",
+    "tls-failed",
+    "not-http",
+    "redirected",
+    "refused",
+    "gone",
+    "no-access",
+    "disabled",
+    "secret-unreadable",
+]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a try went. What the receiver said is not kept: its status alone."""
+
+    status_code: int | None
+    error: Error | None  # None: delivered
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection of which every operation ends by the deadline."""
+
+    def __init__(self, stream: httpcore.NetworkStream, deadline: float) -> None:
+        self.stream, self.deadline = stream, deadline
+
+    def _left(self, timeout: float | None) -> float:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise httpcore.ReadTimeout("past the deadline")
+        return left if timeout is None else min(timeout, left)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self.stream.read(max_bytes, self._left(timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self.stream.write(buffer, self._left(timeout))
+
+    def close(self) -> None:
+        self.stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        secured = self.stream.start_tls(ssl_context, server_hostname, self._left(timeout))
+        return _Stream(secured, self.deadline)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self.stream.get_extra_info(info)
+
+
+class _Pinned(httpcore.NetworkBackend):
+    """Connects to given addresses, the first one that answers, whatever name is asked for."""
+
+    def __init__(self, addresses: Sequence[str], deadline: float) -> None:
+        self.addresses, self.deadline, self.plain = addresses, deadline, httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        until = min(self.deadline, time.monotonic() + CONNECT_S)
+        failure: Exception = httpcore.ConnectTimeout("past the deadline")
+        for address in self.addresses:
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                return _Stream(self.plain.connect_tcp(address, port, left), self.deadline)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+
+def trust(ca_file: Path | None) -> ssl.SSLContext:
+    """Who may vouch for receivers: the usual authorities, and the operator's own."""
+    context: ssl.SSLContext = httpcore.default_ssl_context()
+    if ca_file is not None:
+        context.load_verify_locations(ca_file)
+    return context
+
+
+def signed(message_id: str, body: bytes, secrets: Sequence[str], at: datetime) -> dict[str, str]:
+    """The headers of Standard Webhooks: one signature for each secret, the newest first."""
+    at = at.astimezone(UTC)
+    signatures = [Webhook(secret).sign(message_id, at, body.decode()) for secret in secrets]
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(int(at.timestamp())),
+        "webhook-signature": " ".join(signatures),
+    }
+
+
+def send(target: Target, addresses: Sequence[str], headers: dict[str, str], body: bytes, tls: ssl.SSLContext) -> Result:
+    """POSTs a body, and tells how that went. Never raises for what the other side does."""
+    deadline = time.monotonic() + TOTAL_S
+    fixed = {
+        "host": target.authority,
+        "content-type": "application/json",
+        "user-agent": AGENT,
+    }
+    # From the parts that were checked, however another parser would read the whole.
+    url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
+    backend = _Pinned(addresses, deadline)
+    try:
+        with (
+            httpcore.ConnectionPool(ssl_context=tls, network_backend=backend, retries=0) as pool,
+            pool.stream("POST", url, headers=list((fixed | headers).items()), content=body) as answer,
+        ):
+            with suppress(httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError):
+                _drain(answer)
+            return _judged(answer.status)
+    except httpcore.TimeoutException:
+        return Result(None, "timeout")
+    except (httpcore.NetworkError, OSError) as error:
+        by_tls = any(isinstance(each, ssl.SSLError) for each in error.args)  # httpcore keeps what it was told as this
+        return Result(None, "tls-failed" if by_tls else "not-connected")
+    except httpcore.ProtocolError:
+        return Result(None, "not-http")
+
+
+def _drain(answer: httpcore.Response) -> None:
+    """Reads what little a receiver may say, so that it need not see a broken connection."""
+    received = 0
+    for chunk in answer.iter_stream():
+        received += len(chunk)
+        if received > MAX_ANSWER_BYTES:
+            return
+
+
+def _judged(status: int) -> Result:
+    if 200 <= status < 300:
+        return Result(status, None)
+    if status == GONE:
+        return Result(status, "gone")
+    return Result(status, "redirected" if 300 <= status < 400 else "refused")

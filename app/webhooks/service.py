@@ -1,0 +1,182 @@
+"""Webhooks: a key's wishes to be told of events. Seen and changed by that key and by admins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, func, or_, select, tuple_
+from sqlalchemy.orm import Session
+
+from app.audit import record as audit
+from app.contracts.events import WEBHOOK_TEST
+from app.db.models import ApiKey, Webhook, WebhookDelivery
+from app.errors import Conflict, NotFound
+from app.grants.service import require, visible
+from app.ids import new_id, now, rfc3339
+from app.keys import service as keys
+from app.keys.service import Caller
+from app.webhooks import vault
+
+MAX_PER_KEY = 20
+OVERLAP = timedelta(hours=24)  # both secrets sign for so long after a rotation
+
+
+def may_see(session: Session, key_id: str, dataset_id: str | None) -> bool:
+    """Whether a key still holds, and may see a data set; None: nothing in particular."""
+    key = session.get(ApiKey, key_id)
+    if key is None or not keys.is_alive(key):
+        return False
+    try:
+        if dataset_id is not None:
+            require(session, Caller(key.id, key.name, key.role), dataset_id, "view")
+    except NotFound:
+        return False
+    return True
+
+
+def create(
+    session: Session,
+    key: bytes,
+    caller: Caller,
+    *,
+    url: str,
+    events: Iterable[str],
+    dataset: str | None,
+    description: str,
+) -> tuple[Webhook, str]:
+    """A new webhook and its secret, which is shown once.
+
+    Args:
+        key: what secrets are encrypted under.
+        url: one that `Policy.check` has let pass.
+        dataset: only of jobs on this data set.
+
+    Raises:
+        NotFound: no such data set, or one that the key may not see.
+        Conflict: `too-many-webhooks`.
+    """
+    dataset_id = None if dataset is None else require(session, caller, dataset, "view").id
+    keys.locked(session, caller.id)  # of two at once not both take the last place
+    count = session.scalar(select(func.count()).select_from(Webhook).where(Webhook.key_id == caller.id)) or 0
+    if count >= MAX_PER_KEY:
+        raise Conflict("too-many-webhooks", f"a key has at most {MAX_PER_KEY} webhooks: delete one first")
+    secret = vault.new_secret()
+    webhook = Webhook(
+        id=new_id("wh"),
+        key_id=caller.id,
+        dataset_id=dataset_id,
+        url=url,
+        events=list(dict.fromkeys(events)),
+        description=description,
+        enabled=True,
+        created_at=now(),
+    )
+    webhook.secret = vault.encrypt(key, webhook.id, secret)
+    session.add(webhook)
+    session.flush()
+    audit.record(session, "webhook.created", webhook.id, dataset=dataset_id)
+    return webhook, secret
+
+
+def get(session: Session, caller: Caller, webhook_id: str, *, lock: bool = False) -> Webhook:
+    """A webhook of the caller's key; an admin sees all.
+
+    Raises:
+        NotFound: there is none, or it is another key's.
+    """
+    webhook = session.get(Webhook, webhook_id, with_for_update=lock or None)
+    if webhook is None or not (caller.is_admin or webhook.key_id == caller.id):
+        raise NotFound("there is no such webhook")
+    return webhook
+
+
+def page(session: Session, caller: Caller, *, after: tuple[datetime, str] | None, limit: int) -> list[Webhook]:
+    """Newest first, one more than asked for so that the caller knows whether there is a next page."""
+    query = select(Webhook).order_by(Webhook.created_at.desc(), Webhook.id.desc()).limit(limit + 1)
+    if not caller.is_admin:
+        query = query.where(Webhook.key_id == caller.id)
+    if after is not None:
+        query = query.where(tuple_(Webhook.created_at, Webhook.id) < after)
+    return list(session.scalars(query))
+
+
+def change(
+    session: Session,
+    caller: Caller,
+    webhook_id: str,
+    *,
+    url: str | None = None,
+    events: Iterable[str] | None = None,
+    description: str | None = None,
+    enabled: bool | None = None,
+) -> Webhook:
+    """Changes what is given. Enabling forgets that it was failing."""
+    webhook = get(session, caller, webhook_id, lock=True)
+    if url is not None:
+        webhook.url = url
+    if events is not None:
+        webhook.events = list(dict.fromkeys(events))
+    if description is not None:
+        webhook.description = description
+    if enabled is not None:
+        webhook.enabled, webhook.disabled_because, webhook.failing_since = enabled, None, None
+    audit.record(session, "webhook.changed", webhook.id, enabled=webhook.enabled)
+    return webhook
+
+
+def remove(session: Session, caller: Caller, webhook_id: str) -> None:
+    """Deletes a webhook with its deliveries; what is under way may still arrive."""
+    webhook = get(session, caller, webhook_id, lock=True)
+    session.execute(delete(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id))
+    session.delete(webhook)
+    audit.record(session, "webhook.deleted", webhook_id)
+
+
+def rotate_secret(session: Session, key: bytes, caller: Caller, webhook_id: str) -> tuple[Webhook, str]:
+    """A new secret. For a day messages are signed with both, so that a receiver changes over without a gap."""
+    webhook = get(session, caller, webhook_id, lock=True)
+    secret = vault.new_secret()
+    webhook.previous_secret, webhook.previous_until = webhook.secret, now() + OVERLAP
+    webhook.secret = vault.encrypt(key, webhook.id, secret)
+    audit.record(session, "webhook.secret_rotated", webhook.id)
+    return webhook, secret
+
+
+def test(session: Session, caller: Caller, webhook_id: str) -> WebhookDelivery:
+    """Sends a `webhook.test` now, once, the way of all others; its delivery tells how that went."""
+    webhook = get(session, caller, webhook_id)
+    sent = message(webhook, WEBHOOK_TEST, None, now(), {"webhook": webhook.id})
+    session.add(sent)
+    audit.record(session, "webhook.tested", webhook.id)
+    session.flush()
+    return sent
+
+
+def deliveries(
+    session: Session, caller: Caller, webhook_id: str, *, after: tuple[datetime, str] | None, limit: int
+) -> list[WebhookDelivery]:
+    """Newest first, one more than asked for. Of data sets that the caller may not see any more there is nothing."""
+    webhook = get(session, caller, webhook_id)
+    seen = or_(WebhookDelivery.dataset_id.is_(None), visible(caller, WebhookDelivery.dataset_id))
+    query = select(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id, seen)
+    if after is not None:
+        query = query.where(tuple_(WebhookDelivery.created_at, WebhookDelivery.id) < after)
+    newest = query.order_by(WebhookDelivery.created_at.desc(), WebhookDelivery.id.desc())
+    return list(session.scalars(newest.limit(limit + 1)))
+
+
+def message(
+    webhook: Webhook, kind: str, dataset_id: str | None, at: datetime, data: dict[str, object]
+) -> WebhookDelivery:
+    """A delivery to make, due now."""
+    return WebhookDelivery(
+        id=new_id("msg"),
+        webhook_id=webhook.id,
+        dataset_id=dataset_id,
+        type=kind,
+        payload={"type": kind, "timestamp": rfc3339(at), "data": data},
+        status="pending",
+        next_at=now(),
+        created_at=now(),
+    )

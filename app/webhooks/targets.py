@@ -1,0 +1,226 @@
+"""Where webhooks may go. A URL is a wish of whoever holds a key: it must not reach what is inside.
+
+A host's addresses are looked up, and each of them must be of the public internet; the connection then goes to an
+address that was checked, not to the name, so that a name that resolves otherwise a moment later (DNS rebinding) gains
+nothing. Looked up at registration, to tell the caller at once, and again at every delivery.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import queue
+import re
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import Literal
+from urllib.parse import urlsplit
+
+from app.errors import InvalidRequest
+from app.settings import Settings
+
+Address = IPv4Address | IPv6Address
+# A host's addresses, or OSError. It may hang: only `Policy.addresses` calls it, with a deadline.
+Resolver = Callable[[str, int], Sequence[str]]
+Why = Literal["target-refused", "name-not-found", "timeout"]
+
+LOOKUP_S = 5.0
+MAX_LOOKUPS = 32
+MAX_URL = 2000
+PORTS = {"http": 80, "https": 443}
+# Printable ASCII without what parsers read in different ways: spaces, quotes, backslashes, braces.
+URL = re.compile(r"[A-Za-z0-9!#$%&'()*+,\-./:;=?@\[\]_~]+")
+LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?"
+NAME = re.compile(rf"{LABEL}(\.{LABEL})*")
+# WHATWG: a host whose last part is a number is an IPv4 address, in decimal, octal or hex.
+NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+# Public by the registries' letter, and yet no place for a webhook: relays and translations, which carry another
+# address inside (6to4 and its anycast relays, Teredo, NAT64, IPv4-mapped and -compatible), and what is obsolete.
+NOT_PUBLIC: tuple[IPv4Network | IPv6Network, ...] = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "192.0.0.0/24",
+            "192.88.99.0/24",
+            "100.64.0.0/10",
+            "::/8",
+            "64:ff9b::/96",
+            "64:ff9b:1::/48",
+            "100::/8",
+            "2001::/23",
+            "2001:db8::/32",
+            "2002::/16",
+            "3fff::/20",
+            "5f00::/16",
+            "fec0::/10",
+        ),
+    )
+)
+
+
+class TargetRefused(Exception):
+    """This target can not be sent to now; `why` is one of a closed set."""
+
+    def __init__(self, why: Why) -> None:
+        super().__init__(why)
+        self.why: Why = why
+
+
+@dataclass(frozen=True)
+class Target:
+    """A URL, taken apart once."""
+
+    url: str
+    scheme: str
+    host: str  # a name in lower case, or an address without brackets
+    port: int
+    path: str  # with the query
+
+    @property
+    def authority(self) -> str:
+        """What the Host header says."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is an ordinary one of the public internet."""
+    if isinstance(address, IPv6Address) and (address.scope_id is not None or address.ipv4_mapped is not None):
+        return False
+    special = address.is_multicast or address.is_reserved or address.is_unspecified or address.is_loopback
+    local = address.is_private or address.is_link_local or not address.is_global
+    return not (special or local or any(address in each for each in NOT_PUBLIC if each.version == address.version))
+
+
+def parse(url: str) -> Target:
+    """Takes a webhook's URL apart.
+
+    Raises:
+        InvalidRequest: it is no absolute http(s) URL of the plain kind, or spells an address in an unusual way.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise _refuse("this is not a URL") from None
+    host = (parts.hostname or "").lower()
+    if len(url) > MAX_URL or not URL.fullmatch(url) or parts.scheme not in ("http", "https") or not host:
+        raise _refuse("give an absolute https:// URL in ASCII (a name in its xn-- form)")
+    if "@" in parts.netloc or "#" in url:
+        raise _refuse("no user name, password or fragment: receivers check the signature")
+    if not _is_plain_host(host) or ("[" in parts.netloc) != (":" in host):
+        raise _refuse("write the host as a name, or as an address in its usual form")
+    if port == 0:
+        raise _refuse("port 0 is none")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(url, parts.scheme, host, port or PORTS[parts.scheme], path)
+
+
+def _is_plain_host(host: str) -> bool:
+    if ":" in host:
+        return _address(host) is not None
+    if NUMBER.fullmatch(host.rpartition(".")[2]):
+        return str(_address(host)) == host
+    return len(host) <= 253 and NAME.fullmatch(host) is not None
+
+
+def _address(text: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _refuse(detail: str) -> InvalidRequest:
+    return InvalidRequest.at("/url", detail)
+
+
+def look_up(host: str, port: int) -> list[str]:
+    """The system's resolver."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return [str(each[4][0]) for each in found]
+
+
+class Policy:
+    """Which targets are allowed: public addresses over https, and what the operator excepted.
+
+    Args:
+        allow_http: whether http is allowed at all.
+        allow_private: hosts, and networks in CIDR, that are allowed though they are inside; over http too.
+        resolver: finds a host's addresses.
+    """
+
+    def __init__(self, *, allow_http: bool, allow_private: Sequence[str], resolver: Resolver | None = None) -> None:
+        self.allow_http, self.resolver = allow_http, resolver
+        self.hosts: set[str] = set()
+        self.networks: list[IPv4Network | IPv6Network] = []
+        for each in allow_private:
+            try:
+                self.networks.append(ipaddress.ip_network(each, strict=False))
+            except ValueError:
+                self.hosts.add(each.lower())
+        self._free = threading.BoundedSemaphore(MAX_LOOKUPS)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Policy:
+        return cls(allow_http=settings.webhooks_allow_http, allow_private=settings.webhooks_allow_private)
+
+    def addresses(self, target: Target) -> list[str]:
+        """The addresses to connect to, in the resolver's order. One that is not allowed refuses all of them.
+
+        Raises:
+            TargetRefused: the name has no address in time, or one that is not allowed.
+        """
+        found = [_address(each) for each in self._looked_up(target)]
+        if not found or None in found:
+            raise TargetRefused("name-not-found")
+        addresses = [each for each in found if each is not None]
+        excepted = target.host in self.hosts or all(self._is_inside(each) for each in addresses)
+        if not excepted and not all(is_public(each) or self._is_inside(each) for each in addresses):
+            raise TargetRefused("target-refused")
+        if target.scheme != "https" and not (self.allow_http or excepted):
+            raise TargetRefused("target-refused")
+        return [str(each) for each in addresses]
+
+    def check(self, url: str) -> Target:
+        """What registration demands of a URL.
+
+        Raises:
+            InvalidRequest: it is malformed, or may not be sent to. Which names exist inside is not told.
+        """
+        target = parse(url)
+        if target.scheme == "http" and not self.allow_http and not (self.hosts or self.networks):
+            raise _refuse("webhooks go over https")
+        try:
+            self.addresses(target)
+        except TargetRefused:
+            raise _refuse("this host has no address on the public internet that can be sent to over https") from None
+        return target
+
+    def _is_inside(self, address: Address) -> bool:
+        return any(address in each for each in self.networks if each.version == address.version)
+
+    def _looked_up(self, target: Target) -> Sequence[str]:
+        if _address(target.host) is not None:
+            return [target.host]
+        # In a thread of its own: the system's resolver knows no deadline. Those that hang are bounded in number.
+        if not self._free.acquire(timeout=LOOKUP_S):
+            raise TargetRefused("timeout")
+        answer: queue.SimpleQueue[Sequence[str]] = queue.SimpleQueue()
+
+        def ask() -> None:
+            try:
+                answer.put((self.resolver or look_up)(target.host, target.port))
+            except (OSError, UnicodeError):
+                answer.put(())
+            finally:
+                self._free.release()
+
+        threading.Thread(target=ask, name="lookup", daemon=True).start()
+        try:
+            return answer.get(timeout=LOOKUP_S)
+        except queue.Empty:
+            raise TargetRefused("timeout") from None

@@ -1,0 +1,75 @@
+"""`scrimp audit`: who did what, when and from where (admins only)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from time import sleep
+from typing import Annotated
+
+import typer
+
+from scrimp.cli import show
+from scrimp.cli.session import FAILED, Session, command, first, plain
+from scrimp.models import AuditEntry
+from scrimp.verify import recompute_audit
+
+app = typer.Typer(no_args_is_help=True)
+FOLLOW_S = 1.0
+COLUMNS = ("seq", "at", "action", "outcome", "actor", "target", "address", "details")
+
+
+@command(app, "list")
+def list_(
+    session: Session,
+    of_key: Annotated[str | None, typer.Option(help="Only what this key did (its id).")] = None,
+    action: Annotated[str | None, typer.Option(help="Only this action, such as job.submitted.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Only what was done to this: a job, data set, key or webhook.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+) -> None:
+    """The last entries, newest first."""
+    found = first(session.client.audit(key=of_key, action=action, target=target), limit)
+    session.result(found, lambda: show.table(session.console, COLUMNS, [_row(entry) for entry in found]))
+
+
+@command(app, "follow")
+def follow(
+    session: Session,
+    since: Annotated[int, typer.Option(min=0, help="After this `seq`; 0: from the first one.")] = 0,
+) -> None:
+    """Sealed entries, oldest first, one a line, as they come, until Ctrl-C. With --json for an archive outside."""
+    while True:
+        for entry in session.client.audit(since=since):
+            since = entry.seq or since
+            if session.json:
+                print(entry.model_dump_json(), flush=True)
+            else:
+                session.console.print("  ".join(_row(entry)), soft_wrap=True, markup=False)
+        sleep(FOLLOW_S)
+
+
+@command(app, "verify")
+def verify(
+    session: Session,
+    head: Annotated[str | None, typer.Option(help="A head that you kept: it must be in the chain.")] = None,
+) -> None:
+    """Check the hash chain: by the service, and here from the entries. Exit code 1 where it does not hold."""
+    found = session.client.verify_audit()
+    # The chain may have grown since the service looked.
+    lines = first(session.client.audit(since=0), found.entries)
+    here = recompute_audit(lines)
+    known = head is None or head in {line.hash for line in lines}
+    answer = plain(found) | {"recomputed_here": asdict(here), "head_known": known}
+    good = found.valid and known and here.head == found.head and here.first_bad_entry is None
+    words = f"{'valid' if good else 'NOT VALID'}: {found.entries} entries, {found.unsealed} not sealed yet"
+    session.result(answer, lambda: session.console.print(f"{words}\nhead {found.head}", soft_wrap=True))
+    if not good:
+        raise typer.Exit(FAILED)
+
+
+def _row(entry: AuditEntry) -> tuple[str, ...]:
+    said = ", ".join(f"{name} {value}" for name, value in entry.details.items())
+    place = "-" if entry.seq is None else str(entry.seq)
+    what = (entry.action, entry.outcome, entry.actor or "-", entry.target or "-", entry.address or "-")
+    return (place, show.when(entry.at), *what, said)

@@ -1,0 +1,278 @@
+"""Every route that changes something, or hands out a model or certificate, leaves its entry; /v1/audit; addresses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import iter_route_contexts
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+from starlette.datastructures import Headers
+
+from app.audit.chain import seal
+from app.audit.origin import client_address
+from app.db.engine import Database
+from app.db.models import AuditEntry
+from app.main import create_app
+from tests.dashboard.conftest import Browser, make_home, token_of
+from tests.dashboard.scene import Key, Scene
+from tests.factories import add_dataset, job_spec
+
+HOOK = {"url": "https://93.184.216.34/hook", "events": ["job.succeeded"]}
+CSV = "a,b,y\n" + "".join(f"{i},{i * i % 7},{i % 2}\n" for i in range(60))
+PAGES = "/dashboard/webhooks"
+
+
+class World:
+    """The API over a home with a finished job."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.db = scene, scene.db
+        self.client = TestClient(create_app(scene.settings), raise_server_exceptions=False, follow_redirects=False)
+        self.browser = Browser(self.client)
+        self.dataset = scene.dataset("first")
+        self.done = scene.job(self.dataset, "done")
+        log = scene.start(self.done)
+        scene.step(log, 50)
+        scene.finish(log)
+
+    def call(self, method: str, path: str, by: Key | None = None, **more: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {(by or self.scene.admin).token}"} | more.pop("headers", {})
+        return self.client.request(method, path, headers=headers, **more)
+
+    def made(self, path: str, body: Any, *member: str) -> str:
+        """The id of something new."""
+        answer = self.call("POST", path, json=body).json()
+        for name in member:
+            answer = answer[name]
+        return str(answer["id"])
+
+    def hook(self) -> str:
+        return self.made("/v1/webhooks", HOOK, "webhook")
+
+    def key(self) -> str:
+        return self.made("/v1/keys", {"name": "n", "role": "analyst"}, "key")
+
+    def entries(self) -> list[AuditEntry]:
+        with self.db.read() as session:
+            return list(session.scalars(select(AuditEntry).order_by(AuditEntry.id)))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[World]:
+    settings = make_home(tmp_path_factory.mktemp("audited") / "home", migrated_database)
+    db = Database.of(settings)
+    made = World(Scene(db, settings))
+    yield made
+    made.client.app.state.pricing.close()  # type: ignore[attr-defined]
+    made.client.app.state.db.close()  # type: ignore[attr-defined]
+    db.close()
+
+
+def upload(world: World) -> httpx.Response:
+    spec = {
+        "name": "uploaded",
+        "format": "csv",
+        "task": {"kind": "classification", "label": "y", "classes": [0, 1]},
+        "features": {"kind": "columns", "columns": ["a", "b"]},
+        "privacy": {"sensitivity": "public"},
+        "holdout": {"kind": "split", "fraction": 0.2},
+    }
+    parts: dict[str, Any] = {"spec": (None, json.dumps(spec), "application/json"), "file": ("file", CSV)}
+    return world.call("POST", "/v1/datasets", files=parts)
+
+
+def submit(world: World) -> httpx.Response:
+    headers = {"Idempotency-Key": f"k{len(world.entries())}"}
+    spec = job_spec(add_dataset(world.db), privacy={"target_epsilon": 0.5})
+    return world.call("POST", "/v1/jobs", json=spec, headers=headers)
+
+
+def sign_in(world: World) -> httpx.Response:
+    world.client.cookies.clear()
+    return world.browser.sign_in(world.scene.admin)
+
+
+def sign_out(world: World) -> httpx.Response:
+    sign_in(world)
+    return world.client.post("/dashboard/logout", data={"csrf": token_of(world.browser.get("/dashboard"))})
+
+
+def take_back(world: World) -> httpx.Response:
+    path = f"/v1/datasets/{world.dataset}/grants/{world.key()}"
+    assert world.call("PUT", path, json={"access": "view"}).status_code == 200
+    return world.call("DELETE", path)
+
+
+Call = Callable[[World], httpx.Response]
+
+
+def plain(path: str, body: Any = None, method: str = "POST") -> Call:
+    """A call by an admin. In the path {hook}, {job}, {key} are new ones, {done} is the finished job."""
+
+    def call(world: World) -> httpx.Response:
+        makers = {"hook": world.hook, "key": world.key, "job": lambda: world.scene.job(add_dataset(world.db))}
+        known = {"done": world.done, "data": world.dataset}
+        made = {name: known.get(name) or makers[name]() for name in re.findall(r"{(\w+)}", path)}
+        sent = {"data": body or {}} if path.startswith("/dashboard") else {"json": body}
+        return world.call(method, path.format(**made), **(sent if method != "GET" else {}))
+
+    return call
+
+
+# What a successful call of each route leaves; None: it changes nothing that is anybody's.
+TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
+    ("POST", "/v1/quotes"): None,
+    ("POST", "/v1/keys"): ("key.created", plain("/v1/keys", {"name": "n", "role": "viewer"})),
+    ("DELETE", "/v1/keys/{key_id}"): ("key.revoked", plain("/v1/keys/{key}", method="DELETE")),
+    ("POST", "/v1/keys/{key_id}/rotate"): ("key.rotated", plain("/v1/keys/{key}/rotate")),
+    ("PUT", "/v1/datasets/{dataset_id}/grants/{key_id}"): (
+        "grant.set",
+        plain("/v1/datasets/{data}/grants/{key}", {"access": "train", "max_epsilon_per_job": 1.0}, method="PUT"),
+    ),
+    ("DELETE", "/v1/datasets/{dataset_id}/grants/{key_id}"): ("grant.removed", take_back),
+    ("POST", "/v1/datasets"): ("dataset.registered", upload),
+    ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): (
+        "dataset.cap_changed",
+        plain("/v1/datasets/{data}/ledger/cap", {"epsilon": 5.0, "reason": "more"}),
+    ),
+    ("POST", "/v1/jobs"): ("job.submitted", submit),
+    ("POST", "/v1/jobs/{job_id}/cancel"): ("job.cancelled", plain("/v1/jobs/{job}/cancel")),
+    ("GET", "/v1/jobs/{job_id}/artifacts/{name}"): (
+        "artifact.downloaded",
+        plain("/v1/jobs/{done}/artifacts/model.safetensors", method="GET"),
+    ),
+    ("GET", "/v1/jobs/{job_id}/certificate"): (
+        "certificate.downloaded",
+        plain("/v1/jobs/{done}/certificate", method="GET"),
+    ),
+    ("POST", "/v1/webhooks"): ("webhook.created", plain("/v1/webhooks", HOOK)),
+    ("PATCH", "/v1/webhooks/{webhook_id}"): (
+        "webhook.changed",
+        plain("/v1/webhooks/{hook}", {"enabled": False}, method="PATCH"),
+    ),
+    ("DELETE", "/v1/webhooks/{webhook_id}"): ("webhook.deleted", plain("/v1/webhooks/{hook}", method="DELETE")),
+    ("POST", "/v1/webhooks/{webhook_id}/rotate-secret"): (
+        "webhook.secret_rotated",
+        plain("/v1/webhooks/{hook}/rotate-secret"),
+    ),
+    ("POST", "/v1/webhooks/{webhook_id}/test"): ("webhook.tested", plain("/v1/webhooks/{hook}/test")),
+    ("POST", "/dashboard/login"): ("dashboard.signed_in", sign_in),
+    ("POST", "/dashboard/logout"): ("dashboard.signed_out", sign_out),
+    ("POST", "/dashboard/jobs/{job_id}/cancel"): ("job.cancelled", plain("/dashboard/jobs/{job}/cancel")),
+    ("GET", "/dashboard/jobs/{job_id}/artifacts/{name}"): (
+        "artifact.downloaded",
+        plain("/dashboard/jobs/{done}/artifacts/model.safetensors", method="GET"),
+    ),
+    ("GET", "/dashboard/jobs/{job_id}/certificate"): (
+        "certificate.downloaded",
+        plain("/dashboard/jobs/{done}/certificate", method="GET"),
+    ),
+    ("POST", PAGES): ("webhook.created", plain(PAGES, HOOK)),
+    ("POST", f"{PAGES}/{{webhook_id}}/test"): ("webhook.tested", plain(f"{PAGES}/{{hook}}/test")),
+    ("POST", f"{PAGES}/{{webhook_id}}/enabled"): (
+        "webhook.changed",
+        plain(f"{PAGES}/{{hook}}/enabled", {"enabled": "false"}),
+    ),
+    ("POST", f"{PAGES}/{{webhook_id}}/delete"): ("webhook.deleted", plain(f"{PAGES}/{{hook}}/delete")),
+}
+
+
+def test_every_route_that_changes_something_has_a_row(world: World) -> None:
+    """A new route fails here until it says what it leaves in the log."""
+    changing = {
+        (method, route.path)
+        for route in iter_route_contexts(world.client.app.routes)  # type: ignore[attr-defined]
+        for method in (route.methods or set()) - {"GET", "HEAD"}
+    }
+    assert changing == {each for each in TABLE if each[0] != "GET"}
+
+
+@pytest.mark.parametrize("route", sorted(each for each in TABLE if TABLE[each]), ids=" ".join)
+def test_the_row_holds(world: World, route: tuple[str, str]) -> None:
+    row = TABLE[route]
+    assert row is not None
+    action, call = row
+    before = len(world.entries())
+    answer = call(world)
+    assert answer.status_code in (200, 201, 202, 204, 303), answer.text
+    entry = world.entries()[-1]
+    assert len(world.entries()) > before
+    assert (entry.action, entry.outcome, entry.actor) == (action, "done", world.scene.admin.id)
+    assert (entry.address, entry.user_agent) == ("testclient", "testclient")
+    assert entry.target
+
+
+def test_what_is_refused_is_recorded(world: World) -> None:
+    key = world.key()
+    assert world.call("DELETE", f"/v1/keys/{key}", world.scene.analyst).status_code == 403
+    entry = world.entries()[-1]
+    assert (entry.action, entry.outcome) == ("request.refused", "refused")
+    assert (entry.actor, entry.target) == (world.scene.analyst.id, key)
+    assert entry.details == {"method": "DELETE", "route": "/v1/keys/{key_id}"}
+
+
+def test_a_sign_in_that_failed_is_recorded_without_the_key(world: World) -> None:
+    world.client.cookies.clear()
+    assert world.browser.sign_in(Key("key_x", "scrimp_key_abc_secret", "admin")).status_code == 401
+    entry = world.entries()[-1]
+    assert (entry.action, entry.outcome, entry.actor, entry.target) == ("dashboard.signed_in", "failed", None, None)
+
+
+def test_an_act_that_is_refused_by_its_state_leaves_nothing(world: World) -> None:
+    before = len(world.entries())
+    assert world.call("POST", f"/v1/jobs/{world.done}/cancel").status_code == 409
+    assert world.call("GET", f"/v1/jobs/{world.done}/artifacts/none").status_code == 404
+    assert len(world.entries()) == before
+
+
+def test_admins_read_the_log_by_pages_and_filters(world: World) -> None:
+    hook = world.hook()
+    world.call("POST", f"/v1/webhooks/{hook}/test")
+    while seal(world.db):
+        pass
+    of_hook = world.call("GET", "/v1/audit", params={"target": hook}).json()
+    assert [each["action"] for each in of_hook["items"]] == ["webhook.tested", "webhook.created"]
+    one = world.call("GET", "/v1/audit", params={"target": hook, "limit": 1}).json()
+    two = world.call("GET", "/v1/audit", params={"target": hook, "limit": 1, "after": one["next"]}).json()
+    assert one["items"] + two["items"] == of_hook["items"]
+    assert two["next"] is None
+    oldest = world.call("GET", "/v1/audit", params={"since": 0, "limit": 2}).json()
+    assert [each["seq"] for each in oldest["items"]] == [1, 2]
+    following = world.call("GET", "/v1/audit", params={"since": 0, "limit": 2, "after": oldest["next"]}).json()
+    assert [each["seq"] for each in following["items"]] == [3, 4]
+    mine = {"key": world.scene.admin.id, "action": "webhook.tested", "limit": 1}
+    assert world.call("GET", "/v1/audit", params=mine).json()["items"] == of_hook["items"][:1]
+    found = world.call("GET", "/v1/audit/verify").json()
+    assert (found["valid"], found["unsealed"]) == (True, 0)
+    for role in (world.scene.owner, world.scene.analyst):
+        for path in ("/v1/audit", "/v1/audit/verify"):
+            assert world.call("GET", path, role).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "proxies", "address"),
+    [
+        ([], 0, "10.0.0.9"),
+        (["192.0.2.1"], 0, "10.0.0.9"),
+        (["192.0.2.1"], 1, "192.0.2.1"),
+        (["198.51.100.1, 192.0.2.1"], 1, "192.0.2.1"),
+        (["198.51.100.1, 192.0.2.1, 10.0.0.8"], 2, "192.0.2.1"),
+        (["198.51.100.1", "192.0.2.1"], 1, "192.0.2.1"),
+        (["192.0.2.1"], 2, "10.0.0.9"),
+        ([], 1, "10.0.0.9"),
+        (["no address"], 1, "10.0.0.9"),
+        (["2001:db8::1"], 1, "2001:db8::1"),
+    ],
+)
+def test_a_forwarded_address_is_believed_as_far_as_proxies_are(
+    forwarded: list[str], proxies: int, address: str
+) -> None:
+    headers = Headers(raw=[(b"x-forwarded-for", each.encode()) for each in forwarded])
+    assert client_address({"type": "http", "client": ("10.0.0.9", 1)}, headers, proxies) == address
