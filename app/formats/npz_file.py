@@ -20,8 +20,19 @@ MAX_MEMBERS = 10_000
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 NOT_PLAIN = "it is not a whole, plain ZIP archive of NPY arrays"
-# What zipfile raises of a damaged archive: also for names that are no text, and for places before its beginning.
-UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, OverflowError)
+# What a damaged archive makes zipfile raise, for names that are no text and places before its beginning; and a damaged
+# header Python's own parser, which NPY headers are read by (SystemError).
+UNREADABLE = (
+    SystemError,
+    OverflowError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
 NUMBER_KINDS, LABEL_KINDS = "buif", "buifU"
 
 

@@ -1,6 +1,6 @@
 """Feeds a parser many inputs in a process that may die, watches it, starts it again and keeps what killed it.
 
-    python -m tests.fuzz.campaign --inputs 100000 --report benchmarks/reports/fuzz.md
+python -m tests.fuzz.campaign --inputs 100000 --report benchmarks/reports/fuzz.md
 """
 
 from __future__ import annotations
@@ -152,10 +152,12 @@ def report(campaigns: list[Campaign], seed: int) -> str:
     lines = [
         "# Fuzzing of the parsers",
         "",
-        f"`make nightly`, seed {seed}. Every input is parsed in a process of at most {MEMORY_BYTES // 2**20} MiB of address",
-        f"space; every 1,000th a second time through `run_limited` ({TIME_S:g} s). `structured`: files of schemas that",
-        "hypothesis draws, in every dialect, 40 % of them damaged. `guided`: atheris, guided by the coverage of the Python",
-        "in app/formats, zipfile, numpy's NPY reader and json; the C and C++ below (csv, zlib, Arrow) is not instrumented.",
+        f"`make nightly`, seed {seed}. Every input is parsed in a process of at most {MEMORY_BYTES // 2**20} MiB of",
+        f"address space; every 1,000th a second time through `run_limited` ({TIME_S:g} s). `structured`: files of",
+        "schemas that hypothesis draws, in every dialect, 40 % of them damaged. `guided`: atheris, guided by the",
+        "coverage of the Python in app/formats, zipfile, numpy's NPY reader and json; the C and C++ below (csv, zlib,",
+        "Arrow) is not instrumented. A process that died is no finding where the service says why: there each file has",
+        "a process of its own.",
         "",
         "| parser | inputs | structured | guided | findings | process died | slowest | peak memory | coverage | took |",
         "|---|---|---|---|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""A thousand inputs for each parser; every input that ever broke one; and that the watching parent sees what it should."""
+"""A thousand inputs for each parser; every input that ever broke one; that the watching parent sees how each ended."""
 
 from __future__ import annotations
 

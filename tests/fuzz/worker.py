@@ -88,7 +88,7 @@ def guided(format: str, first: int, count: int, folder: Path) -> Callable[[Calla
 
     with atheris.instrument_imports(include=INSTRUMENTED):
         import app.formats.parse
-        import app.formats.stored  # noqa: F401
+        import app.formats.stored
         from tests.fuzz import examine  # noqa: F401
 
         __import__(f"app.formats.{app.formats.parse.READERS[format]}")

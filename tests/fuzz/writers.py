@@ -51,7 +51,11 @@ def _cell(schema: Schema, name: str, rng: Random, bad: float) -> Any:
     broken = rng.random() < bad
     if name == schema.label and schema.classes is not None:
         # A few labels of no declared class are shown to the owner who sent them.
-        return rng.choice((None, "", "w", 2, 0.5, True, 10**400, float("nan"), "\ud800")) if broken else rng.choice(schema.classes)
+        return (
+            rng.choice((None, "", "w", 2, 0.5, True, 10**400, float("nan"), "\ud800"))
+            if broken
+            else rng.choice(schema.classes)
+        )
     if name in schema.features and schema.kind == "hashed_text":
         return rng.choice(BAD_TEXTS if broken else TEXTS)
     if broken:
@@ -91,8 +95,8 @@ def _jsonl(names: list[str], rows: list[Row], rng: Random) -> bytes:
 
 
 def _parquet(names: list[str], rows: list[Row], rng: Random) -> bytes:
-    import pyarrow as pa  # noqa: PLC0415 - a second, and only here
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     columns = [_arrow([row[name] for row in rows], rng, pa) for name in names]
     if rng.random() < 0.03:
@@ -129,17 +133,20 @@ def _arrow(cells: list[Any], rng: Random, pa: Any) -> Any:
 def _as(cell: Any, kind: Any, pa: Any) -> Any:
     if cell is None or kind is None:
         return cell
+    made: Any = cell
     if pa.types.is_decimal(kind):
-        return Decimal(repr(float(cell)))
-    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
-        return int(float(cell))
-    if pa.types.is_list(kind):
-        return [float(cell)]
-    if pa.types.is_boolean(kind):
-        return bool(cell)
-    if pa.types.is_binary(kind):
-        return str(cell).encode()
-    return np.float16(cell) if pa.types.is_float16(kind) else cell
+        made = Decimal(repr(float(cell)))
+    elif pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
+        made = int(float(cell))
+    elif pa.types.is_list(kind):
+        made = [float(cell)]
+    elif pa.types.is_boolean(kind):
+        made = bool(cell)
+    elif pa.types.is_binary(kind):
+        made = str(cell).encode()
+    elif pa.types.is_float16(kind):
+        made = np.float16(cell)
+    return made
 
 
 def _npz(schema: Schema, rng: Random) -> bytes:
