@@ -20,19 +20,8 @@ MAX_MEMBERS = 10_000
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 NOT_PLAIN = "it is not a whole, plain ZIP archive of NPY arrays"
-# What a damaged archive makes zipfile raise, for names that are no text and places before its beginning; and a damaged
-# header Python's own parser, which NPY headers are read by (SystemError).
-UNREADABLE = (
-    SystemError,
-    OverflowError,
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    OSError,
-    RuntimeError,
-    ValueError,
-)
+# What zipfile raises of a damaged archive: also for names that are no text, and for places before its beginning.
+UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, OverflowError)
 NUMBER_KINDS, LABEL_KINDS = "buif", "buifU"
 
 
@@ -63,8 +52,15 @@ def _read(archive: zipfile.ZipFile, records: Records) -> None:
         raise records.broken(f"x has the shape {x.shape}: records without features")
     records.count = len(x)
     records.tensor = x.reshape(len(x), math.prod(x.shape[1:]))
-    for label in y.tolist():
+    for label in _labels(y, records):
         records.add_label(label)
+
+
+def _labels(y: NDArray[Any], records: Records) -> list[Any]:
+    try:
+        return list(y.tolist())
+    except (ValueError, SystemError):  # how Python refuses numbers that are no characters
+        raise records.unsuited(records.label, "holds text that is not Unicode") from None
 
 
 def _array(archive: zipfile.ZipFile, records: Records, wanted: Wanted, kinds: str) -> NDArray[Any]:

@@ -89,6 +89,12 @@ class LimitedServer:
         self._turn = threading.Lock()
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process now. Where there is none, the next call starts one."""
+        process = self._process
+        return process is not None and process.alive
+
     def start(self) -> None:
         """Start the process now; it imports in its own time, while this returns at once."""
         with self._turn:
