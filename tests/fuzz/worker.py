@@ -103,6 +103,7 @@ def guided(format: str, first: int, count: int, folder: Path) -> Callable[[Calla
     def run(one: Callable[..., None]) -> None:
         # Its own limits are off: the parent sees deaths and hangs, and RLIMIT_AS bounds the memory.
         flags = [f"-atheris_runs={count}", f"-seed={first}", "-max_len=16384", "-rss_limit_mb=0", "-timeout=3600"]
+        flags.append(f"-artifact_prefix={folder}/")  # the parent keeps what killed it
         atheris.Setup([sys.argv[0], *flags, str(corpus)], lambda data: one(from_bytes(format, data)))
         atheris.Fuzz()
 
