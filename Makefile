@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint bench clean
+.PHONY: help demo serve test check lint bench nightly clean
 
 help:
 	@echo "make demo    the whole path on 25,000 real reviews, in under 3 minutes (KEEP=1 leaves it running)"
@@ -11,6 +11,7 @@ help:
 	@echo "make test    all tests"
 	@echo "make check   ruff, mypy, import-linter and the fast tests"
 	@echo "make bench   the benchmarks"
+	@echo "make nightly fuzzing at length: 100,000 inputs for each parser; an hour"
 	@echo "make clean   removes .venv and the demo's home"
 
 demo: .venv/.demo
@@ -35,6 +36,9 @@ lint: .venv/.dev
 
 bench: .venv/.dev
 	@for file in benchmarks/bench_*.py; do echo "== $$file" && $(BIN)/python $$file || exit 1; done
+
+nightly: .venv/.dev
+	$(BIN)/python -m tests.fuzz.campaign --inputs 100000 --report benchmarks/reports/fuzz.md
 
 clean:
 	rm -rf .venv .scrimp-demo

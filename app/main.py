@@ -16,6 +16,7 @@ from app.audit.routes import router as audit_router
 from app.dashboard.routes import router as dashboard_router
 from app.dashboard.webhooks import router as webhook_pages_router
 from app.datasets import service as datasets
+from app.datasets.parsing import Parsers
 from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
 from app.grants.routes import router as grants_router
@@ -67,6 +68,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         openapi_url=None,
     )
     app.state.settings, app.state.db, app.state.pricing, app.state.hub = settings, db, pricing, EventHub(db)
+    app.state.parsers = Parsers(settings)
     app.state.pepper = load_secret(settings, "api_key_pepper")
     app.state.limits = RequestLimits(settings)
     app.state.webhook_key = load_secret(settings, "webhook_key")

@@ -43,6 +43,8 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(1 * MIB, description="Largest JSON body accepted.")
     parse_memory_bytes: int = Field(4096 * MIB, description="Address space of the process that parses a data file.")
     parse_time_s: float = Field(300.0, description="Wall clock of the process that parses a data file.")
+    max_parsers: int = Field(2, ge=1, description="Data files that one API process parses at once.")
+    parse_wait_s: float = Field(10.0, description="How long a registration waits for its turn; then 503.")
     pricing_memory_bytes: int = Field(3072 * MIB, description="Address space of the process that prices jobs.")
     pricing_time_s: float = Field(30.0, description="Wall clock for pricing one job.")
 
@@ -57,12 +59,17 @@ class Settings(BaseSettings):
         60, ge=1, description="Keys that do not hold, a minute from one address, before they are answered with 429."
     )
     max_queued_jobs: int = Field(100, ge=1, description="Queued jobs of a key without a limit of its own.")
+    max_prices: int = Field(100_000, ge=1, description="Prices that are kept; the oldest are dropped.")
 
     heartbeat_s: float = Field(5.0, description="How often a worker renews the lease of the job that it runs.")
     lease_s: float = Field(30.0, description="How long a claim holds without a heartbeat.")
     sweep_s: float = Field(1.0, description="How often the relay looks for messages, lost jobs and expired leases.")
     ring_again_s: float = Field(
         10.0, description="How long a queued job stays unclaimed before its bell is rung again."
+    )
+    attempt_silence_s: float = Field(
+        3600.0,
+        description="How long an attempt's process may be silent (or 20 times its longest silence) before it is ended.",
     )
     cancel_grace_s: float = Field(10.0, description="How long a cancelled attempt may take to end by itself.")
     max_attempts: int = Field(5, description="Attempts of one job before it fails, where workers keep dying under it.")

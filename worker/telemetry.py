@@ -27,6 +27,10 @@ from worker.metrics.scores import Score
 class Sender(Protocol):
     def send(self, message: Document) -> None: ...
 
+    def record(self, digest: Digest) -> None:
+        """Returns once it is on record."""
+        ...
+
 
 class Telemetry:
     """Knows what was charged, and lets nothing else out.
@@ -61,9 +65,9 @@ class Telemetry:
         self._digested: int | None = None
 
     def digest(self, step: int, digest: str) -> None:
-        """The state after `step`, at the end of its block: first of all that the block makes."""
+        """The state after `step`, at the end of its block: on record before anything else that the block makes."""
+        self._sender.record(Digest(step=step, digest=digest))
         self._digested = step
-        self._sender.send(Digest(step=step, digest=digest))
 
     def may_release(self, name: str, step: int) -> bool:
         """Whether a noisy sum is still paid for and not released at this step by an earlier attempt."""

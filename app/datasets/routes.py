@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import repository, service, storage
+from app.datasets.parsing import Parsers
 from app.datasets.schemas import DatasetList, DatasetView, RegisteredDataset
 from app.datasets.upload import Upload
 from app.db.engine import Database
@@ -24,12 +25,13 @@ from app.ids import rfc3339
 from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
 from app.settings import Settings
-from app.web.deps import Db, ServiceSettings, get_pricing
+from app.web.deps import Db, ServiceSettings, get_parsers, get_pricing
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 from app.web.problems import validation_errors
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 Pricing = Annotated[service.OrderChooser, Depends(get_pricing)]
+Parsing = Annotated[Parsers, Depends(get_parsers)]
 
 
 def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
@@ -66,7 +68,13 @@ BODY = {
 
 @router.post("", status_code=201, openapi_extra=BODY)
 async def register_dataset(
-    request: Request, response: Response, db: Db, settings: ServiceSettings, pricing: Pricing, caller: OwnerKey
+    request: Request,
+    response: Response,
+    db: Db,
+    settings: ServiceSettings,
+    pricing: Pricing,
+    parsers: Parsing,
+    caller: OwnerKey,
 ) -> RegisteredDataset:
     """Registers a data set: by upload (multipart: `spec`, `file`, `holdout_file`), or by `path` under the data root.
 
@@ -83,7 +91,7 @@ async def register_dataset(
             raise InvalidRequest.at(
                 "/headers/Content-Type", "send multipart/form-data, or application/json with a `path`"
             )
-        view = await run_in_threadpool(_register, db, settings, pricing, caller, spec, folder)
+        view = await run_in_threadpool(_register, db, settings, pricing, parsers, caller, spec, folder)
     response.headers["Location"] = f"/v1/datasets/{view.id}"
     return view
 
@@ -111,9 +119,15 @@ def show_dataset(dataset_id: str, db: Db, caller: CurrentKey) -> DatasetView:
 
 
 def _register(
-    db: Database, settings: Settings, pricing: service.OrderChooser, caller: Caller, spec: DatasetSpec, folder: Path
+    db: Database,
+    settings: Settings,
+    pricing: service.OrderChooser,
+    parsers: Parsers,
+    caller: Caller,
+    spec: DatasetSpec,
+    folder: Path,
 ) -> RegisteredDataset:
-    made = service.register(db, settings, pricing, caller, spec, folder)
+    made = service.register(db, settings, pricing, parsers, caller, spec, folder)
     view = DatasetView.of(made.dataset, made.account, grants.OWN)
     return RegisteredDataset(**view.model_dump(), counts=made.counts, warnings=made.warnings)
 

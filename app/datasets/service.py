@@ -20,18 +20,16 @@ from sqlalchemy.orm import Session
 from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec
 from app.datasets import repository, storage
+from app.datasets.parsing import Parsers
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
 from app.errors import Conflict, InvalidRequest
-from app.helpers.limited import run_limited
 from app.ids import new_id, now
 from app.jobs.planning import default_delta
 from app.keys.service import Caller
 from app.ledger import accounts
 from app.secrets import load_secret
 from app.settings import Settings
-
-PARSER = "app.formats.parse:parse"
 
 
 class OrderChooser(Protocol):
@@ -51,7 +49,13 @@ class Registered:
 
 
 def register(
-    db: Database, settings: Settings, pricing: OrderChooser, caller: Caller, spec: DatasetSpec, folder: Path
+    db: Database,
+    settings: Settings,
+    pricing: OrderChooser,
+    parsers: Parsers,
+    caller: Caller,
+    spec: DatasetSpec,
+    folder: Path,
 ) -> Registered:
     """Checks and stores a data set, and opens its account.
 
@@ -63,7 +67,7 @@ def register(
         InvalidRequest: the declaration or a file can not be used; pointers, columns and counts.
         Conflict: `duplicate-name`, or `duplicate-content`: it is there already, and it or this one is private. A second
             registration of private content would be a second budget for it.
-        LimitError: parsing took more memory or time than is allowed.
+        LimitError: parsing took more memory or time than is allowed, or others are being parsed (503).
     """
     _check_files(spec, folder)
     spec = resolved(spec, pricing)
@@ -71,8 +75,7 @@ def register(
         _check_name(session, spec.name)
     parts = folder / storage.PARTS
     parts.mkdir(mode=0o700)
-    parsed = run_limited(
-        PARSER,
+    parsed = parsers.parse(
         {
             "spec": spec.model_dump(mode="json"),
             "file": str((folder / "file").resolve()),
@@ -80,9 +83,7 @@ def register(
             "output_dir": str(parts.resolve()),
             "keys": content_keys(load_secret(settings, "data_hmac_key")),
             "max_unpacked_bytes": settings.parse_memory_bytes // 2,
-        },
-        memory_bytes=settings.parse_memory_bytes,
-        time_s=settings.parse_time_s,
+        }
     )
     try:
         with db.write() as session:

@@ -3,25 +3,56 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from app.formats.records import Records
 
-MAX_CELL_CHARACTERS = 32 * 1024 * 1024
+MAX_CELL_CHARACTERS = MAX_LINE_CHARACTERS = 32 * 1024 * 1024
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def read(path: Path, records: Records) -> None:
     csv.field_size_limit(MAX_CELL_CHARACTERS)
     # Bytes that are not UTF-8 become lone surrogates, which are counted in the columns that are used.
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        rows = csv.reader(file, strict=True)
+        _check_separator(file.readline(MAX_LINE_CHARACTERS), records)
+        file.seek(0)
+        rows = csv.reader(_lines(file, records), strict=True)
         try:
             _read(rows, records)
         except csv.Error as error:
             # The module's own texts ("',' expected after '\"'", "unexpected end of data") hold nothing of the cells.
             raise records.broken(f"line {rows.line_num}: {error}") from None
+
+
+def _lines(file: TextIO, records: Records) -> Iterator[str]:
+    """The file's lines, none of them of a length that is a memory's."""
+    number = 0
+    while line := file.readline(MAX_LINE_CHARACTERS + 1):
+        number += 1
+        if len(line) > MAX_LINE_CHARACTERS:
+            raise records.broken(f"line {number} is longer than {MAX_LINE_CHARACTERS} characters")
+        yield line
+
+
+def _check_separator(first_line: str, records: Records) -> None:
+    """Raises InvalidRequest where the wanted columns are all there, but not between commas."""
+    wanted = {each.name for each in (*records.features, records.label)}
+    if wanted <= _split(first_line, ","):
+        return
+    for separator, name in SEPARATORS.items():
+        if wanted <= _split(first_line, separator):
+            raise records.broken(f"its columns are separated by {name} ({separator!r}); write it with commas")
+
+
+def _split(line: str, separator: str) -> set[str]:
+    try:
+        return set(next(csv.reader([line], delimiter=separator), []))
+    except csv.Error:  # the reader will say so
+        return set()
 
 
 def _read(rows: Any, records: Records) -> None:

@@ -37,7 +37,10 @@ def _objects(path: Path, records: Records) -> Iterator[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                value = json.loads(line, object_pairs_hook=_unique)
+                # Text first: of bytes, json would guess the encoding, line by line.
+                value = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), object_pairs_hook=_unique)
+            except UnicodeDecodeError:
+                raise records.broken(f"line {number} is not UTF-8") from None
             except KeyError:
                 raise records.broken(f"line {number} has a name twice") from None
             except RecursionError:

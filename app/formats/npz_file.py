@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -17,6 +18,10 @@ from app.formats.records import Records, Wanted
 SUFFIX = ".npy"
 MAX_MEMBERS = 10_000
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+NOT_PLAIN = "it is not a whole, plain ZIP archive of NPY arrays"
+# What zipfile raises of a damaged archive: also for names that are no text, and for places before its beginning.
+UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, OverflowError)
 NUMBER_KINDS, LABEL_KINDS = "buif", "buifU"
 
 
@@ -24,8 +29,8 @@ def read(path: Path, records: Records) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             _read(archive, records)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
-        raise records.broken("it is not a whole, plain ZIP archive of NPY arrays") from None
+    except UNREADABLE:
+        raise records.broken(NOT_PLAIN) from None
 
 
 def _read(archive: zipfile.ZipFile, records: Records) -> None:
@@ -33,7 +38,10 @@ def _read(archive: zipfile.ZipFile, records: Records) -> None:
     if len(members) > MAX_MEMBERS or not all(member.filename.endswith(SUFFIX) for member in members):
         raise records.broken("it holds something else than NPY arrays")
     records.begin([member.filename.removesuffix(SUFFIX) for member in members])
-    claimed = sum(archive.getinfo(each.name + SUFFIX).file_size for each in (*records.features, records.label))
+    used = [archive.getinfo(each.name + SUFFIX) for each in (*records.features, records.label)]
+    if any(member.compress_type not in PLAIN for member in used):
+        raise records.broken(NOT_PLAIN)
+    claimed = sum(member.file_size for member in used)
     if claimed > records.max_unpacked_bytes:
         raise records.broken(f"it unpacks to {claimed} bytes; at most {records.max_unpacked_bytes} are allowed")
     x = _array(archive, records, records.features[0], NUMBER_KINDS)
@@ -44,8 +52,15 @@ def _read(archive: zipfile.ZipFile, records: Records) -> None:
         raise records.broken(f"x has the shape {x.shape}: records without features")
     records.count = len(x)
     records.tensor = x.reshape(len(x), math.prod(x.shape[1:]))
-    for label in y.tolist():
+    for label in _labels(y, records):
         records.add_label(label)
+
+
+def _labels(y: NDArray[Any], records: Records) -> list[Any]:
+    try:
+        return list(y.tolist())
+    except (ValueError, SystemError):  # how Python refuses numbers that are no characters
+        raise records.unsuited(records.label, "holds text that is not Unicode") from None
 
 
 def _array(archive: zipfile.ZipFile, records: Records, wanted: Wanted, kinds: str) -> NDArray[Any]:

@@ -17,6 +17,7 @@ from app.contracts.dataset_spec import DatasetSpec, HashedText
 from app.errors import InvalidRequest
 from app.formats import digests
 from app.formats.columns import Classes, chunks
+from app.formats.foreign import what_else
 from app.formats.records import Records
 from app.formats.stored import Csr, StoredPart, save_part
 
@@ -84,6 +85,8 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
 
 def _parsed(spec: DatasetSpec, path: Path, name: str, keys: digests.Keys, max_unpacked_bytes: int) -> Parsed:
     records = Records(spec, name, max_unpacked_bytes)
+    if other := what_else(path, spec.format):
+        raise records.broken(f"it is {other}")
     import_module(f"app.formats.{READERS[spec.format]}").read(path, records)
     records.check()
     y = records.targets()

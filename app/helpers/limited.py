@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import LimitError, ServiceError
+from app.processes import plain_environment
 
 log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT_ENVIRONMENT = ("PATH", "PYTHONPATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_WAITING = 16  # calls of one LimitedServer, the one that runs included
 OUT_OF_MEMORY = 77  # the exit status of a process that could not even say that it is out of memory
@@ -89,6 +89,12 @@ class LimitedServer:
         self._turn = threading.Lock()
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process now. Where there is none, the next call starts one."""
+        process = self._process
+        return process is not None and process.alive
+
     def start(self) -> None:
         """Start the process now; it imports in its own time, while this returns at once."""
         with self._turn:
@@ -110,10 +116,10 @@ class LimitedServer:
     def _my_turn(self) -> Iterator[None]:
         # Few may wait: each that does holds a thread of the web server.
         if not self._waiting.acquire(blocking=False):
-            raise _busy()
+            raise busy()
         try:
             if not self._turn.acquire(timeout=self.time_s):
-                raise _busy()
+                raise busy()
             try:
                 yield
             finally:
@@ -131,10 +137,11 @@ class LimitedServer:
         return self._process
 
 
-def _busy() -> LimitError:
-    busy = LimitError("The service is busy with other requests of this kind: try again")
-    busy.status = 503
-    return busy
+def busy() -> LimitError:
+    """What a caller is told who waited long enough for others of the kind."""
+    error = LimitError("The service is busy with other requests of this kind: try again")
+    error.status = 503
+    return error
 
 
 class _Process:
@@ -259,7 +266,7 @@ def _popen(command: list[str], fd: int) -> subprocess.Popen[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ}
+    kept = plain_environment()
     path = os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH"))))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ARROW_IO_THREADS"), "1")
     # Arrow's own allocators reserve address space by the gigabyte, which is what RLIMIT_AS counts.

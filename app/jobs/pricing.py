@@ -12,7 +12,9 @@ import threading
 import time
 from typing import Any
 
+from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import PriceCache
@@ -29,6 +31,7 @@ DESK = "app.privacy.desk:answer"
 BUSY = 503
 # What is made sooner than this is made again: keeping it would take a write to the disk.
 WORTH_KEEPING_S = 0.05
+DROP_EVERY = 100
 
 
 class PricingService:
@@ -36,6 +39,8 @@ class PricingService:
 
     def __init__(self, db: Database, settings: Settings) -> None:
         self.db = db
+        self.max_prices = settings.max_prices
+        self._kept = 0
         memory_bytes, time_s = settings.pricing_memory_bytes, settings.pricing_time_s
         self.server = LimitedServer(DESK, memory_bytes=memory_bytes, time_s=time_s)
         # Composing many jobs for comparison takes long: nobody's admission waits for it. Started when first asked.
@@ -103,9 +108,21 @@ class PricingService:
             with self.db.write() as session:
                 if session.get(PriceCache, fingerprint) is None:
                     session.add(PriceCache(fingerprint=fingerprint, price=price, created_at=now()))
+                    session.flush()
+                    self._drop_oldest(session)
         except IntegrityError:
             # Somebody else asked the same at the same moment, and was told the same.
             logger.debug("this price was kept already")
+
+    def _drop_oldest(self, session: Session) -> None:
+        """At every hundredth price that is kept: there may be that many too many, in each process."""
+        self._kept += 1
+        if self._kept % DROP_EVERY != 1:
+            return
+        too_many = select(PriceCache.created_at).order_by(PriceCache.created_at.desc()).offset(self.max_prices).limit(1)
+        cutoff = session.scalar(too_many)
+        if cutoff is not None:
+            session.execute(delete(PriceCache).where(PriceCache.created_at <= cutoff))
 
 
 def _fingerprint(asked: dict[str, Any]) -> str:

@@ -1,9 +1,12 @@
-"""Is it up: the database, its migrations and the broker. `python -m app.system.health` asks from the command line."""
+"""Is it up: each part by name. `python -m app.system.health` asks from the command line, for a container's check."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import tempfile
+from collections.abc import Callable
 
 from kombu.connection import Connection
 from sqlalchemy import text
@@ -13,17 +16,36 @@ from app.db.migrate import is_current
 from app.lifecycle.broker import celery_options
 from app.settings import Settings, get_settings
 
+# Without these the API can do nothing that it is asked. With the broker or pricing down, what is priced still queues,
+# and what queues is rung for again.
+NEEDED = ("database", "migrations", "storage")
+FREE_BYTES = 256 * 2**20
+
 
 def checks(db: Database, settings: Settings) -> dict[str, str]:
     """What each part says: "ok" or the type of its error (a message may name hosts or paths)."""
+    named: tuple[tuple[str, Callable[[Database, Settings], None]], ...] = (
+        ("database", _database),
+        ("migrations", _migrations),
+        ("storage", _storage),
+        ("broker", _broker),
+    )
     found: dict[str, str] = {}
-    for name, check in (("database", _database), ("migrations", _migrations), ("broker", _broker)):
+    for name, check in named:
         try:
             check(db, settings)
             found[name] = "ok"
         except Exception as error:  # whatever it is, it is the answer
             found[name] = type(error).__name__
     return found
+
+
+def status(found: dict[str, str]) -> str:
+    """ "ready", "degraded" (what is asked is still done, or queues) or "not ready"."""
+    down = {name for name, state in found.items() if state != "ok"}
+    if down & set(NEEDED):
+        return "not ready"
+    return "degraded" if down else "ready"
 
 
 def _database(db: Database, _settings: Settings) -> None:
@@ -36,6 +58,20 @@ def _migrations(db: Database, _settings: Settings) -> None:
         raise RuntimeError("the database is not at the newest migration")
 
 
+class StorageFullError(Exception):
+    """Less is free than a data set and a model may need."""
+
+
+def _storage(_db: Database, settings: Settings) -> None:
+    root = settings.storage_root
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=root) as probe:
+        probe.write(b"ready")
+        probe.flush()
+    if shutil.disk_usage(root).free < FREE_BYTES:
+        raise StorageFullError
+
+
 def _broker(_db: Database, settings: Settings) -> None:
     options = celery_options(settings)
     with Connection(
@@ -45,7 +81,7 @@ def _broker(_db: Database, settings: Settings) -> None:
 
 
 def main() -> int:
-    """For a container's health check: prints what each part says; 0 where all are well."""
+    """Prints what each part says; 0 where all that is needed is well."""
     settings = get_settings()
     db = Database.of(settings)
     try:
@@ -53,7 +89,7 @@ def main() -> int:
     finally:
         db.close()
     print(json.dumps(found))  # noqa: T201 - a command's answer
-    return int(any(state != "ok" for state in found.values()))
+    return int(status(found) == "not ready")
 
 
 if __name__ == "__main__":

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter, Depends, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 
+from app.jobs.pricing import PricingService
 from app.keys.auth import CurrentKey, current_key
-from app.system.health import checks
+from app.system.health import checks, status
 from app.system.prometheus import registry_for
-from app.web.deps import Db, ServiceSettings
+from app.web.deps import Db, ServiceSettings, get_pricing
 
 router = APIRouter(tags=["system"])
+Pricing = Annotated[PricingService, Depends(get_pricing)]
 
 
 @router.get("/healthz")
@@ -21,12 +25,14 @@ async def healthz() -> dict[str, str]:
 
 
 @router.get("/readyz", dependencies=[Depends(current_key)])
-def readyz(db: Db, settings: ServiceSettings, response: Response) -> dict[str, object]:
-    """The database, its migrations and the broker answer; 503 where one does not."""
-    found = checks(db, settings)
-    ready = all(state == "ok" for state in found.values())
-    response.status_code = 200 if ready else 503
-    return {"status": "ready" if ready else "not ready", "checks": found}
+def readyz(db: Db, settings: ServiceSettings, pricing: Pricing, response: Response) -> dict[str, object]:
+    """Each part by name. 503 where database, migrations or storage (writable, with room) are not well; "degraded" where
+    the broker or the pricing process is away: jobs queue all the same, and a process that prices is started when asked.
+    """
+    found = checks(db, settings) | {"pricing": "ok" if pricing.server.alive else "NotRunning"}
+    state = status(found)
+    response.status_code = 503 if state == "not ready" else 200
+    return {"status": state, "checks": found}
 
 
 @router.get("/metrics", response_class=Response)

@@ -10,6 +10,7 @@ from app.db.engine import Database
 from app.settings import Settings
 
 if TYPE_CHECKING:
+    from app.datasets.parsing import Parsers
     from app.jobs.pricing import PricingService
 
 
@@ -23,6 +24,10 @@ def get_settings(request: Request) -> Settings:
 
 def get_pricing(request: Request) -> PricingService:
     return cast("PricingService", request.app.state.pricing)
+
+
+def get_parsers(request: Request) -> Parsers:
+    return cast("Parsers", request.app.state.parsers)
 
 
 Db = Annotated[Database, Depends(get_db)]

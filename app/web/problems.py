@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 # What FastAPI says of a body whose parser failed in another way than by a syntax error.
 UNREADABLE = "There was an error parsing the body"
+HEADERS = {401: {"WWW-Authenticate": 'Bearer realm="scrimp"'}, 503: {"Retry-After": "5"}}
 CODES = {
     400: "bad-request",
     404: "not-found",
@@ -43,7 +44,7 @@ def headers_of(error: ServiceError) -> dict[str, str]:
     """The headers that an error's answer carries, as JSON or as a page."""
     if isinstance(error, TooManyRequests):
         return {"Retry-After": str(error.retry_after_s)}
-    return {"WWW-Authenticate": 'Bearer realm="scrimp"'} if error.status == 401 else {}
+    return HEADERS.get(error.status, {})
 
 
 def pointer(location: tuple[int | str, ...], body: Any = None) -> str:

@@ -159,3 +159,59 @@ def test_refusals_come_through_the_process(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest) as caught:
         limited(tmp_path, spec(), tmp_path / "d", 1024 * MIB)
     assert caught.value.members["errors"][0]["column"] == "b"
+
+
+@pytest.mark.parametrize("name", ["../../escape.npy", "/etc/escape.npy", "..\\escape.npy", "x.npy/../../escape.npy"])
+def test_no_member_of_an_archive_is_written_anywhere(tmp_path: Path, name: str) -> None:
+    members = {"x.npy": npy(np.ones((3, 1))), "y.npy": npy(np.ones(3)), name: npy(np.ones(1))}
+    answer, _ = parsed(tmp_path, spec("npz"), archive(tmp_path / "d", members))
+    assert answer["counts"]["records"] == 3
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert written == {"d", "out1/train.npz"}
+
+
+def test_an_archive_of_very_many_members_is_refused(tmp_path: Path) -> None:
+    members = {f"{i}.npy": b"" for i in range(10_001)}
+    assert "something else" in str(refuse(tmp_path, spec("npz"), archive(tmp_path / "d", members)))
+
+
+def test_an_archive_in_an_archive_stays_closed(tmp_path: Path) -> None:
+    inner = archive(tmp_path / "inner", {"x.npy": npy(np.zeros((MIB, 4)))})
+    path = archive(tmp_path / "d", {"x.npy": inner.read_bytes(), "y.npy": npy(np.ones(3))})
+    assert "not in NPY format" in str(refuse(tmp_path, spec("npz"), path))
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_compressions_without_a_bound_on_a_read_are_refused(tmp_path: Path, compression: int) -> None:
+    """zipfile unpacks a whole block of these at once, however little of it is asked for."""
+    path = archive(tmp_path / "d", {"x.npy": npy(np.ones((3, 1))), "y.npy": npy(np.ones(3))}, compression)
+    assert "plain ZIP" in str(refuse(tmp_path, spec("npz"), path))
+
+
+@pytest.mark.parametrize("compression", ["snappy", "zstd", "gzip", "brotli"])
+def test_runs_and_compressed_pages_are_bounded_by_what_they_claim(tmp_path: Path, compression: str) -> None:
+    """Runs of one value are stored in a few bytes, which the footer's unpacked size does not tell; its rows do."""
+    n = 8 * MIB
+    table = pa.table({"a": pa.array(np.zeros(n, dtype=bool)), "b": pa.nulls(n, pa.int8()), "y": pa.nulls(n, pa.int8())})
+    pq.write_table(table, tmp_path / "d", compression=compression)
+    assert (tmp_path / "d").stat().st_size < MIB // 2
+    assert "unpacks to" in str(refuse(tmp_path, spec("parquet"), tmp_path / "d", max_unpacked_bytes=64 * MIB))
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_a_line_of_500_megabytes_is_refused(tmp_path: Path, format: str) -> None:
+    path = tmp_path / "d"
+    with path.open("wb") as file:  # sparse: NULs that take no disk
+        file.write(b"a,b,y\n1,2,3\n" if format == "csv" else b'{"a": 1, "b": 2, "y": 3}\n')
+        file.truncate(500 * MIB)
+    with pytest.raises(InvalidRequest, match="is longer than"):
+        limited(tmp_path, spec(format), path, 1024 * MIB)
+
+
+def test_a_first_line_of_500_megabytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with path.open("wb") as file:
+        file.write(b"a" * 5000)
+        file.truncate(500 * MIB)
+    with pytest.raises(InvalidRequest, match="is longer than"):
+        limited(tmp_path, spec(), path, 1024 * MIB)

@@ -84,8 +84,14 @@ CSV_FILES: list[tuple[str, str | bytes, str]] = [
     ("long row", "a,b,y\n1,2,3,4\n", "1 rows"),
     ("open quote", 'a,b,y\n1,2,3\n1,"2,3\n1,2,3\n', "line 4: unexpected end of data"),
     ("text after a quote", 'a,b,y\n1,"2"x,3\n', "line 2"),
-    ("binary", bytes(range(256)), "column"),
-    ("another format", b"PAR1" + bytes(100), "column"),
+    ("binary", bytes(range(256)), "not text: there are NUL bytes in its first line"),
+    ("another format", b"PAR1" + bytes(100), "it is a Parquet file"),
+    ("an archive", b"PK\x03\x04" + bytes(100), "it is a ZIP archive"),
+    ("UTF-16", "a,b,y\n1,2,3\n".encode("utf-16"), "it is text in UTF-16: save it as UTF-8"),
+    ("semicolons", "a;b;y\n1;2;3\n", "its columns are separated by semicolons (';'); write it with commas"),
+    ("quoted semicolons", '"a";"b";"y"\n1,5;2;3\n', "separated by semicolons"),
+    ("tabs", "y\ta\tmore\tb\r\n1\t2\t3\t4\r\n", "separated by tabs"),
+    ("bars, behind a mark of order", "\ufeffa|b|y\n1|2|3\n", "separated by bars"),
 ]
 
 
@@ -118,7 +124,7 @@ JSONL: list[tuple[str, str, str]] = [
     ("not an object", "[1, 2]\n", "line 1 is not an object"),
     ("deep", "[" * 100_000 + "\n", "line 1 is nested too deeply"),
     ("a name twice", '{"a": 1, "a": 2, "b": 2, "y": 3}\n', "line 1 has a name twice"),
-    ("not UTF-8", '{"a": 1, "b": 2, "y": "\udcff"}\n', "line 1 is not JSON"),
+    ("not UTF-8", '{"a": 1, "b": 2, "y": "\udcff"}\n', "line 1 is not UTF-8"),
     ("empty", "\n\n", "no records"),
     ("no label", '{"a": 1, "b": 2}\n', "no column 'y'"),
 ]

@@ -246,10 +246,11 @@ def test_a_foreign_host_header_is_refused(api: Api) -> None:
 
 
 def test_readiness_and_metrics(api: Api, db: Database) -> None:
-    add_dataset(db)
+    assert post(api, "/v1/quotes", job_spec(add_dataset(db))).status_code == 200  # pricing has started
     ready = get(api, "/readyz")
     assert ready.status_code == 200, ready.text
-    assert ready.json()["checks"] == {"database": "ok", "migrations": "ok", "broker": "ok"}
+    parts = ("database", "migrations", "storage", "broker", "pricing")
+    assert ready.json() == {"status": "ready", "checks": dict.fromkeys(parts, "ok")}
     text = get(api, "/metrics", role="admin").text
     assert "scrimp_ledger_units" in text
     assert 'route="/readyz"' in text

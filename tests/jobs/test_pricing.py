@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from app.db.engine import Database
+from app.db.models import PriceCache
 from app.errors import LimitError
 from app.jobs.pricing import PricingService
 from app.settings import Settings
@@ -36,6 +38,15 @@ def test_a_comparison_past_its_limits_is_not_tried_again(pricing: PricingService
         pricing.compare(trees, 1e-5)
     figures = pricing.compare([poisson(1.2)], 1e-5)
     assert 0 < figures["pld_if_fixed_in_advance"] <= figures["rdp_best_order"]
+
+
+def test_the_oldest_prices_are_dropped(db: Database, settings: Settings) -> None:
+    service = PricingService(db, settings.model_copy(update={"max_prices": 3}))
+    for i in range(101):
+        service._keep({"function": "price", "arguments": {"i": i}}, {"charge": i})
+    with db.read() as session:
+        kept = [each.price["charge"] for each in session.scalars(select(PriceCache).order_by(PriceCache.created_at))]
+    assert kept == [98, 99, 100]
 
 
 def test_a_kept_price_needs_no_process(pricing: PricingService) -> None:

@@ -34,6 +34,7 @@ from worker.attempt.messages import (
     Start,
     Stop,
     Stopped,
+    Written,
 )
 from worker.attempt.replay import Replay
 from worker.data.records import DenseRecords, Records, SparseRecords
@@ -147,9 +148,10 @@ class Supervisor:
             return self._block(message)
         if isinstance(message, Digest):
             self._digest(message)
-        elif isinstance(message, Mismatch):
+            return Written()
+        if isinstance(message, Mismatch):
             return self._resalt(message.matched_step)
-        elif message.kind == "metric":
+        if message.kind == "metric":
             self.metrics.setdefault((message.name, message.step), message.model_dump())
         return None
 
@@ -215,6 +217,8 @@ class DirectLink:
 
     def send(self, message: Any) -> None:
         self.supervisor.answer(message)
+
+    record = send
 
 
 def start_of(

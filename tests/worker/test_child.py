@@ -39,6 +39,7 @@ from worker.attempt.messages import (
     Ready,
     Stop,
     Stopped,
+    Written,
 )
 
 SHAPE = {"records_train": 80, "records_holdout": 20, "features": 5, "outputs": 3, "sparse": False}
@@ -116,6 +117,12 @@ def test_public_data_without_privacy(tmp_path: Path) -> None:
     assert set(final) == {"accuracy", "loss", "training_loss"} and final["accuracy"] > 0.6
 
 
+def _until_first_block(channel: Channel) -> None:
+    while not isinstance(message := channel.receive(), BlockStart):
+        if isinstance(message, Digest):
+            channel.send(Written())
+
+
 @contextlib.contextmanager
 def begun(supervisor: Supervisor) -> Iterator[tuple[Channel, Future[int]]]:
     """An attempt that waits for an answer to its first block, and its status to come."""
@@ -124,8 +131,7 @@ def begun(supervisor: Supervisor) -> Iterator[tuple[Channel, Future[int]]]:
     with ThreadPoolExecutor(1) as pool:
         status = pool.submit(serve, child, lambda: None)
         channel.send(supervisor.message())
-        while not isinstance(channel.receive(), BlockStart):
-            pass
+        _until_first_block(channel)
         yield channel, status
         channel.close()
     child.close()
@@ -172,8 +178,7 @@ def test_a_child_dies_with_its_parent(supervisor: Supervisor, tmp_path: Path) ->
     child = int(parent.stdout.readline())
     channel = Channel(ours, TO_SUPERVISOR)
     channel.send(supervisor.message())
-    while not isinstance(channel.receive(), BlockStart):
-        pass
+    _until_first_block(channel)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()

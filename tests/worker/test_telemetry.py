@@ -26,6 +26,8 @@ class Collected:
     def send(self, message: Any) -> None:
         self.messages.append(message)
 
+    record = send
+
 
 def telemetry(**changes: Any) -> tuple[Telemetry, list[Any]]:
     sender = Collected()

@@ -22,6 +22,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from app.contracts.base import Document
 from app.errors import PrivacyError
 from app.formats.stored import DataDamagedError
 from worker.attempt.messages import (
@@ -29,6 +30,7 @@ from worker.attempt.messages import (
     TO_CHILD,
     BlockStart,
     Channel,
+    Digest,
     Failed,
     FailureCode,
     Go,
@@ -40,6 +42,7 @@ from worker.attempt.messages import (
     Stop,
     Stopped,
     WarningCode,
+    Written,
 )
 from worker.attempt.replay import Replay
 from worker.data.parts import load_records
@@ -76,6 +79,15 @@ class SupervisorLink:
             self._expect(Stop)
         self.steps_started = step
 
+    def send(self, message: Document) -> None:
+        """A metric, or the last word."""
+        self._channel.send(message)
+
+    def record(self, digest: Digest) -> None:
+        """Returns once the digest is on record."""
+        self._channel.send(digest)
+        self._expect(Written)
+
     def mismatch(self, matched_step: int) -> Resalt:
         self._channel.send(Mismatch(matched_step=matched_step))
         return self._expect(Resalt)
@@ -101,7 +113,7 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     )
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
     telemetry = Telemetry(
-        channel,
+        link,
         start.mechanism,
         data_public=start.data_public,
         holdout_public=start.holdout_public,

@@ -2,7 +2,8 @@
 
     supervisor → child                          child → supervisor
     start   the whole job, once                 ready      the data are loaded and checked
-                                                digest     the state at step 0, and at the end of every block
+    written the digest is on record             digest     the state at step 0, and at the end of every block: answered
+                                                           by written or stop
     go      the block is written ahead          block      about to start these steps: answered by go or stop
     stop    cancelled: end now (at any time)    mismatch   a replay differs from the record: answered by resalt or stop
     resalt  fresh keys from a step on           metric     a released number, after the digest of its block
@@ -159,6 +160,12 @@ class Go(Document):
     kind: Literal["go"] = "go"
 
 
+class Written(Document):
+    """The digest is on record: what its block made may leave now, and a crash from here on replays the same state."""
+
+    kind: Literal["written"] = "written"
+
+
 class Stop(Document):
     kind: Literal["stop"] = "stop"
 
@@ -243,7 +250,7 @@ class Failed(Document):
     message: str
 
 
-ToChild = Start | Go | Stop | Resalt
+ToChild = Start | Go | Written | Stop | Resalt
 ToSupervisor = Ready | BlockStart | Digest | Mismatch | MetricValue | Finished | Stopped | Failed
 
 TO_CHILD: TypeAdapter[ToChild] = TypeAdapter(Annotated[ToChild, Field(discriminator="kind")])

@@ -8,39 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import shutil
 import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 from app.db.models import Dataset, Job
 from app.errors import PrivacyError, ServiceError, StaleAttempt
 from app.lifecycle.attempts import AttemptLog
+from app.processes import plain_environment
 from app.secrets import load_secret, secret_id
 from app.settings import Settings
 from worker.attempt import messages
+from worker.attempt.watch import TICK_S, Watch
 from worker.noise.keys import derive_key
 
 logger = logging.getLogger(__name__)
 
 STOPPING = threading.Event()  # set when this worker is told to stop
-TICK_S = 0.2
-KEPT_ENVIRONMENT = (
-    "PATH",
-    "PYTHONPATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "TMPDIR",
-    "LD_LIBRARY_PATH",
-    "CUDA_VISIBLE_DEVICES",
-)
+CHILD = [sys.executable, "-m", "worker.attempt.child"]
 ROOT = Path(__file__).resolve().parents[2]
 
 WARNINGS = {
@@ -95,8 +84,8 @@ class _Supervised:
         self.secret = load_secret(settings, "noise_secret")
         self.key_id = secret_id(self.secret)
         self.process: subprocess.Popen[bytes] | None = None
-        self.next_beat = 0.0
-        self.cancelled_at: float | None = None
+        self.watch = Watch(log, settings, self.kill, STOPPING)
+        self.told_to_stop = False
 
     def run(self) -> bool:
         """Talks to the process until its last word; returns whether its artifacts are published."""
@@ -106,21 +95,20 @@ class _Supervised:
             self.process = self._spawn(theirs.fileno())
         channel = messages.Channel(ours, messages.TO_SUPERVISOR)
         try:
-            channel.send(start)
-            while True:
-                if STOPPING.is_set():
-                    self.kill()
-                    self.log.gone("lost")
-                    return False
-                if not self._beat(channel):
-                    return False
-                if channel.pending(TICK_S):
-                    ended = self._hear(channel, channel.receive())
-                    if ended is not None:
-                        return ended
+            with self.watch:
+                channel.send(start)
+                while True:
+                    if self.watch.cancelled_at is not None:
+                        self._answer(channel, messages.Stop())
+                    if channel.pending(TICK_S):
+                        said = channel.receive()
+                        self.watch.heard()
+                        ended = self._hear(channel, said)
+                        if ended is not None:
+                            return ended
         except (EOFError, OSError):
             self.kill()
-            self.log.gone("crashed")
+            self._gone()
             return False
         except messages.ProtocolError:
             self.kill()
@@ -134,20 +122,23 @@ class _Supervised:
             self.process.kill()
             self.process.wait()
 
-    def _beat(self, channel: messages.Channel) -> bool:
-        """Renews the lease and looks for a cancel; False where the attempt had to be ended for it."""
-        if time.monotonic() < self.next_beat:
-            return True
-        if self.log.heartbeat() and self.cancelled_at is None:
-            self.cancelled_at = time.monotonic()
-            channel.send(messages.Stop())
-        if self.cancelled_at is not None and time.monotonic() - self.cancelled_at > self.settings.cancel_grace_s:
-            self.kill()
-            self.log.cancelled()
-            return False
-        # A cancel is looked for every second; the lease itself would need it only every heartbeat_s.
-        self.next_beat = time.monotonic() + min(self.settings.heartbeat_s, 1.0)
-        return True
+    def _answer(self, channel: messages.Channel, message: messages.ToChild) -> None:
+        """Nothing after a stop: the process waits for no answer any more, and may be gone with its last word sent."""
+        if not self.told_to_stop:
+            self.told_to_stop = isinstance(message, messages.Stop)
+            channel.send(message)
+
+    def _gone(self) -> None:
+        """The process ended without a last word: by itself, or because the watch ended it."""
+        match self.watch.ended:
+            case "cancelled":
+                self.log.cancelled()
+            case "stopping":
+                self.log.gone("lost")
+            case _ if self.watch.error is not None:
+                raise self.watch.error
+            case _:
+                self.log.gone("crashed")
 
     def _hear(self, channel: messages.Channel, said: messages.ToSupervisor) -> bool | None:
         """Writes one message down and answers it. None while the attempt goes on; at its end, whether it succeeded."""
@@ -156,32 +147,31 @@ class _Supervised:
                 self.log.ready(said.device)
             case messages.BlockStart():
                 granted = self.log.start_block(said.first_step, said.last_step)
-                if self.cancelled_at is None:  # else it was told to stop already, and may be gone
-                    channel.send(messages.Go() if granted else messages.Stop())
+                self._answer(channel, messages.Go() if granted else messages.Stop())
             case messages.Digest():
                 self.log.record_digest(said.step, said.digest)
+                self._answer(channel, messages.Written())
             case messages.Mismatch():
                 segment = self.log.resalt(said.matched_step, self.key_id)
-                channel.send(
-                    messages.Resalt(
-                        from_step=segment["from_step"],
-                        allowed_steps=segment["allowed_steps"],
-                        **self._keys(segment["salt"]),
-                    )
-                )
+                steps = {name: segment[name] for name in ("from_step", "allowed_steps")}
+                self._answer(channel, messages.Resalt(**steps, **self._keys(segment["salt"])))
             case messages.MetricValue():
                 self.log.record_metric(said.model_dump(exclude={"kind"}))
             case messages.Finished():
                 self._wait()
                 warnings = [WARNINGS[code] for code in said.warnings]
-                self.log.succeed([self._published(each) for each in said.artifacts], said.steps_effective, warnings)
+                artifacts = [self._published(each) for each in said.artifacts]
+                self.watch.stop()
+                self.log.succeed(artifacts, said.steps_effective, warnings)
                 return True
             case messages.Stopped():
                 self._wait()
+                self.watch.stop()
                 self.log.cancelled()
                 return False
             case messages.Failed():
                 self._wait()
+                self.watch.stop()
                 self.log.fail(said.code, said.message)
                 return False
         return None
@@ -206,9 +196,9 @@ class _Supervised:
                 self.kill()
 
     def _spawn(self, descriptor: int) -> subprocess.Popen[bytes]:
-        environment = {name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ}
+        environment = plain_environment("CUDA_VISIBLE_DEVICES")
         return subprocess.Popen(
-            [sys.executable, "-m", "worker.attempt.child", str(descriptor)],
+            [*CHILD, str(descriptor)],
             cwd=ROOT,
             # Threads that spin while they wait make steps ten times slower on a busy machine.
             env=environment | {"SCRIMP_ATTEMPT": "1", "OMP_WAIT_POLICY": "PASSIVE"},
@@ -225,12 +215,12 @@ class _Supervised:
     def _start_message(self) -> messages.Start:
         """Everything the attempt needs, from the database as it is now."""
         self.log.name_key(self.key_id)
-        job, _blocks, _released = self.log.recorded()
+        job, blocks, released = self.log.recorded()
         foreign = [each["from_step"] for each in job.segments if each["key_id"] != self.key_id]
         if foreign:
             # The noise secret was changed since: those keys are gone, and with them an identical replay.
             self.log.resalt(min(foreign) - 1, self.key_id)
-        job, blocks, released = self.log.recorded()
+            job, blocks, released = self.log.recorded()
         with self.log.db.read() as session:
             dataset = session.get_one(Dataset, job.dataset_id)
         segments = [

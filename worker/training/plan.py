@@ -72,8 +72,9 @@ class Plan:
         """
         least = MIN_POISSON_BLOCK_STEPS if self.sampling == "poisson" and not self.public else 1
         size = min(max(-(-self.steps // BLOCKS), least), MAX_BLOCK_STEPS)
-        ends = [-(-first // size) * size, self.steps, *(step for step in self.evaluation_steps if step >= first)]
-        return min(ends) if least == 1 else self._hidden_end(first, size)
+        if least > 1:
+            return self._hidden_end(first, size)
+        return min(-(-first // size) * size, self.steps, *(step for step in self.evaluation_steps if step >= first))
 
     def _hidden_end(self, first: int, size: int) -> int:
         """As above where batches are hidden: stretches between evaluations are cut into blocks of `size`, and what

@@ -1,0 +1,37 @@
+"""What is needed, and what only slows things down."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from app.db.engine import Database
+from app.settings import Settings
+from app.system import health
+
+
+def test_a_broker_that_is_down_degrades(db: Database, settings: Settings) -> None:
+    found = health.checks(db, settings.model_copy(update={"broker_url": "redis://127.0.0.1:1/0"}))
+    assert {name: state == "ok" for name, state in found.items()} == {
+        "database": True,
+        "migrations": True,
+        "storage": True,
+        "broker": False,
+    }
+    assert health.status(found) == "degraded"
+
+
+def test_a_storage_that_can_not_be_written_is_not_ready(db: Database, settings: Settings) -> None:
+    settings.storage_root.parent.mkdir(exist_ok=True)
+    shutil.rmtree(settings.storage_root, ignore_errors=True)
+    settings.storage_root.write_text("a file in its place")
+    found = health.checks(db, settings)
+    assert found["storage"] != "ok" and health.status(found) == "not ready"
+
+
+def test_a_storage_without_room_is_not_ready(db: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    found = health.checks(db, settings)
+    assert found["storage"] == "StorageFullError" and health.status(found) == "not ready"

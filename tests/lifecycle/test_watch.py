@@ -1,0 +1,132 @@
+"""A supervisor beside processes that freeze: the lease is kept while it should be, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from app.db.engine import Database
+from app.db.models import Attempt, Block, Dataset, Job
+from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.claims import claim
+from app.lifecycle.sweeper import expire_all_leases, reap_expired
+from app.settings import Settings
+from tests.lifecycle.conftest import Submit, claimed, job_row
+from worker.attempt import supervisor
+
+# A process that says what one says at first, then half a line, and then nothing.
+FROZEN = """
+import socket, sys, time
+connection = socket.socket(fileno=int(sys.argv[1]))
+answers = connection.makefile("r")
+answers.readline()
+connection.sendall(b'{"kind": "ready", "device": "cpu"}\\n')
+connection.sendall(b'{"kind": "digest", "step": 0, "digest": "' + b"ab" * 32 + b'"}\\n')
+assert "written" in answers.readline()
+connection.sendall(b'{"kind": "block", "fir')
+time.sleep(600)
+"""
+
+
+class Watched(AttemptLog):
+    """Lets a test act at a heartbeat, once the process is in the middle of its line."""
+
+    beats = 0
+
+    def at(self, beat: int, act: Any) -> Watched:
+        self._beat, self._act = beat, act
+        return self
+
+    def heartbeat(self) -> bool:
+        self.beats += 1
+        if self.beats == self._beat:
+            self._act()
+        return super().heartbeat()
+
+
+@pytest.fixture
+def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(supervisor, "CHILD", [sys.executable, "-c", FROZEN])
+    monkeypatch.setattr(supervisor, "STOPPING", threading.Event())
+    monkeypatch.setattr("worker.attempt.watch.SILENCES", 2)  # the start of the process is one
+    yield
+
+
+def run(db: Database, settings: Settings, submit: Submit, act: Any = None, **changes: Any) -> tuple[str, Watched]:
+    """One attempt of a fresh job with a process that freezes, to its end."""
+    log = claimed(db, job_id := submit())
+    with db.write() as session:
+        dataset = session.get_one(Dataset, session.get_one(Job, job_id).dataset_id)
+        dataset.parts = {"train": {"path": "nowhere", "sha256": "0" * 64}}
+    watched = Watched(db, log.held, lease_s=30.0, max_attempts=3).at(5, lambda: act and act(job_id))
+    quick = {"heartbeat_s": 0.1, "attempt_silence_s": 30.0} | changes
+    supervisor.run_attempt(watched, settings.model_copy(update=quick))
+    return job_id, watched
+
+
+def ends(db: Database, job_id: str) -> list[str]:
+    with db.read() as session:
+        return list(session.scalars(select(Attempt.status).where(Attempt.job_id == job_id).order_by(Attempt.number)))
+
+
+@pytest.mark.usefixtures("frozen")
+def test_a_frozen_process_is_ended_and_its_job_queued_again(db: Database, settings: Settings, submit: Submit) -> None:
+    job_id, watched = run(db, settings, submit, attempt_silence_s=1.0)
+    assert (job_row(db, job_id).status, ends(db, job_id)) == ("queued", ["crashed"])
+    assert watched.beats > 3, "the lease was renewed while the supervisor waited for the rest of the line"
+    with db.read() as session:
+        assert session.scalars(select(Block.digest).where(Block.job_id == job_id)).all() == ["ab" * 32]
+
+
+@pytest.mark.usefixtures("frozen")
+def test_a_frozen_process_that_is_cancelled_is_ended_after_its_grace(
+    db: Database, settings: Settings, submit: Submit
+) -> None:
+    def cancel(job_id: str) -> None:
+        with db.write() as session:
+            session.get_one(Job, job_id).status = "cancelling"
+
+    job_id, _ = run(db, settings, submit, cancel, cancel_grace_s=0.2)
+    assert (job_row(db, job_id).status, ends(db, job_id)) == ("cancelled", ["cancelled"])
+
+
+@pytest.mark.usefixtures("frozen")
+def test_a_frozen_process_whose_lease_was_taken_is_ended_and_writes_nothing(
+    db: Database, settings: Settings, submit: Submit
+) -> None:
+    def take(job_id: str) -> None:
+        expire_all_leases(db)
+        reap_expired(db, 3)
+        with db.write() as session:
+            assert claim(session, job_id, "other", 30.0) is not None
+
+    job_id, _ = run(db, settings, submit, take)
+    assert (job_row(db, job_id).status, ends(db, job_id)) == ("running", ["lost", "running"])
+
+
+@pytest.mark.usefixtures("frozen")
+def test_a_worker_that_stops_does_not_wait_for_a_frozen_process(
+    db: Database, settings: Settings, submit: Submit
+) -> None:
+    job_id, _ = run(db, settings, submit, lambda _: supervisor.STOPPING.set())
+    assert (job_row(db, job_id).status, ends(db, job_id)) == ("queued", ["lost"])
+
+
+@pytest.mark.usefixtures("frozen")
+def test_a_database_that_is_away_for_a_moment_costs_no_attempt(
+    db: Database, settings: Settings, submit: Submit
+) -> None:
+    beats: list[str] = []
+
+    def away(job_id: str) -> None:
+        beats.append(job_id)
+        raise ConnectionError
+
+    job_id, watched = run(db, settings, submit, away, attempt_silence_s=1.5)
+    assert beats == [job_id] and watched.beats > 5
+    assert ends(db, job_id) == ["crashed"], "for its silence, later"
