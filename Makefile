@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint bench clean
+.PHONY: help demo serve test check lint bench nightly openapi clean
 
 help:
 	@echo "make demo    the whole path on 25,000 real reviews, in under 3 minutes (KEEP=1 leaves it running)"
@@ -11,6 +11,8 @@ help:
 	@echo "make test    all tests"
 	@echo "make check   ruff, mypy, import-linter and the fast tests"
 	@echo "make bench   the benchmarks"
+	@echo "make nightly the contract tests at length, with a report in docs/reports"
+	@echo "make openapi writes docs/openapi.json"
 	@echo "make clean   removes .venv and the demo's home"
 
 demo: .venv/.demo
@@ -35,6 +37,12 @@ lint: .venv/.dev
 
 bench: .venv/.dev
 	@for file in benchmarks/bench_*.py; do echo "== $$file" && $(BIN)/python $$file || exit 1; done
+
+nightly: .venv/.dev
+	$(BIN)/python scripts/nightly_contract.py
+
+openapi: .venv/.dev
+	$(BIN)/python scripts/write_openapi.py
 
 clean:
 	rm -rf .venv .scrimp-demo

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 
 from app.contracts.job_spec import JobSpec
-from app.errors import Conflict, InvalidRequest, NotFound
+from app.errors import Conflict, NotFound
 from app.ids import rfc3339
 from app.jobs import repository, service
 from app.jobs.pricing import PricingService
@@ -26,6 +26,7 @@ from app.jobs.stream import follow
 from app.keys.auth import CurrentKey, current_key
 from app.lifecycle.states import FINISHED, get_job
 from app.web.deps import Db, ServiceSettings, get_pricing
+from app.web.examples import EVENT_STREAM
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 
 router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(current_key)])
@@ -34,29 +35,41 @@ Status = Literal["queued", "running", "pausing", "paused", "cancelling", "cancel
 Sequence = Annotated[int, Query(ge=0, le=2**53, description="The sequence number seen last.")]
 # Events must not wait in a proxy's buffer, nor be kept.
 NO_BUFFERING = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
+IdempotencyKey = Annotated[
+    str,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="A fresh random string for each job; the same one again gives the same job.",
+    ),
+]
+Responses = dict[int | str, dict[str, Any]]
+PROBLEM = {"$ref": "#/components/schemas/Problem"}
+STREAM: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}, "example": EVENT_STREAM}}}}
+FILE: Responses = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}},
+    206: {"description": "The part of the file that the Range header asked for."},
+    416: {"description": "The file has no such range.", "content": {"application/problem+json": {"schema": PROBLEM}}},
+}
 
 
-@router.post("/quotes")
+@router.post("/quotes", operation_id="quote_job")
 def quote(spec: JobSpec, db: Db, pricing: Pricing) -> Quote:
     """What a job would cost, line by line, and whether it fits now. Charges and reserves nothing."""
     return Quote.model_validate(service.quote(db, pricing, spec))
 
 
-@router.post("/jobs", status_code=201)
+@router.post("/jobs", status_code=201, operation_id="submit_job")
 def submit(
     spec: JobSpec,
     db: Db,
     pricing: Pricing,
     caller: CurrentKey,
     response: Response,
-    idempotency_key: IdempotencyKey = None,
+    idempotency_key: IdempotencyKey,
 ) -> JobView:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec gives the same job again."""
-    if idempotency_key is None:
-        raise InvalidRequest.at(
-            "/headers/Idempotency-Key", "send an Idempotency-Key: a fresh random string for each job"
-        )
     job_id, created = service.submit(db, pricing, caller, spec, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job_id}"
     if not created:
@@ -99,7 +112,7 @@ def cancel_job(job_id: str, db: Db, caller: CurrentKey) -> JobView:
     return _view(db, job_id)
 
 
-@router.get("/jobs/{job_id}/events", response_model=EventList)
+@router.get("/jobs/{job_id}/events", response_model=EventList, responses=STREAM)
 def list_events(
     request: Request,
     job_id: str,
@@ -131,7 +144,7 @@ def list_metrics(job_id: str, db: Db) -> MetricList:
         return MetricList(items=[MetricView.of(metric) for metric in metrics])
 
 
-@router.get("/jobs/{job_id}/artifacts/{name}", response_class=FileResponse)
+@router.get("/jobs/{job_id}/artifacts/{name}", response_class=FileResponse, responses=FILE)
 def download_artifact(job_id: str, name: str, db: Db, settings: ServiceSettings) -> FileResponse:
     """One artifact's file: `model.safetensors`, `model.json`."""
     with db.read() as session:
