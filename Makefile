@@ -39,7 +39,7 @@ bench: .venv/.dev
 	@for file in benchmarks/bench_*.py; do echo "== $$file" && $(BIN)/python $$file || exit 1; done
 
 nightly: .venv/.dev
-	$(BIN)/python scripts/nightly_contract.py
+	$(BIN)/python -m tests.contract.nightly
 
 openapi: .venv/.dev
 	$(BIN)/python scripts/write_openapi.py

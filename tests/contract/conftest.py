@@ -9,10 +9,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.main import create_app
-from tests.dashboard.conftest import chromium, first_whole, server, visit, whole
+from tests.dashboard.conftest import chromium, first_whole, scene, server, visit, whole
 from tests.dashboard.scene import Everything, Scene
 
-__all__ = ["chromium", "first_whole", "server", "visit", "whole"]
+__all__ = ["chromium", "first_whole", "scene", "server", "visit", "whole"]
 
 
 @pytest.fixture(scope="module")

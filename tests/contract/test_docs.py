@@ -46,9 +46,7 @@ def test_the_rest_api_takes_no_cookie(visit: Callable[[], Browser], scene: Scene
         sent = {} if method == "GET" else {"json": {"name": "mine", "role": "admin"}}
         answer = browser.client.request(method, path, headers={"Idempotency-Key": "k"}, **sent)
         assert "scrimp_session=" in answer.request.headers["cookie"]
-        assert answer.status_code in (401, 422), path
-        if method == "GET" or path == "/v1/keys":
-            assert answer.status_code == 401
+        assert answer.status_code == 401, path
 
 
 def test_the_vendored_files_are_what_was_published() -> None:
@@ -83,7 +81,6 @@ def test_the_page_shows_the_operations_and_tries_one(chromium: Any, server: str,
     page.get_by_role("button", name="Execute").click()
     answer = page.locator("#operations-jobs-list_jobs .live-responses-table")
     answer.wait_for()
-    assert answer.locator(".response-col_status").first.inner_text().startswith("Code") or True
     assert "200" in answer.inner_text()
     assert ids.succeeded in answer.inner_text()
     context.close()
