@@ -1,8 +1,8 @@
 """Requests that schemathesis makes up from the OpenAPI document, sent to a running service; what is wrong with answers.
 
-One role at a time: the document is the same for all, what a role may do is not. The ids of real jobs, data sets and keys
-are put into most requests, so that they reach what is behind the lookup. Prices are kept cheap: nearly all plans are
-full batch, as a Poisson plan costs seconds of numerics that are not tested here.
+One role at a time: the document is the same for all, what a role may do is not. The ids of real jobs, data sets and
+keys are put into most requests, so that they reach what is behind the lookup. Prices are kept cheap: nearly all plans
+are full batch, as a Poisson plan costs seconds of numerics that are not tested here.
 """
 
 from __future__ import annotations
@@ -58,19 +58,24 @@ class Report:
 
 
 def explore(document: Json, url: str, token: str, ids: Ids, *, count: int, seed: int) -> Report:
-    """Sends about `count` requests, evenly over all operations: half of them as the document says, half not."""
+    """Sends `count` requests or a few more, evenly over all operations: half as the document says, half not.
+
+    In rounds: an operation without parameters has one request to offer in each.
+    """
     report = Report()
     # The key is ours to send: a made-up one would only ever see the first line of every route.
     config = schemathesis.Config.from_dict({"generation": {"with-security-parameters": False}})
     schema = schemathesis.openapi.from_dict(document, config=config)
     operations = [found.ok() for found in schema.get_all_operations()]
-    each = ceil(count / len(operations) / 2)
     with requests.Session() as session:
         session.headers["Authorization"] = f"Bearer {token}"
-        for operation in operations:
-            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-                strategy = operation.as_strategy(generation_mode=mode)
-                _run(_real(strategy, ids), _sender(session, url, report), each, seed)
+        send = _sender(session, url, report)
+        while (missing := count - report.requests) > 0:
+            for operation in operations:
+                for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                    strategy = operation.as_strategy(generation_mode=mode)
+                    _run(_real(strategy, ids), send, ceil(missing / len(operations) / 2), seed)
+            seed += 1
     return report
 
 

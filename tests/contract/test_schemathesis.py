@@ -47,7 +47,7 @@ def test_every_answer_is_documented(whole: tuple[Scene, Everything], running: An
     document, url, ids = running
     report: Report = explore(document, url, whole[0].key(role).token, ids, count=REQUESTS, seed=SEED)
     assert report.findings == []
-    assert report.requests >= 0.8 * REQUESTS
+    assert report.requests >= REQUESTS
     # The requests were not all turned away at the door.
     answered = {status for _operation, status in report.statuses}
     assert {200, 404, 422} <= answered
