@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint bench nightly clean
+.PHONY: help demo serve test check lint bench nightly openapi clean
 
 help:
 	@echo "make demo    the whole path on 25,000 real reviews, in under 3 minutes (KEEP=1 leaves it running)"
@@ -11,7 +11,8 @@ help:
 	@echo "make test    all tests"
 	@echo "make check   ruff, mypy, import-linter and the fast tests"
 	@echo "make bench   the benchmarks"
-	@echo "make nightly fuzzing at length: 100,000 inputs for each parser; an hour"
+	@echo "make nightly fuzzing and the contract tests at length, with reports: hours"
+	@echo "make openapi writes docs/openapi.json"
 	@echo "make clean   removes .venv and the demo's home"
 
 demo: .venv/.demo
@@ -39,6 +40,10 @@ bench: .venv/.dev
 
 nightly: .venv/.dev
 	$(BIN)/python -m tests.fuzz.campaign --inputs 100000 --report benchmarks/reports/fuzz.md
+	$(BIN)/python -m tests.contract.nightly
+
+openapi: .venv/.dev
+	$(BIN)/python scripts/write_openapi.py
 
 clean:
 	rm -rf .venv .scrimp-demo

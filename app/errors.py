@@ -2,16 +2,20 @@
 
 ServiceError
 ├── RequestError          the caller can mend it (4xx)
+│   ├── UnknownHost         400  /problems/unknown-host
 │   ├── InvalidRequest      422  /problems/invalid-request       errors: [{pointer, detail}]
 │   ├── NotFound            404  /problems/not-found
 │   ├── Unauthenticated     401  /problems/unauthenticated
 │   ├── Forbidden           403  /problems/forbidden
-│   ├── Conflict            409  /problems/<code>                duplicate-name, wrong-state, too-many-jobs, …
+│   ├── Conflict            409  /problems/<code>                one of ConflictCode
 │   ├── PolicyError         409  /problems/policy-exceeded       requested, allowed
 │   ├── TooManyRequests     429  /problems/too-many-requests     retry_after_s, also as Retry-After
+│   ├── TooSlow             408  /problems/too-slow
 │   └── TooLarge            413  /problems/too-large
 ├── BudgetError           409  /problems/budget-exceeded       requested, remaining, largest_epsilon_that_fits, account
-├── LimitError            422 or 503: a helper process ran past its time or memory
+├── LimitError            422 or 503: a helper process ran past its time or memory, or none is free
+├── Unavailable           503  /problems/unavailable           the database or the storage does not answer
+├── StorageFull           507  /problems/storage-full
 ├── PrivacyError          500  an invariant of the privacy guarantee does not hold: raised, never retried
 └── WorkerError           what ends an attempt
     ├── TransientError      the machine's fault: the job is queued again
@@ -20,7 +24,20 @@ ServiceError
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+# Every way in which a request can clash with what is there.
+ConflictCode = Literal[
+    "cap-too-low",
+    "certificate-pending",
+    "duplicate-content",
+    "duplicate-name",
+    "idempotency-key-reused",
+    "last-admin-key",
+    "too-many-jobs",
+    "too-many-webhooks",
+    "wrong-state",
+]
 
 
 class ServiceError(Exception):
@@ -52,7 +69,8 @@ class InvalidRequest(RequestError):
 
     Args:
         message: the summary.
-        errors: `[{"pointer": JSON pointer, "detail": what to change}]`.
+        errors: `[{"pointer": JSON pointer, "detail": what to change}]`. A pointer leads into the body ("" is the whole
+            of it), or begins with `/query/`, `/headers/` or `/path/` and the name of a parameter.
     """
 
     code = "invalid-request"
@@ -66,6 +84,14 @@ class InvalidRequest(RequestError):
     def at(cls, pointer: str, detail: str, **members: Any) -> InvalidRequest:
         """One fault at one place, the usual case."""
         return cls(detail, errors=[{"pointer": pointer, "detail": detail, **members}])
+
+
+class UnknownHost(RequestError):
+    """The Host header names no host of this service: it may be another site's script (DNS rebinding)."""
+
+    code = "unknown-host"
+    status = 400
+    title = "This service does not answer to that host name"
 
 
 class NotFound(RequestError):
@@ -92,7 +118,7 @@ class Conflict(RequestError):
     status = 409
     title = "The request conflicts with the current state"
 
-    def __init__(self, code: str, message: str, **members: Any) -> None:
+    def __init__(self, code: ConflictCode, message: str, **members: Any) -> None:
         super().__init__(message, **members)
         self.code = code
 
@@ -117,6 +143,12 @@ class TooManyRequests(RequestError):
         self.retry_after_s = retry_after_s
 
 
+class TooSlow(RequestError):
+    code = "too-slow"
+    status = 408
+    title = "The body came too slowly"
+
+
 class TooLarge(RequestError):
     code = "too-large"
     status = 413
@@ -137,6 +169,20 @@ class LimitError(ServiceError):
     code = "limit-exceeded"
     status = 422
     title = "The request needs more time or memory than is allowed"
+
+
+class Unavailable(ServiceError):
+    """The database or the storage does not answer at the moment. Nothing was changed."""
+
+    code = "unavailable"
+    status = 503
+    title = "The service can not answer at the moment"
+
+
+class StorageFull(ServiceError):
+    code = "storage-full"
+    status = 507
+    title = "The service's storage is full"
 
 
 class PrivacyError(ServiceError):

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from app.audit.origin import Origins
 from app.audit.routes import router as audit_router
@@ -19,26 +18,24 @@ from app.datasets import service as datasets
 from app.datasets.parsing import Parsers
 from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
+from app.docs.routes import router as docs_router
 from app.grants.routes import router as grants_router
 from app.jobs.pricing import PricingService
 from app.jobs.routes import router as jobs_router
 from app.jobs.stream import EventHub
-from app.keys.auth import current_key
 from app.keys.routes import router as keys_router
 from app.ledger.routes import router as ledger_router
 from app.secrets import load_secret
 from app.settings import Settings, get_settings
 from app.system.prometheus import RequestMetrics, make_registry
 from app.system.routes import router as system_router
-from app.web import problems
+from app.web import openapi, problems
+from app.web.headers import HeadAsGet, HostCheck, SecurityHeaders
 from app.web.limits import BodyLimit
 from app.web.ratelimit import RequestLimits
 from app.webhooks.routes import router as webhooks_router
 from app.webhooks.targets import Policy
 from app.workers.routes import router as workers_router
-
-# Room for the multipart envelope and the spec beside the file itself.
-UPLOAD_ENVELOPE_BYTES = 4 * 1024 * 1024
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -57,15 +54,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         pricing.close()
         db.close()
 
-    # /docs waits for vendored assets (no CDN); the document itself needs a key like every route.
     app = FastAPI(
         title="Scrimp",
         version=version("scrimp"),
-        summary="Differentially private training with a ledger that can not be overspent.",
         lifespan=lifespan,
+        # app.docs answers for both: they need a key, or the dashboard's session.
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        # An address has one spelling; a redirect would be one more answer of every route.
+        redirect_slashes=False,
+        generate_unique_id_function=openapi.operation_id,
     )
     app.state.settings, app.state.db, app.state.pricing, app.state.hub = settings, db, pricing, EventHub(db)
     app.state.parsers = Parsers(settings)
@@ -87,22 +86,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         audit_router,
         webhook_pages_router,
         dashboard_router,
+        docs_router,
     ):
         app.include_router(router)
-    _add_openapi(app)
-    app.add_middleware(
-        BodyLimit,
-        limit=settings.max_body_bytes,
-        upload_limit=2 * settings.max_upload_bytes + UPLOAD_ENVELOPE_BYTES,
-        upload_path="/v1/datasets",
-    )
-    app.add_middleware(Origins, db=db, trusted_proxies=settings.trusted_proxies)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)
-    app.add_middleware(RequestMetrics, registry=app.state.registry)
+    app.openapi = openapi.document(app)  # type: ignore[method-assign] # how FastAPI has it extended
+    # The last one added is the first to see a request.
+    for middleware, options in (
+        (BodyLimit, {"settings": settings}),
+        (HeadAsGet, {}),
+        (Origins, {"db": db, "trusted_proxies": settings.trusted_proxies}),
+        (HostCheck, {"allowed_hosts": settings.allowed_hosts}),
+        (problems.Problems, {}),
+        (RequestMetrics, {"registry": app.state.registry}),
+        (SecurityHeaders, {}),
+    ):
+        app.add_middleware(middleware, **options)
     return app
-
-
-def _add_openapi(app: FastAPI) -> None:
-    @app.get("/openapi.json", include_in_schema=False, dependencies=[Depends(current_key)])
-    def openapi() -> dict[str, object]:
-        return app.openapi()

@@ -41,6 +41,10 @@ class Settings(BaseSettings):
 
     max_upload_bytes: int = Field(512 * MIB, description="Largest data file accepted.")
     max_body_bytes: int = Field(1 * MIB, description="Largest JSON body accepted.")
+    body_time_s: float = Field(30.0, description="How long a request's body may take to arrive.")
+    body_bytes_per_s: int = Field(
+        64 * 1024, description="The rate at which a larger body, an upload, earns more time than that."
+    )
     parse_memory_bytes: int = Field(4096 * MIB, description="Address space of the process that parses a data file.")
     parse_time_s: float = Field(300.0, description="Wall clock of the process that parses a data file.")
     max_parsers: int = Field(2, ge=1, description="Data files that one API process parses at once.")

@@ -1,4 +1,4 @@
-"""How a page is made: the templates, the headers that every answer carries, and errors as pages."""
+"""How a page is made: the templates, and errors as pages."""
 
 from __future__ import annotations
 
@@ -22,13 +22,6 @@ from app.web.problems import headers_of
 logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent
 
-# Scripts and styles come from our own files alone: markup that slipped through the escaping could run nothing.
-SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-}
-
 
 @cache
 def templates() -> Environment:
@@ -46,29 +39,26 @@ def templates() -> Environment:
 def render(
     request: Request, template: str, *, viewer: Viewer | None, status: int = 200, **context: Any
 ) -> HTMLResponse:
-    """A page. It may show what only this viewer may see: nothing is kept by caches."""
+    """A page."""
     html = templates().get_template(template).render(request=request, viewer=viewer, **context)
-    return HTMLResponse(html, status, {"Cache-Control": "no-store"})
+    return HTMLResponse(html, status)
 
 
 class PageRoute(APIRoute):
-    """A route of the dashboard: its errors are pages, and every answer of it carries the security headers."""
+    """A route of pages: its errors are pages, and who is not signed in is led to the login."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def page(request: Request) -> Response:
             try:
-                response = await handle(request)
+                return await handle(request)
             except SignInNeeded:
-                response = RedirectResponse(login_url(request), 303)
+                return RedirectResponse(login_url(request), 303)
             except ServiceError as error:
-                response = _error_page(request, error)
+                return _error_page(request, error)
             except RequestValidationError:
-                response = _error_page(request, InvalidRequest("the address or the form of this page is not valid"))
-            for name, value in SECURITY_HEADERS.items():
-                response.headers[name] = value
-            return response
+                return _error_page(request, InvalidRequest("the address or the form of this page is not valid"))
 
         return page
 

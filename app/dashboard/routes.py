@@ -170,7 +170,7 @@ def certificate(job_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """The signed document, as a file."""
     document = show_certificate(job_id, db, viewer.caller).model_dump(mode="json")
     name = f'attachment; filename="certificate-{job_id}.json"'
-    return JSONResponse(document, headers={"Content-Disposition": name, "Cache-Control": "no-store"})
+    return JSONResponse(document, headers={"Content-Disposition": name})
 
 
 @router.get("/jobs/{job_id}/artifacts/{name}")

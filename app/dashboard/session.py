@@ -34,7 +34,7 @@ SESSION_COOKIE = "scrimp_session"
 LOGIN_COOKIE = "scrimp_login"  # ties a login form to the browser that was shown it
 LOGIN_MINUTES = 60
 # Local pages only: no scheme, no host, no "//", no backslash, no dot segments.
-SAFE_NEXT = re.compile(r"/dashboard(/[A-Za-z0-9_-]+)*(\?[A-Za-z0-9_=&%.-]*)?")
+SAFE_NEXT = re.compile(r"/docs|/dashboard(/[A-Za-z0-9_-]+)*(\?[A-Za-z0-9_=&%.-]*)?")
 
 
 class SignInNeeded(RequestError):
@@ -100,12 +100,13 @@ PostingViewer = Annotated[Viewer, Depends(posting_viewer)]
 
 def sign_in(response: Response, request: Request, settings: Settings, caller: Caller) -> None:
     value = _signer(settings).sign(f"{caller.id}.{caller.generation}").decode()
-    _set_cookie(response, request, SESSION_COOKIE, value, settings.session_hours * 3600)
+    # Sent to /docs too; the REST API takes no cookies.
+    _set_cookie(response, request, SESSION_COOKIE, value, settings.session_hours * 3600, path="/")
     response.delete_cookie(LOGIN_COOKIE, path=LOGIN)
 
 
 def sign_out(response: Response) -> None:
-    response.delete_cookie(SESSION_COOKIE, path=HOME)
+    response.delete_cookie(SESSION_COOKIE, path="/")
 
 
 def start_login(response: Response, request: Request, nonce: str) -> None:
@@ -128,7 +129,7 @@ def check_login_form(request: Request, settings: Settings, csrf: str) -> bool:
 
 
 def safe_next(target: str | None) -> str:
-    """Where to go after the login: a page of the dashboard, else its first one."""
+    """Where to go after the login: a page of the dashboard or the API's, else the dashboard's first one."""
     return target if target and SAFE_NEXT.fullmatch(target) and not target.startswith(LOGIN) else HOME
 
 
@@ -140,9 +141,7 @@ def login_url(request: Request) -> str:
     return f"{LOGIN}?next={quote(path, safe='')}"
 
 
-def _set_cookie(
-    response: Response, request: Request, name: str, value: str, max_age_s: float, path: str = HOME
-) -> None:
+def _set_cookie(response: Response, request: Request, name: str, value: str, max_age_s: float, path: str) -> None:
     response.set_cookie(
         name,
         value,

@@ -25,7 +25,9 @@ from app.ids import rfc3339
 from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
 from app.settings import Settings
+from app.web import strict_json
 from app.web.deps import Db, ServiceSettings, get_parsers, get_pricing
+from app.web.examples import DATASET_SPECS, SPEC_BY_PATH
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 from app.web.problems import validation_errors
 
@@ -46,21 +48,29 @@ def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
 
 
 # The body is read by hand, so that nothing of it is stored before it is bounded. It is documented all the same.
-FILE = {"type": "string", "format": "binary"}
+DATA_FILE = {"type": "string", "format": "binary"}
 SPEC_SCHEMA = DatasetSpec.model_json_schema()
 SPEC = _inlined(SPEC_SCHEMA, SPEC_SCHEMA["$defs"])
+UPLOAD = {
+    "type": "object",
+    "required": ["spec", "file"],
+    "properties": {"spec": SPEC, "file": DATA_FILE, "holdout_file": DATA_FILE},
+}
 BODY = {
     "requestBody": {
         "required": True,
         "content": {
             "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["spec", "file"],
-                    "properties": {"spec": SPEC, "file": FILE, "holdout_file": FILE},
-                }
+                "schema": UPLOAD,
+                "encoding": {"spec": {"contentType": "application/json"}},
+                "examples": {
+                    name: {"value": {"spec": spec, "file": "(the file)"}} for name, spec in DATASET_SPECS.items()
+                },
             },
-            "application/json": {"schema": SPEC},
+            "application/json": {
+                "schema": {**SPEC, "required": [*SPEC["required"], "path"]},
+                "examples": {name: {"value": spec} for name, spec in SPEC_BY_PATH.items()},
+            },
         },
     }
 }
@@ -171,10 +181,11 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
         async for chunk in request.stream():
             yield chunk
     except ClientDisconnect:
-        raise InvalidRequest.at("/", "the connection was closed before the body's end") from None
+        raise InvalidRequest.at("", "the connection was closed before the body's end") from None
 
 
 def _spec(content: bytes) -> DatasetSpec:
+    strict_json.check(content)
     try:
         return DatasetSpec.model_validate_json(content)
     except ValidationError as error:

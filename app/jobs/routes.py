@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
@@ -10,7 +10,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from app.audit import record as audit
 from app.contracts.job_spec import JobSpec
 from app.db.models import Job
-from app.errors import Conflict, InvalidRequest, NotFound, RequestError
+from app.errors import Conflict, NotFound, RequestError
 from app.grants.service import require, require_job, visible
 from app.ids import rfc3339
 from app.jobs import repository, service
@@ -30,6 +30,7 @@ from app.keys.auth import CurrentKey
 from app.keys.service import Caller
 from app.lifecycle.states import FINISHED
 from app.web.deps import Db, ServiceSettings, get_pricing
+from app.web.examples import EVENT_STREAM
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
@@ -38,16 +39,32 @@ Status = Literal["queued", "running", "pausing", "paused", "cancelling", "cancel
 Sequence = Annotated[int, Query(ge=0, le=2**53, description="The sequence number seen last.")]
 # Events must not wait in a proxy's buffer, nor be kept.
 NO_BUFFERING = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
+IdempotencyKey = Annotated[
+    str,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="A fresh random string for each job; the same one again gives the same job.",
+    ),
+]
+Responses = dict[int | str, dict[str, Any]]
+PROBLEM = {"$ref": "#/components/schemas/Problem"}
+STREAM: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}, "example": EVENT_STREAM}}}}
+FILE: Responses = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}},
+    206: {"description": "The part of the file that the Range header asked for."},
+    416: {"description": "The file has no such range.", "content": {"application/problem+json": {"schema": PROBLEM}}},
+}
 
 
-@router.post("/quotes")
+@router.post("/quotes", operation_id="quote_job")
 def quote(spec: JobSpec, db: Db, pricing: Pricing, caller: CurrentKey) -> Quote:
     """What a job would cost, line by line, and whether it fits now. Charges and reserves nothing."""
     return Quote.model_validate(service.quote(db, pricing, caller, spec))
 
 
-@router.post("/jobs", status_code=201)
+@router.post("/jobs", status_code=201, operation_id="submit_job")
 def submit(
     spec: JobSpec,
     db: Db,
@@ -55,13 +72,9 @@ def submit(
     settings: ServiceSettings,
     caller: CurrentKey,
     response: Response,
-    idempotency_key: IdempotencyKey = None,
+    idempotency_key: IdempotencyKey,
 ) -> JobView:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec gives the same job again."""
-    if idempotency_key is None:
-        raise InvalidRequest.at(
-            "/headers/Idempotency-Key", "send an Idempotency-Key: a fresh random string for each job"
-        )
     job_id, created = service.submit(db, pricing, caller, spec, idempotency_key, settings.max_queued_jobs)
     response.headers["Location"] = f"/v1/jobs/{job_id}"
     if not created:
@@ -106,7 +119,7 @@ def cancel_job(job_id: str, db: Db, caller: CurrentKey) -> JobView:
     return _view(db, caller, job_id)
 
 
-@router.get("/jobs/{job_id}/events", response_model=EventList)
+@router.get("/jobs/{job_id}/events", response_model=EventList, responses=STREAM)
 def list_events(
     request: Request,
     job_id: str,
@@ -140,7 +153,7 @@ def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
         return MetricList(items=[MetricView.of(metric) for metric in metrics])
 
 
-@router.get("/jobs/{job_id}/artifacts/{name}", response_class=FileResponse)
+@router.get("/jobs/{job_id}/artifacts/{name}", response_class=FileResponse, responses=FILE)
 def download_artifact(job_id: str, name: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> FileResponse:
     """One artifact's file: `model.safetensors`, `model.json`. For keys that may train on the data set."""
     with db.read() as session:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from typing import Literal
 
 from kombu.connection import Connection
 from sqlalchemy import text
@@ -40,7 +41,7 @@ def checks(db: Database, settings: Settings) -> dict[str, str]:
     return found
 
 
-def status(found: dict[str, str]) -> str:
+def status(found: dict[str, str]) -> Literal["ready", "degraded", "not ready"]:
     """ "ready", "degraded" (what is asked is still done, or queues) or "not ready"."""
     down = {name for name, state in found.items() if state != "ok"}
     if down & set(NEEDED):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 
+from app.contracts.base import Document
 from app.jobs.pricing import PricingService
 from app.keys.auth import CurrentKey, current_key
 from app.system.health import checks, status
@@ -24,18 +25,32 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", dependencies=[Depends(current_key)])
-def readyz(db: Db, settings: ServiceSettings, pricing: Pricing, response: Response) -> dict[str, object]:
+class Readiness(Document):
+    status: Literal["ready", "degraded", "not ready"]
+    checks: dict[str, str]  # "ok", or the type of the error
+
+
+@router.get(
+    "/readyz",
+    dependencies=[Depends(current_key)],
+    responses={503: {"model": Readiness, "description": "A part does not answer."}},
+)
+def readyz(db: Db, settings: ServiceSettings, pricing: Pricing, response: Response) -> Readiness:
     """Each part by name. 503 where database, migrations or storage (writable, with room) are not well; "degraded" where
     the broker or the pricing process is away: jobs queue all the same, and a process that prices is started when asked.
     """
     found = checks(db, settings) | {"pricing": "ok" if pricing.server.alive else "NotRunning"}
     state = status(found)
     response.status_code = 503 if state == "not ready" else 200
-    return {"status": state, "checks": found}
+    return Readiness(status=state, checks=found)
 
 
-@router.get("/metrics", response_class=Response)
+@router.get(
+    "/metrics",
+    response_class=Response,
+    operation_id="show_metrics",
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
 def metrics(request: Request, db: Db, caller: CurrentKey) -> Response:
     """Prometheus: requests of this process (for admins); jobs by status, and budgets of the data sets that are seen."""
     registry = registry_for(caller, db, request.app.state.registry)

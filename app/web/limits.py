@@ -1,47 +1,119 @@
-"""Bounds on request bodies, enforced while they stream in."""
+"""Bounds on request bodies: their size and the time they may take, enforced while they stream in, and strict JSON."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from typing import Any
+
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.errors import TooLarge
+from app.errors import InvalidRequest, RequestError, TooLarge, TooSlow
+from app.settings import MIB, Settings
+from app.web import strict_json
 from app.web.problems import problem
+
+# Room for the multipart envelope and the spec beside the file itself.
+UPLOAD_ENVELOPE_BYTES = 4 * MIB
+UPLOAD = ("POST", "/v1/datasets")
+ANNOUNCES_BODY = ("content-length", "transfer-encoding")
 
 
 class BodyLimit:
-    """Refuses bodies above a limit with 413, declared or not. Data uploads have a limit of their own."""
+    """Refuses bodies that are too large (413), declared or not, or come too slowly (408), and JSON that is not strict.
 
-    def __init__(self, app: ASGIApp, limit: int, upload_limit: int, upload_path: str) -> None:
-        self.app, self.limit, self.upload_limit, self.upload_path = app, limit, upload_limit, upload_path
+    A body is read before it is handed on, so that no thread waits for a slow client. Data uploads have a limit of their
+    own, and are handed on piece by piece.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app, self.settings = app, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limit = self.upload_limit if scope["path"].rstrip("/") == self.upload_path else self.limit
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > limit:
-            await problem(TooLarge(f"the body is larger than {limit} bytes"))(scope, receive, send)
+        headers = Headers(scope=scope)
+        uploads = (scope["method"], scope["path"]) == UPLOAD and not is_json(headers)
+        limit = self.settings.max_body_bytes
+        if uploads:
+            limit = 2 * self.settings.max_upload_bytes + UPLOAD_ENVELOPE_BYTES
+        body = _Body(receive, self.settings, limit)
+        try:
+            body.check_declared(headers.get("content-length", "0"))
+            if uploads:
+                receive = body.receive
+            elif scope["method"] not in ("GET", "HEAD") or any(name in headers for name in ANNOUNCES_BODY):
+                receive = await self._read(body, headers)
+        except RequestError as error:
+            # What is left of the body is not waited for.
+            await problem(error, {} if body.whole else {"Connection": "close"})(scope, receive, send)
             return
-        received = 0
+        except ConnectionResetError:
+            return  # nobody is there to be answered
+        await self.app(scope, receive, send)
 
-        async def limited() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > limit:
-                raise TooLarge(f"the body is larger than {limit} bytes")
-            return message
+    async def _read(self, body: _Body, headers: Headers) -> Receive:
+        """The whole body, to be handed on at once."""
+        content = await body.read()
+        if content and is_json(headers):
+            strict_json.check(content)
+        messages = [{"type": "http.request", "body": content, "more_body": False}]
 
-        answered = False
+        async def replay() -> Message:
+            return messages.pop() if messages else await body.receive()
 
-        async def answer(message: Message) -> None:
-            # Who reads the body may take the error for a body that it can not read: the answer is ours all the same.
-            nonlocal answered
-            if received <= limit:
-                await send(message)
-            elif not answered:
-                answered = True
-                await problem(TooLarge(f"the body is larger than {limit} bytes"))(scope, receive, send)
+        return replay
 
-        await self.app(scope, limited, answer)
+
+class _Body:
+    """A body as it arrives. It may take `body_time_s`, and for each `body_bytes_per_s` bytes a second more."""
+
+    def __init__(self, receive: Receive, settings: Settings, limit: int) -> None:
+        self._receive, self._settings, self._limit = receive, settings, limit
+        self._began, self._received, self.whole = time.monotonic(), 0, False
+
+    def check_declared(self, length: str) -> None:
+        if not (length.isascii() and length.isdigit()):
+            raise InvalidRequest.at("/headers/Content-Length", "this is no length")
+        if len(length) > 18 or int(length) > self._limit:
+            raise self._too_large()
+
+    async def receive(self) -> Message:
+        """The next message of the client.
+
+        Raises:
+            TooSlow, TooLarge: the body is.
+        """
+        if self.whole:
+            return await self._receive()
+        allowed = self._settings.body_time_s + self._received / self._settings.body_bytes_per_s
+        try:
+            message: dict[str, Any] = dict(
+                await asyncio.wait_for(self._receive(), self._began + allowed - time.monotonic())
+            )
+        except TimeoutError:
+            raise TooSlow(f"of the body came {self._received} bytes in {allowed:.0f} s: send it faster") from None
+        self._received += len(message.get("body", b""))
+        if self._received > self._limit:
+            raise self._too_large()
+        self.whole = not message.get("more_body", False)
+        return message
+
+    async def read(self) -> bytes:
+        content = bytearray()
+        while not self.whole:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionResetError
+            content += message.get("body", b"")
+        return bytes(content)
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the body is larger than {self._limit} bytes", limit_bytes=self._limit)
+
+
+def is_json(headers: Headers) -> bool:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

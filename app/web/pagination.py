@@ -34,7 +34,7 @@ def decode_moment(text: str) -> datetime:
             raise ValueError
         return moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise InvalidRequest.at("/after", NO_CURSOR) from None
+        raise InvalidRequest.at("/query/after", NO_CURSOR) from None
 
 
 def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
@@ -55,5 +55,5 @@ def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
     # What no cursor of ours holds, and a database may refuse: NUL, half of a surrogate pair.
     texts = known and all(member.isprintable() for member in key if isinstance(member, str))
     if not texts or not all(0 <= member < 2**63 for member in key if isinstance(member, int)):
-        raise InvalidRequest.at("/after", NO_CURSOR)
+        raise InvalidRequest.at("/query/after", NO_CURSOR)
     return tuple(key)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.errors import InvalidRequest, ServiceError, TooManyRequests
+from app.errors import InvalidRequest, ServiceError, StorageFull, TooManyRequests, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -24,18 +30,21 @@ CODES = {
     405: "method-not-allowed",
     413: "too-large",
     415: "unsupported-media-type",
+    416: "range-not-satisfiable",
 }
+METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+BROKEN = (errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EACCES, errno.ENOENT)
 
 
 def problem(error: ServiceError, headers: dict[str, str] | None = None) -> JSONResponse:
     """The problem document of an error."""
-    members = {key: value for key, value in error.members.items() if key not in ("errors",) or value}
     body = {
         "type": f"/problems/{error.code}",
         "title": error.title,
         "status": error.status,
         "detail": error.message,
-        **members,
+        **error.members,
     }
     return JSONResponse(body, error.status, headers, media_type="application/problem+json")
 
@@ -47,6 +56,10 @@ def headers_of(error: ServiceError) -> dict[str, str]:
     return HEADERS.get(error.status, {})
 
 
+# Where parameters are; a body's own pointers begin with the names of its members.
+PLACES = {"query": "/query", "path": "/path", "header": "/headers"}
+
+
 def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
     """A JSON pointer from pydantic's location, without the tags of the union members that it went through.
 
@@ -54,7 +67,10 @@ def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
         location: pydantic's `loc`; its first member may name the part of the request.
         body: the document, in which a tag is no member of an object but the value of its `kind`.
     """
-    parts = list(location[1:] if location and location[0] in ("body", "query", "path", "header") else location)
+    place = PLACES.get(str(location[0]), "") if location else ""
+    parts = list(location[1:] if place or location[:1] == ("body",) else location)
+    if place:
+        return place + "".join(_escaped(part) for part in parts)
     kept: list[int | str] = []
     for part in parts:
         if isinstance(body, dict) and part not in body and body.get("kind") == part:
@@ -64,7 +80,11 @@ def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
             body = body[part]
         except (KeyError, IndexError, TypeError):
             body = None
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in kept)
+    return "".join(_escaped(part) for part in kept)
+
+
+def _escaped(part: int | str) -> str:
+    return "/" + str(part).replace("~", "~0").replace("/", "~1")
 
 
 def validation_errors(errors: list[Any], body: Any = None) -> list[dict[str, Any]]:
@@ -88,9 +108,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(ServiceError)
     def _service_error(_request: Request, error: ServiceError) -> JSONResponse:
-        if error.status >= 500:
-            logger.error("%s: %s", error.code, error.message)
-        return problem(error, headers_of(error))
+        return answer(error)
 
     @app.exception_handler(RequestValidationError)
     def _validation(_request: Request, error: RequestValidationError) -> JSONResponse:
@@ -106,15 +124,94 @@ def install(app: FastAPI) -> None:
         return problem(InvalidRequest("the path or query holds a text or number that no record can have"))
 
     @app.exception_handler(HTTPException)
-    def _http(_request: Request, error: HTTPException) -> JSONResponse:
+    def _http(request: Request, error: HTTPException) -> JSONResponse:
         if error.detail == UNREADABLE:
             return problem(InvalidRequest.at("", "the body is not JSON that can be read (too deep, or not UTF-8)"))
-        failure = ServiceError(str(error.detail))
-        failure.code, failure.status = CODES.get(error.status_code, "bad-request"), error.status_code
-        failure.title = str(error.detail)
-        return problem(failure, dict(error.headers or {}))
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(allowed_methods(app, request.scope))
+        return _of_status(error.status_code, str(error.detail), headers)
 
-    @app.exception_handler(Exception)
-    def _unexpected(request: Request, error: Exception) -> JSONResponse:
-        logger.error("unexpected %s at %s %s", type(error).__name__, request.method, request.url.path, exc_info=error)
-        return problem(ServiceError("an unexpected error; the server's log has its type and place"))
+
+def answer(error: ServiceError) -> JSONResponse:
+    """The problem document of an error with the headers that go with its status; the server's own faults are logged."""
+    if error.status >= 500:
+        logger.error("%s: %s", error.code, error.message)
+    return problem(error, headers_of(error))
+
+
+def allowed_methods(app: FastAPI, scope: Scope) -> list[str]:
+    """The methods that an address knows, over all routes of it."""
+    known = [
+        method
+        for method in METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.router.routes)
+    ]
+    return sorted([*known, "HEAD"]) if "GET" in known else known
+
+
+def _of_status(status: int, detail: str, headers: dict[str, str]) -> JSONResponse:
+    """The problem of an answer that was not made by this service's own code."""
+    failure = ServiceError(detail)
+    failure.code, failure.status = CODES.get(status, "bad-request"), status
+    failure.title = detail
+    return problem(failure, headers)
+
+
+class Problems:
+    """The last resort: what no handler took becomes a problem, and so do refusals in plain text.
+
+    A storage or a database that does not answer is told from our own faults: the one is worth trying again.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = replaced = False
+
+        async def only_problems(message: Message) -> None:
+            nonlocal started, replaced
+            if message["type"] == "http.response.start":
+                started = True
+                headers = Headers(raw=message["headers"])
+                if message["status"] >= 400 and headers.get("content-type", "").startswith("text/plain"):
+                    replaced = True
+                    kept = {name: value for name, value in headers.items() if not name.startswith("content-")}
+                    kept |= {"content-range": headers["content-range"]} if "content-range" in headers else {}
+                    phrase = HTTPStatus(message["status"]).phrase
+                    await _of_status(message["status"], phrase, kept)(scope, receive, send)
+            if not replaced:
+                await send(message)
+
+        try:
+            await self.app(scope, receive, only_problems)
+        except Exception as error:
+            if started or scope["type"] != "http":
+                raise
+            await answer(_known_fault(error) or _unexpected(error, scope))(scope, receive, send)
+
+
+def _known_fault(error: Exception) -> ServiceError | None:
+    """What is wrong with the machinery below, where that can be told."""
+    if (isinstance(error, OSError) and error.errno in FULL) or (isinstance(error, DBAPIError) and _is_full(error)):
+        return StorageFull("there is no room left where the service keeps its data: an operator has to make some")
+    if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
+        logger.error("the database does not answer: %s", getattr(error, "orig", None) or error)
+        return Unavailable("the database does not answer: try again in a moment")
+    if isinstance(error, OSError) and error.errno in BROKEN:
+        logger.error("the storage does not answer", exc_info=error)
+        return Unavailable("the storage does not answer: try again in a moment")
+    return None
+
+
+def _is_full(error: DBAPIError) -> bool:
+    return (
+        getattr(error.orig, "sqlite_errorname", "") == "SQLITE_FULL" or getattr(error.orig, "sqlstate", "") == "53100"
+    )
+
+
+def _unexpected(error: Exception, scope: Scope) -> ServiceError:
+    name, path = type(error).__name__, scope["path"]
+    logger.error("unexpected %s at %s %r", name, scope["method"], path, exc_info=error)
+    return ServiceError("an unexpected error; the server's log has its type and place")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +124,19 @@ def signed_in(whole: tuple[Scene, Everything]) -> Iterator[Callable[[str], Brows
 @pytest.fixture(scope="module")
 def server(whole: tuple[Scene, Everything], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The API as a process, over the whole scene; its address."""
-    scene, _ids = whole
+    with serving(whole[0].settings.home, tmp_path_factory.mktemp("server") / "out") as url:
+        yield url
+
+
+@contextmanager
+def serving(home: Path, log: Path, **settings: str) -> Iterator[str]:
+    """The API as a process over a home; its address. `settings` are environment variables without their prefix."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = os.environ | {"SCRIMP_HOME": str(scene.settings.home), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"SCRIMP_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    environment |= {f"SCRIMP_{name.upper()}": value for name, value in settings.items()}
     command = ["-m", "uvicorn", "--factory", "app.main:create_app", "--port", str(port), "--log-level", "warning"]
-    log = tmp_path_factory.mktemp("server") / "out"
     with log.open("w") as out:
         process = subprocess.Popen([sys.executable, *command], env=environment, stdout=out, stderr=out)
     url = f"http://127.0.0.1:{port}"

@@ -14,12 +14,13 @@ from sqlalchemy import update
 from app.dashboard import page as dashboard_page
 from app.db.models import Dataset, Job, LedgerEntry
 from app.ledger import certificates
+from app.web.headers import POLICIES
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import XSS, Everything, Scene
 
 Whole = tuple[Scene, Everything]
 SignedIn = Callable[[str], Browser]
-CSP = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+CSP = POLICIES["/dashboard"]
 HERE = Path(dashboard_page.__file__).parent
 
 

@@ -36,7 +36,7 @@ def test_signing_in_sets_a_strict_cookie_that_holds_the_keys_id_alone(visit: Vis
     answer = browser.sign_in(scene.analyst)
     assert (answer.status_code, answer.headers["location"]) == (303, "/dashboard")
     cookie = next(each for each in answer.headers.get_list("set-cookie") if each.startswith("scrimp_session="))
-    for part in ("HttpOnly", "SameSite=strict", "Path=/dashboard", f"Max-Age={12 * 3600}"):
+    for part in ("HttpOnly", "SameSite=strict", "Path=/;", f"Max-Age={12 * 3600}"):
         assert part in cookie
     assert "Secure" not in cookie  # plain http on loopback; over https it is set
     value = cookie.split(";")[0].removeprefix("scrimp_session=")
@@ -83,9 +83,7 @@ def test_a_session_ends_after_its_hours(visit: Visit, scene: Scene, monkeypatch:
         generation = keys.generation_of(session.get_one(ApiKey, scene.admin.id).secret_hmac)
     for age_s, expected in ((12 * 3600 - 60, 200), (12 * 3600 + 60, 303)):
         monkeypatch.setattr(signer, "get_timestamp", lambda age_s=age_s: now - age_s)
-        browser.client.cookies.set(
-            "scrimp_session", signer.sign(f"{scene.admin.id}.{generation}").decode(), path="/dashboard"
-        )
+        browser.client.cookies.set("scrimp_session", signer.sign(f"{scene.admin.id}.{generation}").decode(), path="/")
         assert browser.get("/dashboard").status_code == expected
 
 
@@ -98,7 +96,7 @@ def test_a_forged_cookie_is_no_session(visit: Visit, scene: Scene, cookie: str) 
     cookie = cookie.format(
         id=scene.admin.id, time=dashboard_session._signer(scene.settings).sign("x").decode().split(".")[1]
     )
-    browser.client.cookies.set("scrimp_session", cookie, path="/dashboard")
+    browser.client.cookies.set("scrimp_session", cookie, path="/")
     assert browser.get("/dashboard").status_code == 303
 
 
@@ -121,6 +119,7 @@ def test_the_cookie_opens_nothing_outside_the_dashboard(visit: Visit, scene: Sce
     browser = visit()
     browser.sign_in(scene.admin)
     assert browser.get("/v1/jobs").status_code == 401
+    assert browser.client.post("/v1/keys", json={"name": "mine", "role": "admin"}).status_code == 401
     assert browser.get("/metrics").status_code == 401
 
 
@@ -181,6 +180,8 @@ def test_after_the_login_comes_the_page_that_was_asked_for(visit: Visit, scene: 
         "javascript:alert(1)",
         "/v1/keys",
         "/dashboard/login?next=/dashboard/login",
+        "/docs/../v1/keys",
+        "/docs.evil.example",
         "",
     ],
 )

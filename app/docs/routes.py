@@ -1,0 +1,65 @@
+"""/docs and /openapi.json: the API's documentation, for a key or for who is signed in to the dashboard.
+
+static/ holds our page, and unchanged two files of the npm package swagger-ui-dist 5.35.0 (Apache-2.0):
+swagger-ui-bundle.js and swagger-ui.css. Nothing comes from another host.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+from app.dashboard.page import PageRoute
+from app.dashboard.session import CurrentViewer, SignInNeeded, Viewer, current_viewer
+from app.errors import NotFound, Unauthenticated
+from app.keys.auth import bearer
+from app.web.deps import Db, ServiceSettings
+
+HERE = Path(__file__).parent / "static"
+
+router = APIRouter(include_in_schema=False)
+pages = APIRouter(prefix="/docs", include_in_schema=False, route_class=PageRoute)
+static_files = StaticFiles(directory=HERE)
+
+
+def reader(
+    request: Request,
+    db: Db,
+    settings: ServiceSettings,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+) -> Viewer:
+    """Who reads the document: no page, so that who is not signed in gets a 401 and no login form."""
+    try:
+        return current_viewer(request, db, settings, credentials)
+    except SignInNeeded:
+        raise Unauthenticated("send your key as `Authorization: Bearer …`, or sign in to the dashboard") from None
+
+
+@router.get("/openapi.json", dependencies=[Depends(reader)])
+def openapi(request: Request) -> JSONResponse:
+    return JSONResponse(request.app.openapi())
+
+
+@pages.get("")
+def page(_viewer: CurrentViewer) -> FileResponse:
+    return FileResponse(HERE / "page.html", headers={"Cache-Control": "no-store"})
+
+
+@pages.get("/static/{path:path}")
+async def static(path: str, request: Request) -> Response:
+    """Our page's files; open, as the dashboard's are. StaticFiles lets no path leave its folder."""
+    try:
+        response = await static_files.get_response(path, request.scope)
+    except HTTPException:
+        raise NotFound("there is no such file") from None
+    response.headers["Cache-Control"] = "no-cache"  # asked for again by its ETag, so that an upgrade shows at once
+    return response
+
+
+router.include_router(pages)

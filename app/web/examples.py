@@ -1,0 +1,251 @@
+"""The examples of the OpenAPI document. A test holds each against the schema that it stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+JOB, DATASET, KEY = "job_y5mdddr75d43fzczji4ic", "ds_oieyack5x3pk6waktav42", "key_x74jpfzj3f4pmhwgi7u4q"
+SHA = "c0286b6da732cee2e7488bbe3f718a66af999e2951f1e2130897ff107e6e8d4f"
+UNIT = "mu^2 * 1e-12"
+
+JOB_SPECS: dict[str, Any] = {
+    "a target ε, full batch": {
+        "dataset": DATASET,
+        "name": "logistic regression, ε = 1",
+        "model": {"kind": "linear", "bias": False},
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 30.0, "momentum": 0.9, "free_step": True},
+        "privacy": {"target_epsilon": 1.0},
+        "clipping": {"kind": "flat", "max_grad_norm": 1.0},
+        "sampling": {"kind": "full_batch"},
+        "length": {"steps": 50},
+        "evaluation": {"on": "holdout", "noise_mu": 0.05},
+    },
+    "a noise multiplier, Poisson sampling": {
+        "dataset": DATASET,
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 0.5},
+        "privacy": {"noise_multiplier": 2.0, "target_delta": 1e-5},
+        "sampling": {"kind": "poisson", "expected_batch_size": 512},
+        "length": {"epochs": 5.0},
+    },
+    "public data, without privacy": {
+        "dataset": DATASET,
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 0.5},
+        "privacy": None,
+        "length": {"steps": 200},
+        "evaluation": {"on": "holdout", "points": 4},
+        "seed": 7,
+    },
+}
+
+PRIVATE = {"sensitivity": "private", "records": 25000, "cap": {"epsilon": 4.0, "delta": 1e-5}}
+DATASET_SPECS: dict[str, Any] = {
+    "csv, text": {
+        "name": "imdb-reviews",
+        "format": "csv",
+        "task": {"kind": "classification", "label": "label", "classes": [0, 1]},
+        "features": {"kind": "hashed_text", "column": "text", "buckets": 32768},
+        "privacy": {**PRIVATE, "filter": "gdp"},
+        "holdout": {"kind": "split", "fraction": 0.2},
+    },
+    "parquet, columns": {
+        "name": "incomes",
+        "format": "parquet",
+        "task": {"kind": "regression", "label": "income"},
+        "features": {"kind": "columns", "columns": ["age", "hours", "education_years"]},
+        "privacy": {
+            **PRIVATE,
+            "filter": "rdp",
+            "typical_job": {"epsilon": 0.5, "expected_batch_size": 512, "epochs": 5.0},
+        },
+        "holdout": {"kind": "public"},
+    },
+    "npz, a tensor": {
+        "name": "digits",
+        "format": "npz",
+        "task": {"kind": "classification", "label": "y", "classes": list(range(10))},
+        "features": {"kind": "tensor", "array": "x"},
+        "privacy": {"sensitivity": "public"},
+        "holdout": {"kind": "split", "fraction": 0.2},
+    },
+}
+SPEC_BY_PATH: dict[str, Any] = {
+    "jsonl, by path": {
+        "name": "tickets",
+        "format": "jsonl",
+        "task": {"kind": "classification", "label": "queue", "classes": ["billing", "delivery", "other"]},
+        "features": {"kind": "hashed_text", "column": "text", "ngrams": [1, 2]},
+        "privacy": {**PRIVATE, "filter": "rdp", "order": 8.0},
+        "path": "tickets/2026.jsonl",
+    }
+}
+
+
+def _epsilon(value: float, accountant: str = "gdp") -> dict[str, Any]:
+    return {
+        "value": value,
+        "delta": 1e-5,
+        "accountant": accountant,
+        "unit": "example",
+        "relation": "add_or_remove_one",
+    }
+
+
+def _events(count: int, noise_multiplier: float) -> dict[str, Any]:
+    gaussian = {"kind": "gaussian", "noise_multiplier": noise_multiplier}
+    return {"kind": "composed", "events": [{"kind": "self_composed", "count": count, "event": gaussian}]}
+
+
+QUOTE: dict[str, Any] = {
+    "noise_multiplier": 26.379549270876705,
+    "sample_rate": 1.0,
+    "steps": 50,
+    "expected_batch_size": 20000,
+    "mechanism": {"train": _events(50, 26.379549270876705), "holdout": _events(1, 20.0)},
+    "epsilon": _epsilon(1.0),
+    "comparison": {"gdp": 1.0, "rdp": 1.0926, "pld": 1.0000033},
+    "charge": {"train": 71851404655, "holdout": 2500000001, "unit": UNIT},
+    "lines": [
+        {"what": "training", "account": "train", "epsilon": _epsilon(1.0), "charge": 71851404655},
+        {"what": "evaluation", "account": "holdout", "epsilon": _epsilon(0.16), "charge": 2500000001},
+    ],
+    "fits": True,
+    "remaining_after": {"train": 783645760800, "holdout": 852997165454, "unit": UNIT},
+    "largest_epsilon_that_fits": 3.986,
+    "estimated_duration_s": 4.2,
+    "warnings": [],
+}
+
+METRIC = {
+    "name": "accuracy",
+    "step": 50,
+    "value": 0.8246,
+    "std": 0.004,
+    "on": "holdout",
+    "released_by": "noisy_count",
+}
+JOB_VIEW: dict[str, Any] = {
+    "id": JOB,
+    "name": "logistic regression, ε = 1",
+    "dataset": DATASET,
+    "status": "running",
+    "spec": JOB_SPECS["a target ε, full batch"],
+    "quote": QUOTE,
+    "progress": {"step": 12, "steps": 50, "elapsed_s": 1.1, "remaining_s": 3.5},
+    "epsilon_spent": _epsilon(1.0),
+    "attempts": [
+        {
+            "number": 1,
+            "worker": "node-1:4711",
+            "status": "running",
+            "started_at": "2026-03-01T09:00:00Z",
+            "ended_at": None,
+        }
+    ],
+    "metrics": {},
+    "failure": None,
+    "warnings": [],
+    "artifacts": [],
+    "created_at": "2026-03-01T08:59:58Z",
+    "started_at": "2026-03-01T09:00:00Z",
+    "finished_at": None,
+}
+EVENTS: list[dict[str, Any]] = [
+    {
+        "seq": 1,
+        "type": "queued",
+        "data": {"charge": {"train": 71851404655, "holdout": 2500000001, "unit": UNIT}},
+        "at": "2026-03-01T08:59:58Z",
+    },
+    {
+        "seq": 2,
+        "type": "attempt_started",
+        "data": {"attempt": 1, "worker": "node-1:4711"},
+        "at": "2026-03-01T09:00:00Z",
+    },
+]
+EVENT_STREAM = (
+    'id: 2\nevent: attempt_started\ndata: {"seq":2,"type":"attempt_started",'
+    '"data":{"attempt":1,"worker":"node-1:4711"},"at":"2026-03-01T09:00:00Z"}\n\n'
+    ": keep-alive\n\n"
+    'event: end\ndata: {"after": 2}\n\n'
+)
+
+ACCOUNT = {
+    "filter": "gdp",
+    "order": None,
+    "unit": UNIT,
+    "budget": 855497165455,
+    "spent": 71851404655,
+    "held": 0,
+    "remaining": 783645760800,
+}
+LEDGER: dict[str, Any] = {
+    "cap": _epsilon(4.0),
+    "largest_cap": _epsilon(4.0),
+    "accounts": {"train": ACCOUNT, "holdout": {**ACCOUNT, "spent": 2500000001, "remaining": 852997165454}},
+    "epsilon_spent": _epsilon(1.0),
+    "epsilon_spent_and_held": _epsilon(1.0),
+    "epsilon_remaining": _epsilon(3.8),
+    "comparison": {
+        "basic": _epsilon(1.0),
+        "rdp_best_order": _epsilon(1.093, "rdp"),
+        "pld_if_fixed_in_advance": _epsilon(1.0, "pld"),
+    },
+    "entries": 3,
+    "head": SHA,
+}
+DATASET_VIEW: dict[str, Any] = {
+    "id": DATASET,
+    **{name: DATASET_SPECS["csv, text"][name] for name in ("name", "format", "task", "features", "privacy", "holdout")},
+    "owner": KEY,
+    "shape": {"records_train": 20000, "records_holdout": 5000, "features": 32768, "outputs": 2, "sparse": True},
+    "content_hmac": SHA,
+    "content_sha256": None,
+    "ledger": {**LEDGER, "comparison": None},
+    "created_at": "2026-02-27T12:00:00Z",
+}
+
+# By operation: what it is asked, and what it answers.
+REQUESTS: dict[str, dict[str, Any]] = {
+    "quote_job": JOB_SPECS,
+    "submit_job": JOB_SPECS,
+    "create_key": {"an analyst's key": {"name": "ada's notebook", "role": "analyst"}},
+    "change_cap": {"a raise": {"epsilon": 6.0, "reason": "A second year of studies, approved on 2026-02-27."}},
+}
+ANSWERS: dict[str, Any] = {
+    "quote_job": QUOTE,
+    "submit_job": {**JOB_VIEW, "status": "queued", "attempts": [], "started_at": None, "epsilon_spent": _epsilon(0.0)},
+    "show_job": JOB_VIEW,
+    "list_jobs": {"items": [JOB_VIEW], "next": None},
+    "list_events": {"items": EVENTS, "next": None},
+    "list_metrics": {"items": [METRIC], "next": None},
+    "register_dataset": {**DATASET_VIEW, "counts": {"train": 20011, "holdout": 4989}, "warnings": []},
+    "show_dataset": DATASET_VIEW,
+    "list_datasets": {"items": [DATASET_VIEW], "next": None},
+    "show_ledger": LEDGER,
+    "verify_ledger": {"valid": True, "entries": 3, "head": SHA, "first_bad_entry": None, "problem": None},
+}
+
+# By problem: its members beyond type, title and status.
+PROBLEMS: dict[str, dict[str, Any]] = {
+    "budget-exceeded": {
+        "detail": "the job needs 818674651358 of the train account and 662723255993 is left (mu^2 * 1e-12); the "
+        "largest target_epsilon that fits is 3.455",
+        "requested": {"train": 818674651358, "holdout": 2500000001},
+        "remaining": {"train": 662723255993, "holdout": 821497165451},
+        "account": "train",
+        "unit": UNIT,
+        "largest_epsilon_that_fits": 3.455,
+    },
+    "invalid-request": {
+        "detail": "the request is not valid; see `errors`",
+        "errors": [{"pointer": "/privacy/target_epsilon", "detail": "Input should be less than or equal to 100"}],
+    },
+    "duplicate-name": {"detail": "there is a data set named 'incomes' already: take another name", "name": "incomes"},
+    "idempotency-key-reused": {
+        "detail": "this Idempotency-Key was used for another job: take a new one",
+        "job": JOB,
+    },
+    "cap-too-low": {"detail": "what is spent and held needs a cap of about ε = 1.72", "smallest_epsilon": 1.72},
+    "wrong-state": {"detail": "there is nothing to cancel: the job is succeeded", "job_status": "succeeded"},
+}

@@ -1,0 +1,309 @@
+"""The OpenAPI document: what FastAPI knows of the routes, and what every route may answer beside its success.
+
+The kinds of problems come from the tree of app.errors; which operation has which is said here, in one table, and held
+against the running service by the contract tests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from app import errors
+from app.web import examples
+
+Json = dict[str, Any]
+
+DESCRIPTION = """\
+A data owner registers a data set with a cap (ε, δ). Analysts POST training jobs: each is priced before it runs,
+admitted only if its whole cost fits under the cap, and comes back with a signed certificate.
+
+* **Keys**: `Authorization: Bearer scrimp_key_…` on every request.
+* **Errors** are `application/problem+json` (RFC 9457); `type` is stable. In `errors`, a `pointer` leads into the body
+  (`""` is the whole of it), or begins with `/query/`, `/headers/` or `/path/` and the name of a parameter.
+* **Lists** are `{"items": […], "next": cursor or null}`: send the cursor back as `after`.
+* **HEAD** is answered wherever GET is, but for event streams.
+"""
+
+TAGS = {
+    "jobs": "Quotes and training jobs: what they cost, how they go, what they released.",
+    "datasets": "Data sets: registered by owners, each with a cap on what all jobs together may spend.",
+    "ledger": "What was spent, by whom and for what; append-only and hash-chained.",
+    "keys": "API keys, made and revoked by admins.",
+    "workers": "The processes that train.",
+    "system": "Health and metrics of the service.",
+}
+
+PARAMETERS = {
+    "job_id": "A job's id: `job_…`.",
+    "dataset_id": "A data set's id: `ds_…`.",
+    "key_id": "A key's id: `key_…`.",
+    "name": "The artifact's name, as the job lists it.",
+    "after": "The cursor of the page before: its `next`.",
+    "limit": "How many items at most.",
+    "dataset": "Only the jobs on this data set.",
+    "status": "Only the jobs in this status.",
+    "last-event-id": "The sequence number seen last, as an event source sends it.",
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What an operation answers beyond what its route's signature says.
+
+    Attributes:
+        success: what its success means.
+        problems: their codes, beyond those that follow from the route's shape.
+        headers: of its success, with their meaning; "?" before it marks one that may be missing.
+    """
+
+    success: str
+    problems: tuple[str, ...] = ()
+    headers: Json = field(default_factory=dict)
+
+
+LOCATION = {"Location": "The address of what was made."}
+OPERATIONS = {
+    "healthz": Operation("The process answers."),
+    "readyz": Operation("Database, migrations and broker answer."),
+    "show_metrics": Operation("The metrics, as text."),
+    "list_keys": Operation("All keys.", ("forbidden",)),
+    "create_key": Operation("The key, with its token: shown in this answer only.", ("forbidden",)),
+    "revoke_key": Operation("The key, revoked.", ("forbidden",)),
+    "register_dataset": Operation(
+        "The data set.", ("forbidden", "duplicate-name", "duplicate-content", "limit-exceeded"), LOCATION
+    ),
+    "list_datasets": Operation("A page of data sets."),
+    "show_dataset": Operation("The data set."),
+    "show_ledger": Operation("The ledger."),
+    "list_entries": Operation("A page of entries."),
+    "verify_ledger": Operation("Whether the ledger is what its entries say."),
+    "change_cap": Operation("The ledger with its new cap.", ("forbidden", "cap-too-low")),
+    "quote_job": Operation("The price.", ("not-found", "limit-exceeded")),
+    "submit_job": Operation(
+        "The job, admitted; or the one that this Idempotency-Key made before.",
+        ("not-found", "budget-exceeded", "idempotency-key-reused", "limit-exceeded"),
+        {**LOCATION, "Idempotent-Replayed": "?`true` where the job was made by an earlier request."},
+    ),
+    "list_jobs": Operation("A page of jobs.", ("not-found",)),
+    "show_job": Operation("The job."),
+    "cancel_job": Operation("The job, cancelled or about to be.", ("forbidden", "wrong-state")),
+    "list_events": Operation("A page of events, or a stream of them."),
+    "list_metrics": Operation("Every released number."),
+    "download_artifact": Operation(
+        "The file.",
+        headers={
+            "Digest-SHA256": "SHA-256 of the file, in hex.",
+            "ETag": "Changes with the file.",
+            "Content-Disposition": "The file's name.",
+        },
+    ),
+    "show_certificate": Operation("The certificate.", ("wrong-state", "certificate-pending")),
+    "list_workers": Operation("Workers seen in the last day."),
+}
+
+PER_ACCOUNT = {
+    "type": "object",
+    "properties": {"train": {"type": "integer"}, "holdout": {"type": "integer"}},
+    "required": ["train", "holdout"],
+}
+FINDING = {
+    "type": "object",
+    "description": "One thing that is wrong, and where.",
+    "properties": {
+        "pointer": {"type": "string", "description": "Into the body, or `/query/…`, `/headers/…`, `/path/…`."},
+        "detail": {"type": "string", "description": "What is wrong, or what to change."},
+    },
+    "required": ["pointer", "detail"],
+}
+# What problems tell beyond type, title, status and detail. A "?" marks what may be missing.
+MEMBERS: dict[str, Json] = {
+    "invalid-request": {"errors": {"type": "array", "items": {"$ref": "#/components/schemas/Finding"}}},
+    "budget-exceeded": {
+        "requested": PER_ACCOUNT,
+        "remaining": PER_ACCOUNT,
+        "account": {"enum": ["train", "holdout"], "description": "The account that binds."},
+        "unit": {"type": "string"},
+        "largest_epsilon_that_fits": {"type": ["number", "null"]},
+    },
+    "cap-too-low": {"smallest_epsilon": {"type": "number"}},
+    "duplicate-content": {"dataset?": {"type": "string", "description": "The data set, where it is the caller's own."}},
+    "duplicate-name": {"name": {"type": "string"}},
+    "idempotency-key-reused": {"job": {"type": "string"}},
+    "too-large": {"limit_bytes?": {"type": "integer"}},
+    "wrong-state": {"job_status?": {"type": "string"}},
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of problem."""
+
+    code: str
+    statuses: tuple[int, ...]
+    title: str
+    description: str
+
+    @property
+    def schema_name(self) -> str:
+        return "".join(part.title() for part in self.code.split("-")) + "Problem"
+
+
+def kinds() -> dict[str, Kind]:
+    """Every kind of problem that a route may answer with, from the error tree."""
+    found = {}
+    for error in _tree(errors.ServiceError):
+        codes = get_args(errors.ConflictCode) if error is errors.Conflict else (error.code,)
+        statuses = (422, 503) if error is errors.LimitError else (error.status,)
+        for code in codes:
+            summary = (error.__doc__ or error.title).partition("\n")[0]
+            found[code] = Kind(code, statuses, error.title, summary)
+    return found
+
+
+def _tree(error: type[errors.ServiceError]) -> Iterator[type[errors.ServiceError]]:
+    """The errors that a route may answer with; a broken invariant is an internal error to its caller."""
+    if error.__module__ != errors.__name__ or issubclass(error, errors.WorkerError | errors.PrivacyError):
+        return
+    if error is not errors.RequestError:  # has no code of its own
+        yield error
+    for below in error.__subclasses__():
+        yield from _tree(below)
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name of the route's function: what generated clients call the operation."""
+    return route.name
+
+
+def document(app: FastAPI) -> Callable[[], Json]:
+    """Makes the document once, when it is asked for first."""
+
+    def made() -> Json:
+        if app.openapi_schema is None:
+            app.openapi_schema = _made(app)
+        return app.openapi_schema
+
+    return made
+
+
+def _made(app: FastAPI) -> Json:
+    tags = [{"name": name, "description": text} for name, text in TAGS.items()]
+    whole = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary="Differentially private training with a ledger that can not be overspent.",
+        description=DESCRIPTION,
+        routes=app.routes,
+        tags=tags,
+        servers=[{"url": "/", "description": "This service."}],
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    )
+    schemas = whole["components"]["schemas"]
+    for replaced in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(replaced, None)
+    schemas["Finding"] = FINDING
+    schemas["Problem"] = _problem_schema(None)
+    known = kinds()
+    schemas |= {kind.schema_name: _problem_schema(kind) for kind in known.values()}
+    for path, methods in whole["paths"].items():
+        for method, operation in methods.items():
+            _complete(operation, path, method, known)
+    return whole
+
+
+def _complete(operation: Json, path: str, method: str, known: dict[str, Kind]) -> None:
+    """Adds to one operation its answers, examples and the words that its signature does not have."""
+    name = operation["operationId"]
+    extra = OPERATIONS.get(name, Operation("Success."))
+    for parameter in operation.get("parameters", ()):
+        if parameter["name"] in PARAMETERS:
+            parameter.setdefault("description", PARAMETERS[parameter["name"]])
+    for summary, value in examples.REQUESTS.get(name, {}).items():
+        content = operation["requestBody"]["content"]["application/json"]
+        content.setdefault("examples", {})[summary] = {"value": value}
+    answers = operation["responses"]
+    answers.pop("422", None)
+    success = answers[min(answers)]
+    success["description"] = extra.success
+    if extra.headers:
+        success["headers"] = {
+            header: {"description": text.removeprefix("?"), "required": text[:1] != "?", "schema": {"type": "string"}}
+            for header, text in extra.headers.items()
+        }
+    if name in examples.ANSWERS:
+        success["content"]["application/json"]["example"] = examples.ANSWERS[name]
+    by_status: dict[int, list[Kind]] = {}
+    for code in dict.fromkeys((*_by_shape(operation, path, method), *extra.problems)):
+        for status in known[code].statuses:
+            by_status.setdefault(status, []).append(known[code])
+    for status, of_status in sorted(by_status.items()):
+        answer = answers.setdefault(str(status), {"description": ", or ".join(kind.title for kind in of_status)})
+        answer.setdefault("content", {})["application/problem+json"] = _problem_content(status, of_status)
+        answer.setdefault("headers", {}).update(_problem_headers(status))
+
+
+def _by_shape(operation: Json, path: str, method: str) -> Iterator[str]:
+    """The problems that follow from what a route is."""
+    yield "unknown-host"
+    if "security" in operation:
+        yield from ("unauthenticated", "internal-error", "unavailable")
+    if "{" in path:
+        yield "not-found"
+    if "parameters" in operation or "requestBody" in operation:
+        yield "invalid-request"
+    if "requestBody" in operation:
+        yield from ("too-slow", "too-large")
+    if method != "get" and operation["operationId"] != "quote_job":
+        yield "storage-full"
+
+
+def _problem_headers(status: int) -> Json:
+    named = {401: ("WWW-Authenticate", "`Bearer`."), 503: ("Retry-After", "Seconds to wait.")}
+    if status not in named:
+        return {}
+    header, text = named[status]
+    return {header: {"description": text, "required": True, "schema": {"type": "string"}}}
+
+
+def _problem_content(status: int, of_status: list[Kind]) -> Json:
+    references = [{"$ref": f"#/components/schemas/{kind.schema_name}"} for kind in of_status]
+    shown = {kind.code: {"value": _example(kind, status)} for kind in of_status}
+    return {"schema": references[0] if len(references) == 1 else {"oneOf": references}, "examples": shown}
+
+
+def _example(kind: Kind, status: int) -> Json:
+    told = {"type": f"/problems/{kind.code}", "title": kind.title, "status": status, "detail": kind.title}
+    return told | examples.PROBLEMS.get(kind.code, {})
+
+
+def _problem_schema(kind: Kind | None) -> Json:
+    """The schema of one kind of problem; of None, what all have in common."""
+    properties: Json = {
+        "type": {"type": "string", "format": "uri-reference", "description": "What kind of problem; stable."},
+        "title": {"type": "string", "description": "The kind, in words."},
+        "status": {"type": "integer", "description": "The status of the answer."},
+        "detail": {"type": "string", "description": "What happened this time, and what to change."},
+    }
+    required = list(properties)
+    if kind is None:
+        return {"type": "object", "description": "RFC 9457.", "properties": properties, "required": required}
+    if kind.code != "internal-error":  # an invariant's own code may stand there
+        properties["type"] = {"const": f"/problems/{kind.code}"}
+    properties["status"] = {"enum": list(kind.statuses)} if len(kind.statuses) > 1 else {"const": kind.statuses[0]}
+    for name, schema in MEMBERS.get(kind.code, {}).items():
+        properties[name.removesuffix("?")] = schema
+        if not name.endswith("?"):
+            required.append(name)
+    return {"type": "object", "description": kind.description, "properties": properties, "required": required}
+
+
+def as_text(made: Json) -> str:
+    """The document as it is kept in docs/openapi.json, so that a review shows what changed for callers."""
+    return json.dumps(made, indent=1, ensure_ascii=False, sort_keys=True) + "\n"

@@ -1,0 +1,146 @@
+"""The OpenAPI document says of every route what it may answer, and its examples are what they show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import jsonschema_rs
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import BaseModel
+
+from app import errors
+from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.job_spec import JobSpec
+from app.keys.routes import KeyRequest
+from app.ledger.schemas import CapChange
+from app.web import examples, openapi
+
+Json = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[2]
+PROBLEM_JSON = "application/problem+json"
+
+
+def operations(document: Json) -> Iterator[tuple[str, str, Json]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def test_it_is_an_openapi_document(document: Json) -> None:
+    from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
+
+    assert document["openapi"].startswith("3.1.")
+    OPENAPI_31_VALIDATOR.validate(document)
+    references = re.findall(r"'\$ref': '#/components/schemas/(\w+)'", str(document))
+    assert set(references) <= set(document["components"]["schemas"])
+
+
+def test_every_operation_is_described(document: Json) -> None:
+    names = [operation["operationId"] for _path, _method, operation in operations(document)]
+    assert len(set(names)) == len(names)
+    assert set(names) == set(openapi.OPERATIONS), "app/web/openapi.py: say what this operation answers"
+    assert set(examples.REQUESTS) | set(examples.ANSWERS) <= set(names)
+    known = openapi.kinds()
+    for each in openapi.OPERATIONS.values():
+        assert set(each.problems) <= set(known)
+    tagged = {tag for _path, _method, operation in operations(document) for tag in operation["tags"]}
+    assert tagged == set(openapi.TAGS)
+
+
+def test_every_operation_says_who_may_and_what_can_go_wrong(document: Json) -> None:
+    for path, method, operation in operations(document):
+        answers = operation["responses"]
+        for status, answer in answers.items():
+            if int(status) >= 400:
+                assert PROBLEM_JSON in answer["content"], (method, path, status)
+                assert "HTTPValidationError" not in str(answer)
+            assert answer["description"] not in ("Successful Response", "Validation Error"), (path, status)
+        assert any(int(status) < 300 for status in answers)
+        if path != "/healthz":
+            assert operation["security"], path
+            assert {"400", "401", "500", "503"} <= set(answers), path
+        if "{" in path:
+            assert {"404", "422"} <= set(answers), path
+        if "requestBody" in operation:
+            assert {"408", "413", "422"} <= set(answers), path
+            for content in operation["requestBody"]["content"].values():
+                assert content["examples"], path
+        for parameter in operation.get("parameters", ()):
+            assert parameter.get("description"), (path, parameter["name"])
+
+
+def test_the_idempotency_key_is_required_and_what_is_made_has_an_address(document: Json) -> None:
+    submit = document["paths"]["/v1/jobs"]["post"]
+    header = next(each for each in submit["parameters"] if each["name"] == "Idempotency-Key")
+    assert header["required"] and header["schema"]["type"] == "string"
+    for path in ("/v1/jobs", "/v1/datasets"):
+        assert document["paths"][path]["post"]["responses"]["201"]["headers"]["Location"]["required"]
+
+
+def test_every_kind_of_problem_has_a_schema_and_every_conflict_a_name(document: Json) -> None:
+    known = openapi.kinds()
+    assert set(get_args(errors.ConflictCode)) <= set(known)
+    for kind in known.values():
+        assert kind.schema_name in document["components"]["schemas"]
+    assert set(openapi.MEMBERS) | set(examples.PROBLEMS) <= set(known)
+    assert {"Problem", "InvalidRequestProblem", "BudgetExceededProblem"} <= set(document["components"]["schemas"])
+
+
+def test_every_example_is_what_it_shows(document: Json) -> None:
+    shown = 0
+    for path, _method, operation in operations(document):
+        contents = [*operation.get("requestBody", {}).get("content", {}).items()]
+        for answer in operation["responses"].values():
+            contents += answer.get("content", {}).items()
+        for media_type, content in contents:
+            schema = content["schema"] | {"components": document["components"]}
+            values = [each["value"] for each in content.get("examples", {}).values()]
+            for value in values + ([content["example"]] if "example" in content else []):
+                faults = list(jsonschema_rs.validator_for(schema).iter_errors(value))
+                assert not faults, (path, media_type, faults[0].message)
+                shown += 1
+    assert shown > 100
+
+
+MODELS: list[tuple[type[BaseModel], Json]] = [
+    *((JobSpec, spec) for spec in examples.JOB_SPECS.values()),
+    *((DatasetSpec, spec) for spec in (examples.DATASET_SPECS | examples.SPEC_BY_PATH).values()),
+    *((KeyRequest, body) for body in examples.REQUESTS["create_key"].values()),
+    *((CapChange, body) for body in examples.REQUESTS["change_cap"].values()),
+]
+
+
+@pytest.mark.parametrize(("model", "body"), MODELS, ids=lambda each: getattr(each, "__name__", ""))
+def test_every_request_shown_is_one_that_is_taken(model: type[BaseModel], body: Json) -> None:
+    model.model_validate(body)
+
+
+def test_every_problem_of_the_running_service_fits_its_schema(client: TestClient, document: Json, whole: Any) -> None:
+    scene, ids = whole
+    headers = {"Authorization": f"Bearer {scene.analyst.token}"}
+    spec = examples.JOB_SPECS["a target ε, full batch"] | {"dataset": ids.reviews, "privacy": {"target_epsilon": 3.99}}
+    answers = {
+        "budget-exceeded": client.post("/v1/jobs", json=spec, headers=headers | {"Idempotency-Key": "x"}),
+        "invalid-request": client.post("/v1/jobs", json=spec, headers=headers),
+        "unauthenticated": client.get("/v1/jobs"),
+        "forbidden": client.get("/v1/keys", headers=headers),
+        "not-found": client.get("/v1/jobs/job_x", headers=headers),
+        "wrong-state": client.post(f"/v1/jobs/{ids.failed}/cancel", headers=headers),
+        "unknown-host": client.get("/v1/jobs", headers={"Host": "evil.example"}),
+        "too-large": client.post("/v1/quotes", content=b"x" * 2**21, headers=headers),
+    }
+    kinds = openapi.kinds()
+    for code, answer in answers.items():
+        assert answer.headers["content-type"] == PROBLEM_JSON, code
+        assert answer.json()["type"] == f"/problems/{code}"
+        schema = document["components"]["schemas"][kinds[code].schema_name] | {"components": document["components"]}
+        jsonschema_rs.validate(schema, answer.json())
+
+
+def test_the_committed_document_is_this_one(document: Json) -> None:
+    committed = (ROOT / "docs" / "openapi.json").read_text()
+    assert committed == openapi.as_text(document), "run `make openapi`"
