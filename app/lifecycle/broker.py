@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from app.lifecycle import spool  # noqa: F401 - registers spool://
 from app.settings import Settings
 
 QUEUE = "scrimp"
@@ -22,9 +23,11 @@ def celery_options(settings: Settings) -> dict[str, Any]:
         "task_serializer": "json",
         "accept_content": ["json"],
         "worker_hijack_root_logger": False,
+        # Nobody steers workers through the broker: whoever reaches it can not stop them, nor has a queue of their own.
+        "worker_enable_remote_control": False,
     }
     if not settings.broker_url:
-        options["broker_transport_options"] = filesystem_options(settings)
+        options["broker_transport_options"] = spool_options(settings)
     elif settings.broker_url.startswith(("redis", "rediss", "sentinel")):
         options["broker_transport_options"] = {"socket_connect_timeout": 5.0, "socket_keepalive": True}
         # A busy worker keeps no message to itself: the next idle one gets it.
@@ -32,16 +35,7 @@ def celery_options(settings: Settings) -> dict[str, Any]:
     return options
 
 
-def filesystem_options(settings: Settings) -> dict[str, Any]:
-    """kombu's file-system transport: the spool, its processed folder and its control folder on one file system."""
-    spool = settings.broker_dir / "spool"
-    control = settings.broker_dir / "control"
-    for folder in (spool, control):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return {
-        "data_folder_in": str(spool),
-        "data_folder_out": str(spool),
-        "control_folder": str(control),
-        "store_processed": False,
-        "polling_interval": 0.05,
-    }
+def spool_options(settings: Settings) -> dict[str, Any]:
+    """The embedded broker (app.lifecycle.spool): where its messages lie."""
+    settings.broker_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {"folder": str(settings.broker_dir), "polling_interval": 0.05}

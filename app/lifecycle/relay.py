@@ -25,10 +25,10 @@ from app.db.models import Job, Outbox
 from app.errors import ServiceError
 from app.ids import now
 from app.ledger import certificates
-from app.lifecycle.broker import celery_options
+from app.lifecycle.broker import QUEUE, celery_options
 from app.lifecycle.repeat import in_thread, repeat
 from app.lifecycle.states import append_event
-from app.lifecycle.sweeper import reap_expired, unclaimed
+from app.lifecycle.sweeper import count_queued, reap_expired, unclaimed
 from app.secrets import load_secret
 from app.settings import Settings, get_settings
 from app.webhooks.delivery import Deliverer
@@ -37,22 +37,30 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.1
 SEAL_S = 0.5
 JOIN_S = 3.0  # a delivery that is cut off is tried again
+RINGS, CERTIFICATES = 500, 100  # at most in one pass
+NO_ROW = 0
 
 
 class Bell(Protocol):
-    """Sends a job's id to a worker; may lose or double it."""
+    """Sends messages with a job's id to workers; may lose or double them."""
 
-    def __call__(self, job_id: str) -> None: ...
+    def ring(self, job_id: str) -> None: ...
+
+    def waiting(self) -> int:
+        """How many messages no worker has taken yet."""
 
 
-def celery_bell(settings: Settings) -> Bell:
-    app = Celery("scrimp")
-    app.conf.update(celery_options(settings))
+class CeleryBell:
+    def __init__(self, settings: Settings) -> None:
+        self.app = Celery("scrimp")
+        self.app.conf.update(celery_options(settings))
 
-    def bell(job_id: str) -> None:
-        app.send_task(RUN_JOB, args=[job_id], ignore_result=True, retry=False)
+    def ring(self, job_id: str) -> None:
+        self.app.send_task(RUN_JOB, args=[job_id], ignore_result=True, retry=False)
 
-    return bell
+    def waiting(self) -> int:
+        with self.app.connection_for_write() as connection, connection.channel() as channel:
+            return int(channel.queue_declare(QUEUE).message_count)
 
 
 class Relay:
@@ -67,42 +75,64 @@ class Relay:
         self._empty_outbox()
         if time.monotonic() >= self.next_sweep:
             reap_expired(self.db, self.settings.max_attempts)
-            for job_id in unclaimed(self.db, self.settings.ring_again_s):
-                self._ring(job_id)
+            self._ring_again()
             self.next_sweep = time.monotonic() + self.settings.sweep_s
 
     def run(self, stop: threading.Event) -> None:
         repeat(self.run_once, stop, POLL_S)
 
     def _empty_outbox(self) -> None:
-        with self.db.read() as session:
-            rows = select(Outbox.id, Outbox.topic, Outbox.job_id).order_by(Outbox.topic.desc(), Outbox.id).limit(100)
-            due = session.execute(rows).all()
+        # Done first, deleted after: a crash between the two does it twice, and both are harmless twice.
+        self._ring(self._due("ring", RINGS))
         failed: ServiceError | None = None
-        for row_id, topic, job_id in due:
-            # Done first, deleted after: a crash between the two does it twice, and both are harmless twice.
+        for row_id, job_id in self._due("certificate", CERTIFICATES):
             try:
-                if topic == "ring":
-                    self._ring(job_id)
-                else:
-                    self._certify(job_id)
+                self._certify(row_id, job_id)
             except ServiceError as error:
                 failed = error  # the others are not kept waiting; this one is tried again
-                continue
-            with self.db.write() as session:
-                session.execute(delete(Outbox).where(Outbox.id == row_id))
         if failed is not None:
             raise failed
 
-    def _ring(self, job_id: str) -> None:
-        self.bell(job_id)
-        with self.db.write() as session:
-            session.execute(update(Job).where(Job.id == job_id, Job.status == "queued").values(rung_at=now()))
+    def _due(self, topic: str, limit: int) -> list[tuple[int, str]]:
+        rows = select(Outbox.id, Outbox.job_id).where(Outbox.topic == topic).order_by(Outbox.id).limit(limit)
+        with self.db.read() as session:
+            return [(row.id, row.job_id) for row in session.execute(rows)]
 
-    def _certify(self, job_id: str) -> None:
+    def _ring(self, due: list[tuple[int, str]]) -> None:
+        """Rings, then notes in one transaction what was rung, also where the broker went away half-way."""
+        rung = []
+        try:
+            for row_id, job_id in due:
+                self.bell.ring(job_id)
+                rung.append((row_id, job_id))
+        finally:
+            if rung:
+                self._note(rung)
+
+    def _note(self, rung: list[tuple[int, str]]) -> None:
+        rows, jobs = zip(*rung, strict=True)
+        # A row that is locked is being claimed, or noted by another relay: it need not be waited for.
+        queued = select(Job.id).where(Job.id.in_(jobs), Job.status == "queued").with_for_update(skip_locked=True)
+        done = select(Outbox.id).where(Outbox.id.in_(rows)).with_for_update(skip_locked=True)
+        with self.db.write() as session:
+            session.execute(update(Job).where(Job.id.in_(queued)).values(rung_at=now()))
+            session.execute(delete(Outbox).where(Outbox.id.in_(done)))
+
+    def _ring_again(self) -> None:
+        """Rings for jobs whose message must be lost: where as many wait as there are jobs, workers are only busy.
+
+        Without that look each sweep would add to the messages of a backlog that takes days.
+        """
+        lost = unclaimed(self.db, self.settings.ring_again_s, RINGS)
+        if lost:
+            missing = count_queued(self.db) - self.bell.waiting()
+            self._ring([(NO_ROW, job_id) for job_id in lost[: max(0, missing)]])
+
+    def _certify(self, row_id: int, job_id: str) -> None:
         with self.db.write() as session:
             if certificates.issue(session, job_id, self.signing_key, self.code_version):
                 append_event(session, job_id, "certificate_issued")
+            session.execute(delete(Outbox).where(Outbox.id == row_id))
 
 
 def signing_key(settings: Settings) -> Ed25519PrivateKey:
@@ -119,7 +149,7 @@ def main() -> None:
     # In threads of their own: a slow receiver of webhooks delays neither bells nor certificates, nor does a broker
     # that is away delay the audit log.
     others = [in_thread("audit", lambda: chain.seal(db), stop, SEAL_S), *Deliverer.of(db, settings).start(stop)]
-    Relay(db, settings, signing_key(settings), celery_bell(settings)).run(stop)
+    Relay(db, settings, signing_key(settings), CeleryBell(settings)).run(stop)
     deadline = time.monotonic() + JOIN_S
     for thread in others:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import func, or_, select, update
 
 from app.db.engine import Database
 from app.db.models import Job
@@ -54,7 +54,7 @@ def expire_all_leases(db: Database) -> None:
         session.execute(update(Job).where(Job.status.in_(ACTIVE)).values(lease_expires_at=now() - timedelta(seconds=1)))
 
 
-def unclaimed(db: Database, ring_again_s: float, limit: int = 100) -> list[str]:
+def unclaimed(db: Database, ring_again_s: float, limit: int) -> list[str]:
     """Queued jobs whose bell was never rung, or so long ago that the message must be lost; oldest first."""
     stale = now() - timedelta(seconds=ring_again_s)
     query = (
@@ -65,3 +65,8 @@ def unclaimed(db: Database, ring_again_s: float, limit: int = 100) -> list[str]:
     )
     with db.read() as session:
         return list(session.scalars(query))
+
+
+def count_queued(db: Database) -> int:
+    with db.read() as session:
+        return session.scalar(select(func.count()).select_from(Job).where(Job.status == "queued")) or 0

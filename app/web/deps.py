@@ -1,4 +1,7 @@
-"""What routes are handed: the database, the settings, pricing. All live on `app.state`, made once by create_app()."""
+"""What routes are handed: the database, the settings, pricing. All live on `app.state`, made once by create_app().
+
+They are `async` so that handing them takes no turn in the thread pool.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ if TYPE_CHECKING:
     from app.jobs.pricing import PricingService
 
 
-def get_db(request: Request) -> Database:
+async def get_db(request: Request) -> Database:
     return cast(Database, request.app.state.db)
 
 
-def get_settings(request: Request) -> Settings:
+async def get_settings(request: Request) -> Settings:
     return cast(Settings, request.app.state.settings)
 
 
-def get_pricing(request: Request) -> PricingService:
+async def get_pricing(request: Request) -> PricingService:
     return cast("PricingService", request.app.state.pricing)
 
 

@@ -10,11 +10,12 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import DatabaseError
 
+from app.db import engine
 from app.db.engine import Database
-from app.db.models import ApiKey
+from app.db.models import ApiKey, Job
 from app.ids import now
 from app.jobs import pricing, service
 from app.jobs.pricing import PricingService
@@ -122,3 +123,58 @@ def test_names_hold_no_nul(api: Api) -> None:
     job = {"dataset": "a\0b", "name": "\0"}
     answer = api.client.post("/v1/jobs", json=job, headers=api.headers("admin", **{"Idempotency-Key": "k"}))
     assert {"/dataset", "/name"} <= {error["pointer"] for error in answer.json()["errors"]}
+
+
+@pytest.mark.parametrize("backing", ["postgres"], indirect=True)  # SQLite has no server to lose
+def test_a_connection_that_was_cut_while_it_was_idle_is_not_handed_out(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "PING_AFTER_S", 0.0)
+    others = text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid()"
+    )
+    with db.read() as first, db.read() as second:
+        for session in (first, second):
+            session.execute(text("SELECT 1"))
+    with db.read() as session:
+        assert session.scalar(others) is True
+    for _ in range(3):
+        with db.read() as first, db.glance() as second:
+            assert first.scalar(text("SELECT 1")) == second.scalar(text("SELECT 1")) == 1
+
+
+@pytest.mark.parametrize("backing", ["postgres"], indirect=True)  # SQLite's readers never wait for a writer
+def test_reads_go_on_while_many_wait_to_write_the_same_row(db: Database, submit: Submit) -> None:
+    """Thirty that wait for one lock would each sit on a connection, and the pool has twenty."""
+    job_id = submit()
+    rename = update(Job).where(Job.id == job_id)
+
+    def write(number: int) -> None:
+        with db.write() as session:
+            session.execute(rename.values(name=f"n{number}"))
+
+    with ThreadPoolExecutor(30) as pool:
+        with db.write() as session:
+            session.execute(rename.values(name="first"))
+            waiting = [pool.submit(write, number) for number in range(30)]
+            until(lambda: _somebody_waits(db))
+            for _ in range(10):
+                assert job_row(db, job_id).name != "first"
+        for each in waiting:
+            each.result(30)
+
+
+def test_a_price_is_asked_for_once(db: Database, settings: Settings) -> None:
+    prices, asked = PricingService(db, settings), []
+
+    class Desk:
+        def call(self, question: Any) -> dict[str, Any]:
+            asked.append(question)
+            return {"order": float(len(asked))}
+
+    prices.server = Desk()  # type: ignore[assignment]
+    assert [prices.choose_order(records=n) for n in (7, 7, 8, 7)] == [1.0, 1.0, 2.0, 1.0]
+    for number in range(pricing.REMEMBERED + 5):
+        prices._remember({"n": number}, {})
+    assert len(prices._remembered) == pricing.REMEMBERED

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -189,5 +190,42 @@ def test_killing_the_service_loses_no_job_and_no_charge(
         assert (train["spent"], train["held"]) == (ended["quote"]["charge"]["train"], 0)
         assert raw(service, f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
         assert until(lambda: _certificate(service, job))
+    finally:
+        assert service.stop() == 0
+
+
+def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(tmp_path: Path) -> None:
+    """A worker that comes back on another machine may compute other digits: here the record is what differs."""
+    service = Service(tmp_path / "home").start()
+    try:
+        dataset = register(service, "differs", tmp_path)
+        job = submit(service, job_of(dataset, length={"steps": 4000}))
+        until(lambda: raw(service, f"/v1/jobs/{job}")["progress"]["step"] > 0)
+        service.kill()
+        with sqlite3.connect(service.home / "scrimp.db") as database:
+            recorded = "SELECT last_step FROM blocks WHERE digest IS NOT NULL ORDER BY last_step LIMIT 1 OFFSET 2"
+            (differs_at,) = database.execute(recorded).fetchone()
+            database.execute("UPDATE blocks SET digest = ? WHERE last_step = ?", ("0" * 64, differs_at))
+        database.close()
+        service.start()
+        ended = finished(service, job)
+        assert ended["status"] == "succeeded", ended
+        mismatch = [
+            each for each in raw(service, f"/v1/jobs/{job}/events")["items"] if each["type"] == "replay_mismatch"
+        ]
+        assert len(mismatch) == 1
+        matched = mismatch[0]["data"]["matched_step"]
+        assert 0 <= matched < differs_at
+        # Steps that ran under both salts are on the bill twice, out of the same hold: fewer are effective.
+        with sqlite3.connect(service.home / "scrimp.db") as database:
+            salts = dict(database.execute("SELECT salt, max(last_step) FROM blocks GROUP BY salt").fetchall())
+        database.close()
+        old, new = sorted(salts.values())
+        certificate = (until(lambda: _certificate(service, job)) or {})["certificate"]
+        assert certificate["steps"]["started"] == 4000
+        assert certificate["steps"]["effective"] == ended["progress"]["step"] == new == 4000 - (old - matched) < 4000
+        train = raw(service, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
+        assert (train["spent"], train["held"]) == (ended["quote"]["charge"]["train"], 0)
+        assert raw(service, f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
     finally:
         assert service.stop() == 0

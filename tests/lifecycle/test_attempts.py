@@ -271,6 +271,6 @@ def test_a_cancelling_job_whose_worker_died_is_cancelled(db: Database, submit: S
 
 def test_unclaimed_jobs_are_rung_again(db: Database, submit: Submit) -> None:
     job_id = submit()
-    assert unclaimed(db, 10.0) == [job_id]
+    assert unclaimed(db, 10.0, 9) == [job_id]
     claimed(db, job_id)
-    assert unclaimed(db, 0.0) == []
+    assert unclaimed(db, 0.0, 9) == []

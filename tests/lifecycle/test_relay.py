@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from sqlalchemy import func, select
 
 from app.db.engine import Database
-from app.db.models import Certificate, Outbox
+from app.db.models import Certificate, JobEvent, Outbox
 from app.ledger.certificates import verify
 from app.lifecycle.relay import Relay, signing_key
 from app.settings import Settings
 from tests.lifecycle.conftest import Submit, claimed, job_row
+
+
+@dataclass
+class Bell:
+    """A broker in this process: what is rung, and how many messages it says are waiting."""
+
+    ring: Callable[[str], None]
+    messages: int = 0
+
+    def waiting(self) -> int:
+        return self.messages
+
+
+def relay_of(db: Database, settings: Settings, ring: Callable[[str], None], messages: int = 0) -> Relay:
+    """A relay that sweeps in each pass and takes each message that was not claimed at once for lost."""
+    eager = settings.model_copy(update={"ring_again_s": 0.0, "sweep_s": 0.0})
+    return Relay(db, eager, signing_key(settings), Bell(ring, messages))
 
 
 def test_every_job_runs_once_though_a_third_of_the_messages_is_lost_and_a_third_doubled(
@@ -22,14 +42,14 @@ def test_every_job_runs_once_though_a_third_of_the_messages_is_lost_and_a_third_
     chance = random.Random(7)
     runs: dict[str, int] = dict.fromkeys(jobs, 0)
 
-    def bell(job_id: str) -> None:
+    def ring(job_id: str) -> None:
         fate = chance.random()
         for _ in range(0 if fate < 0.3 else 2 if fate < 0.6 else 1):
             if job_row(db, job_id).status == "queued":
                 claimed(db, job_id)
                 runs[job_id] += 1
 
-    relay = Relay(db, settings.model_copy(update={"ring_again_s": 0.0, "sweep_s": 0.0}), signing_key(settings), bell)
+    relay = relay_of(db, settings, ring)
     for _ in range(50):
         relay.run_once()
     assert set(runs.values()) == {1}
@@ -43,10 +63,10 @@ def test_a_broker_that_is_down_loses_nothing(db: Database, settings: Settings, s
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        Relay(db, settings, signing_key(settings), down).run_once()
+        relay_of(db, settings, down).run_once()
     with db.read() as session:
         assert session.scalar(select(func.count()).select_from(Outbox)) == 1
-    Relay(db, settings, signing_key(settings), rung.append).run_once()
+    Relay(db, settings, signing_key(settings), Bell(rung.append)).run_once()
     assert rung == [job_id]
     assert job_row(db, job_id).status == "queued"
 
@@ -58,7 +78,7 @@ def test_a_settled_job_gets_its_certificate_once(db: Database, settings: Setting
     log.record_digest(50, "ab" * 32)
     model = {"name": "model.safetensors", "sha256": "cd" * 32, "size_bytes": 3, "path": "jobs/x/model.safetensors"}
     log.succeed([model], 50, [])
-    relay = Relay(db, settings, signing_key(settings), lambda _job: None)
+    relay = relay_of(db, settings, lambda _job: None)
     relay.run_once()
     relay.run_once()
     with db.read() as session:
@@ -66,3 +86,62 @@ def test_a_settled_job_gets_its_certificate_once(db: Database, settings: Setting
     assert verify(document)
     assert document["certificate"]["job"] == job_id
     assert document["certificate"]["steps"] == {"planned": 50, "started": 50, "effective": 50}
+
+
+def test_a_backlog_is_not_rung_again_while_its_messages_wait(db: Database, settings: Settings, submit: Submit) -> None:
+    """Each sweep used to add a message for every job that waited for a busy worker: a broker filled up in a night."""
+    jobs = [submit() for _ in range(4)]
+    rung: list[str] = []
+    relay_of(db, settings, rung.append).run_once()
+    assert sorted(rung) == sorted([*jobs, *jobs])  # from the outbox, and then none was waiting
+    rung.clear()
+    relay = relay_of(db, settings, rung.append, messages=4)
+    for _ in range(5):
+        relay.run_once()
+    assert rung == []
+    # One is lost: one more is sent, for the job that has waited longest.
+    relay_of(db, settings, rung.append, messages=3).run_once()
+    assert rung == jobs[:1]
+
+
+def test_a_broker_that_fails_half_way_is_sent_the_rest_later(db: Database, settings: Settings, submit: Submit) -> None:
+    jobs = [submit() for _ in range(3)]
+    rung: list[str] = []
+
+    def ring(job_id: str) -> None:
+        if len(rung) == 2:
+            raise ConnectionError
+        rung.append(job_id)
+
+    with pytest.raises(ConnectionError):
+        relay_of(db, settings, ring).run_once()
+    with db.read() as session:
+        assert session.scalars(select(Outbox.job_id)).all() == jobs[2:]
+
+
+def test_two_relays_at_once_issue_one_certificate(db: Database, settings: Settings, submit: Submit) -> None:
+    jobs = [submit() for _ in range(3)]
+    for job_id in jobs:
+        log = claimed(db, job_id)
+        log.start_block(1, 50)
+        log.succeed([], 50, [])
+    failures: list[Exception] = []
+
+    def work(relay: Relay) -> None:
+        try:
+            relay.run_once()
+        except Exception as error:
+            failures.append(error)
+
+    relays = [relay_of(db, settings, lambda _job: None) for _ in range(4)]
+    threads = [threading.Thread(target=work, args=(each,)) for each in relays]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    with db.read() as session:
+        assert sorted(session.scalars(select(Certificate.job_id))) == sorted(jobs)
+        assert session.scalar(select(func.count()).select_from(Outbox)) == 0
+        issued = select(func.count()).select_from(JobEvent).where(JobEvent.type == "certificate_issued")
+        assert session.scalar(issued) == len(jobs)

@@ -16,6 +16,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.exc import OperationalError
+
 from app.db.models import Dataset, Job
 from app.errors import PrivacyError, ServiceError, StaleAttempt
 from app.lifecycle.attempts import AttemptLog
@@ -57,11 +59,12 @@ def run_attempt(log: AttemptLog, settings: Settings) -> None:
         logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, error.message)
         _try_to_fail(log, error)
     except Exception as error:
-        # A database that is away, a full disk, our own mistake: the job goes back, and fails after a few such ends.
+        # A full disk, our own mistake: the job goes back, and fails after a few such ends. A database that was away is
+        # a cause from outside; while it still is, the lease runs out.
         logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, type(error).__name__, exc_info=error)
         attempt.kill()
         kept = True  # the job may have succeeded all the same: its files stay
-        log.gone("crashed")
+        log.gone("lost" if isinstance(error, OperationalError) else "crashed")
     finally:
         attempt.kill()
         if not kept:

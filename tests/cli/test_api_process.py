@@ -1,0 +1,58 @@
+"""The API's own server process: what it does before a request reaches the application."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from app.settings import Settings
+from scrimp.api import MAX_HEAD_BYTES
+from tests.e2e.conftest import until
+from tests.servers import free_port, listens
+
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.fixture
+def port(settings: Settings) -> Iterator[int]:
+    number = free_port()
+    environment = {"SCRIMP_HOME": str(settings.home), "SCRIMP_PORT": str(number)}
+    process = subprocess.Popen([sys.executable, "-m", "scrimp.api"], env=environment, stderr=subprocess.DEVNULL)
+    until(lambda: listens(number))
+    yield number
+    process.terminate()
+    process.wait(20)
+
+
+def answers(port: int, *parts: bytes) -> bytes:
+    """All that the server says to what is sent, until it closes."""
+    said = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+        # It may have closed before all was sent.
+        with suppress(ConnectionError):
+            for part in parts:
+                line.sendall(part)
+        with suppress(ConnectionError):
+            while received := line.recv(65536):
+                said += received
+    return said
+
+
+def test_headers_are_bounded(port: int) -> None:
+    close = b"Connection: close\r\n\r\n"
+    assert answers(port, REQUEST + close).startswith(b"HTTP/1.1 200")
+    # Two requests on one line, and a long header that is still allowed.
+    long = b"X-Long: " + b"x" * (MAX_HEAD_BYTES // 2) + b"\r\n"
+    assert answers(port, REQUEST + long + b"\r\n", REQUEST + long + close).count(b"HTTP/1.1 200") == 2
+    piece = b"x" * 10_000
+    for endless in (REQUEST + b"X-Endless: ", b"GET /healthz?"):
+        said = answers(port, endless, *[piece] * 1000)
+        assert said == b"" or said.startswith(b"HTTP/1.1 400"), said[:100]
+    many = [b"X-%d: y\r\n" % number * 500 for number in range(200)]
+    said = answers(port, REQUEST, *many)
+    assert said == b"" or said.startswith(b"HTTP/1.1 400")

@@ -1,0 +1,127 @@
+"""A deployment without `scrimp serve`: each process by itself, as many as wanted, over one database and broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from scrimp.client import Client
+from tests import servers
+from tests.e2e.conftest import csv_spec, until, write_csv
+
+FAST = {"SCRIMP_RING_AGAIN_S": "1", "SCRIMP_LEASE_S": "6", "SCRIMP_HEARTBEAT_S": "1", "OMP_NUM_THREADS": "1"}
+
+
+class Cluster:
+    """Starts `scrimp prepare`, then any number of `scrimp api | relay | worker`."""
+
+    def __init__(self, home: Path, environment: dict[str, str]) -> None:
+        self.home = home
+        self.environment = os.environ | FAST | environment | {"SCRIMP_HOME": str(home)}
+        self.processes: dict[str, list[subprocess.Popen[bytes]]] = {}
+        self.ports: list[int] = []
+        self.jobs = 0
+        self.home.mkdir(mode=0o700)
+        assert self._run("prepare", *self._command("prepare")).wait(60) == 0, self.words("prepare")
+
+    @staticmethod
+    def _command(service: str) -> list[str]:
+        return ["-m", "scrimp.cli", service]
+
+    def _run(self, name: str, *arguments: str, **more: str) -> subprocess.Popen[bytes]:
+        with (self.home.parent / f"{name}.out").open("ab") as log:
+            line = [sys.executable, *arguments]
+            process = subprocess.Popen(line, stdout=log, stderr=log, env=self.environment | more)
+        self.processes.setdefault(name, []).append(process)
+        return process
+
+    def words(self, name: str) -> str:
+        return (self.home.parent / f"{name}.out").read_text()
+
+    def start(self, *, apis: int = 0, relays: int = 0, workers: int = 0) -> Cluster:
+        """Starts so many more of each, and waits until the APIs answer and list the workers."""
+        known = len(self.get("/v1/workers")["items"]) if self.ports else 0
+        for _ in range(relays):
+            self._run("relay", *self._command("relay"))
+        for _ in range(workers):
+            self._run("worker", *self._command("worker"))
+        for _ in range(apis):
+            self.ports.append(servers.free_port())
+            self._run("api", *self._command("api"), SCRIMP_PORT=str(self.ports[-1]))
+        for number in range(len(self.ports)):
+            until(lambda number=number: self._answers(number))
+        until(lambda: len(self.get("/v1/workers")["items"]) >= known + workers)
+        return self
+
+    def start_lossy_relay(self, seed: int) -> None:
+        self._run("lossy", "-m", "tests.e2e.lossy_relay", str(seed))
+
+    def _answers(self, api: int) -> bool:
+        assert self.processes["api"][api].poll() is None, self.words("api")
+        try:
+            self.get("/healthz", api)
+        except httpx.HTTPError:
+            return False
+        return True
+
+    def get(self, path: str, api: int = 0) -> Any:
+        with self.client(api) as client:
+            return client._http.get(path).json()
+
+    def client(self, api: int = 0) -> Client:
+        return Client(f"http://127.0.0.1:{self.ports[api]}", (self.home / "admin.key").read_text().strip())
+
+    def register(self, name: str) -> str:
+        path = write_csv(self.home.parent / f"{name}.csv", seed=sum(name.encode()))
+        with self.client() as client:
+            return client.create_dataset(csv_spec(name), path).id
+
+    def finished(self, jobs: list[str], timeout_s: float = 60.0) -> list[dict[str, Any]]:
+        """The jobs, when all have ended, and those that succeeded have their certificates."""
+
+        def look() -> list[dict[str, Any]] | None:
+            found = [self.get(f"/v1/jobs/{job}") for job in jobs]
+            if any(job["status"] not in ("succeeded", "failed", "cancelled") for job in found):
+                return None
+            certified = ["certificate" in self.get(f"/v1/jobs/{job['id']}/certificate") for job in found]
+            return found if all(certified) else None
+
+        return until(look, timeout_s) or []
+
+    def assert_once(self, dataset: str, ended: list[dict[str, Any]]) -> Counter[str]:
+        """Each of a data set's jobs succeeded in one attempt and was charged once; how many each worker ran."""
+        for job in ended:
+            assert job["status"] == "succeeded", job
+            assert [attempt["status"] for attempt in job["attempts"]] == ["succeeded"], job["attempts"]
+        self.assert_charged(dataset, ended)
+        return Counter(job["attempts"][0]["worker"] for job in ended)
+
+    def assert_charged(self, dataset: str, ended: list[dict[str, Any]]) -> None:
+        ledger = self.get(f"/v1/datasets/{dataset}/ledger")["accounts"]
+        for account in ("train", "holdout"):
+            assert ledger[account]["spent"] == sum(job["quote"]["charge"][account] for job in ended)
+            assert ledger[account]["held"] == 0
+        assert self.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+
+    def stop(self, *names: str) -> list[int]:
+        """Ends all (of these names) in order; their exit codes."""
+        chosen = [process for name in names or list(self.processes) for process in self.processes.pop(name, [])]
+        for process in chosen:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        return [self._wait(process) for process in chosen]
+
+    @staticmethod
+    def _wait(process: subprocess.Popen[bytes]) -> int:
+        try:
+            return process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()

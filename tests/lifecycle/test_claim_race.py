@@ -1,0 +1,79 @@
+"""Processes that claim the same job at the same moment: one gets it, and who held it before writes nothing any more."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+import pytest
+
+from app.db.engine import Database
+from app.errors import StaleAttempt
+from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.claims import Claim
+from app.lifecycle.sweeper import expire_all_leases, reap_expired
+from app.settings import Settings
+from tests.factories import add_dataset
+from tests.lifecycle.conftest import Submit, balances, job_row
+from tests.lifecycle.contender import contend
+
+PROCESSES, JOBS = 4, 50
+
+
+class Race:
+    """Processes that claim every job at the same moment, once a round."""
+
+    def __init__(self, db: Database, url: str, jobs: list[str], rounds: int) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self.db, self.jobs = db, jobs
+        self.together, self.won = spawn.Barrier(PROCESSES), spawn.Queue()
+        self.go = spawn.Semaphore(0)
+        arguments = (url, jobs, rounds, self.go, self.together, self.won)
+        self.processes = [spawn.Process(target=contend, args=arguments, name=f"w{n}") for n in range(PROCESSES)]
+        for process in self.processes:
+            process.start()
+
+    def round(self) -> list[Claim]:
+        """The one claim of each job."""
+        for _ in self.processes:
+            self.go.release()
+        claims = [held for _ in self.processes for held in self.won.get(timeout=60)]
+        assert sorted(held.job_id for held in claims) == sorted(self.jobs)  # each once
+        for held in claims:
+            row = job_row(self.db, held.job_id)
+            assert (row.status, row.worker, row.attempt) == ("running", held.worker, held.attempt)
+        return claims
+
+
+def test_of_processes_that_claim_a_job_at_once_one_gets_it(db: Database, settings: Settings, submit: Submit) -> None:
+    dataset = add_dataset(db)
+    cheap: dict[str, Any] = {"privacy": {"target_epsilon": 0.1}, "evaluation": None}
+    jobs = [submit(dataset, **cheap) for _ in range(JOBS)]
+    race = Race(db, settings.effective_database_url, jobs, rounds=2)
+    first = race.round()
+    assert {held.attempt for held in first} == {1}
+    assert len({held.worker for held in first}) > 1
+
+    # All leases run out at once: the same race again, and the first holders are still alive and want to write.
+    late = [AttemptLog(db, held, lease_s=60.0, max_attempts=3) for held in first]
+    assert late[0].start_block(1, 50)
+    expire_all_leases(db)
+    assert reap_expired(db, 3) == JOBS
+    assert {held.attempt for held in race.round()} == {2}
+    before = balances(db, jobs[0])
+    for log in late:
+        for write in (
+            log.heartbeat,
+            lambda log=log: log.start_block(1, 50),
+            lambda log=log: log.record_digest(50, "ab" * 32),
+            lambda log=log: log.succeed([], 50, []),
+            lambda log=log: log.fail("x", "x"),
+            lambda log=log: log.gone("lost"),
+        ):
+            with pytest.raises(StaleAttempt):
+                write()
+    assert balances(db, jobs[0]) == before
+    assert {job_row(db, each).attempt for each in jobs} == {2}
+    for process in race.processes:
+        process.join(30)
+        assert process.exitcode == 0

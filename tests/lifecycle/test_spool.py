@@ -1,0 +1,69 @@
+"""The embedded broker: whole messages, each to one reader, whatever lies in the folder."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+from app.lifecycle.broker import QUEUE, celery_options
+from app.lifecycle.relay import CeleryBell
+from app.settings import Settings
+
+MESSAGES, READERS = 400, 3
+
+
+@pytest.fixture
+def backing() -> str:
+    return "sqlite"
+
+
+def read(home: Path, got: multiprocessing.Queue[list[str]]) -> None:
+    """Takes messages as fast as it can, so that it meets them while they are written."""
+    app = Celery("reader")
+    app.conf.update(celery_options(Settings(home=home, database_url="", broker_url="")))
+    taken: list[str] = []
+    with app.connection() as connection:
+        queue = connection.SimpleQueue(QUEUE, no_ack=True)
+        connection.transport.polling_interval = 0.0
+        while not taken or taken[-1] != "stop":
+            taken.append(queue.get(timeout=20).payload[0][0])
+        queue.close()
+    got.put(taken[:-1])
+
+
+def test_readers_that_look_while_messages_are_written_get_each_once_and_whole(settings: Settings) -> None:
+    """kombu's file-system transport handed out messages that were not written yet, and the worker ended."""
+    spawn = multiprocessing.get_context("spawn")
+    got: multiprocessing.Queue[list[str]] = spawn.Queue()
+    readers = [spawn.Process(target=read, args=(settings.home, got), daemon=True) for _ in range(READERS)]
+    for reader in readers:
+        reader.start()
+    bell = CeleryBell(settings)
+    sent = [str(number) for number in range(MESSAGES)]
+    for each in [*sent, *["stop"] * READERS]:
+        bell.ring(each)
+    taken = [got.get(timeout=30) for _ in readers]
+    for reader in readers:
+        reader.join(20)
+    assert sorted((each for part in taken for each in part), key=int) == sent
+    assert all(each == sorted(each, key=int) for each in taken)
+    assert [reader.exitcode for reader in readers] == [0] * READERS
+    assert list(settings.broker_dir.iterdir()) == []
+
+
+def test_what_is_no_message_is_dropped(settings: Settings) -> None:
+    bell = CeleryBell(settings)
+    for name, content in {"0_half": '{"body": ', "00_none": ""}.items():
+        (settings.broker_dir / f"{0:020d}_{name}.{QUEUE}.msg").write_text(content)
+    (settings.broker_dir / "notes.txt").write_text("not ours")
+    bell.ring("job_a")
+    assert bell.waiting() == 3
+    with bell.app.connection() as connection:
+        queue = connection.SimpleQueue(QUEUE, no_ack=True)
+        assert queue.get(timeout=5).payload[0] == ["job_a"]
+        queue.close()
+    assert bell.waiting() == 0
+    assert [each.name for each in settings.broker_dir.iterdir()] == ["notes.txt"]
