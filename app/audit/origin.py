@@ -19,7 +19,7 @@ AN_ID = re.compile(r"[a-z]{1,10}_[A-Za-z0-9]{1,60}")
 
 
 class Origins:
-    """Makes the `Origin` of every request, and writes an entry for each that is answered 403.
+    """Makes the `Origin` of every request, and writes an entry for each of a key that is answered 403.
 
     Behind proxies that the operator trusts the request's client becomes the address that the first of them saw.
 
@@ -39,10 +39,12 @@ class Origins:
         if self.trusted_proxies and address is not None:
             scope["client"] = (address, 0)
         agent = "".join(letter for letter in headers.get("user-agent", "") if letter.isprintable())
-        token = CURRENT.set(Origin(address, agent[:LONGEST] or None))
+        origin = Origin(address, agent[:LONGEST] or None)
+        token = CURRENT.set(origin)
 
         async def watched(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 403:
+            # Of keys that hold: nobody fills the log who is not let in.
+            if message["type"] == "http.response.start" and message["status"] == 403 and origin.key_id is not None:
                 await run_in_threadpool(self._refused, scope)
             await send(message)
 

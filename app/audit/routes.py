@@ -16,7 +16,9 @@ from app.web.deps import Db
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
-Filter = Annotated[str | None, Query(max_length=200)]
+OfKey = Annotated[str | None, Query(max_length=200, description="Only what this key did.")]
+OfAction = Annotated[str | None, Query(max_length=200, description="Only this action, such as `job.submitted`.")]
+OfTarget = Annotated[str | None, Query(max_length=200, description="Only what was done to this: an id.")]
 Since = Annotated[
     int | None,
     Query(ge=0, le=2**53, description="Sealed entries after this `seq`, oldest first, instead of the newest."),
@@ -63,9 +65,9 @@ class AuditVerification(Document):
 def list_audit(
     db: Db,
     _caller: AdminKey,
-    key: Filter = None,
-    action: Filter = None,
-    target: Filter = None,
+    key: OfKey = None,
+    action: OfAction = None,
+    target: OfTarget = None,
     since: Since = None,
     after: After = None,
     limit: Limit = 50,

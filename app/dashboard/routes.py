@@ -89,15 +89,13 @@ def login(
     if not check_login_form(request, settings, csrf):
         return _login(request, settings, next, problem=STALE_FORM, status=403)
     token = key.strip()
+    plain = token.isascii() and token.isprintable() and len(token) <= 200
     try:
-        if not (token.isascii() and token.isprintable() and len(token) <= 200):
-            raise Unauthenticated(WRONG_KEY)
-        caller = authenticated(request, db, token)
+        caller = authenticated(request, db, token if plain else "")  # counted as a wrong key all the same
     except Unauthenticated:
         with db.write() as session:
             audit.record(session, "dashboard.signed_in", outcome="failed")
         return _login(request, settings, next, problem=WRONG_KEY, status=401)
-    audit.authenticated(caller.id)
     with db.write() as session:
         audit.record(session, "dashboard.signed_in", caller.id)
     response = RedirectResponse(safe_next(next), 303)

@@ -35,7 +35,10 @@ TAGS = {
     "jobs": "Quotes and training jobs: what they cost, how they go, what they released.",
     "datasets": "Data sets: registered by owners, each with a cap on what all jobs together may spend.",
     "ledger": "What was spent, by whom and for what; append-only and hash-chained.",
-    "keys": "API keys, made and revoked by admins.",
+    "grants": "Which keys may see a data set, and which may train on it.",
+    "keys": "API keys, made and revoked by admins; each may rotate itself.",
+    "webhooks": "Where a key wants to be told of its jobs' events; signed as Standard Webhooks says.",
+    "audit": "Who did what, when and from where; hash-chained.",
     "workers": "The processes that train.",
     "system": "Health and metrics of the service.",
 }
@@ -44,6 +47,7 @@ PARAMETERS = {
     "job_id": "A job's id: `job_…`.",
     "dataset_id": "A data set's id: `ds_…`.",
     "key_id": "A key's id: `key_…`.",
+    "webhook_id": "A webhook's id: `wh_…`.",
     "name": "The artifact's name, as the job lists it.",
     "after": "The cursor of the page before: its `next`.",
     "limit": "How many items at most.",
@@ -75,7 +79,24 @@ OPERATIONS = {
     "show_metrics": Operation("The metrics, as text."),
     "list_keys": Operation("All keys.", ("forbidden",)),
     "create_key": Operation("The key, with its token: shown in this answer only.", ("forbidden",)),
-    "revoke_key": Operation("The key, revoked.", ("forbidden",)),
+    "revoke_key": Operation("The key, revoked.", ("forbidden", "last-admin-key")),
+    "show_own_key": Operation("The key that asks."),
+    "rotate_key": Operation("The key, with its new token: shown in this answer only.", ("forbidden", "wrong-state")),
+    "list_grants": Operation("Every grant.", ("forbidden",)),
+    "set_grant": Operation("The grant.", ("forbidden",)),
+    "remove_grant": Operation("It is removed.", ("forbidden",)),
+    "list_webhooks": Operation("A page of webhooks."),
+    "create_webhook": Operation(
+        "The webhook, with its secret: shown in this answer only.", ("not-found", "too-many-webhooks"), LOCATION
+    ),
+    "show_webhook": Operation("The webhook."),
+    "change_webhook": Operation("The webhook, changed."),
+    "delete_webhook": Operation("It is deleted."),
+    "rotate_webhook_secret": Operation("The webhook, with its new secret: shown in this answer only."),
+    "test_webhook": Operation("The delivery, about to be sent."),
+    "list_deliveries": Operation("A page of deliveries."),
+    "list_audit": Operation("A page of entries.", ("forbidden",)),
+    "verify_audit": Operation("Whether the log is what its entries say.", ("forbidden",)),
     "register_dataset": Operation(
         "The data set.", ("forbidden", "duplicate-name", "duplicate-content", "limit-exceeded"), LOCATION
     ),
@@ -85,10 +106,18 @@ OPERATIONS = {
     "list_entries": Operation("A page of entries."),
     "verify_ledger": Operation("Whether the ledger is what its entries say."),
     "change_cap": Operation("The ledger with its new cap.", ("forbidden", "cap-too-low")),
-    "quote_job": Operation("The price.", ("not-found", "limit-exceeded")),
+    "quote_job": Operation("The price.", ("not-found", "forbidden", "limit-exceeded")),
     "submit_job": Operation(
         "The job, admitted; or the one that this Idempotency-Key made before.",
-        ("not-found", "budget-exceeded", "idempotency-key-reused", "limit-exceeded"),
+        (
+            "not-found",
+            "forbidden",
+            "budget-exceeded",
+            "policy-exceeded",
+            "too-many-jobs",
+            "idempotency-key-reused",
+            "limit-exceeded",
+        ),
         {**LOCATION, "Idempotent-Replayed": "?`true` where the job was made by an earlier request."},
     ),
     "list_jobs": Operation("A page of jobs.", ("not-found",)),
@@ -98,13 +127,14 @@ OPERATIONS = {
     "list_metrics": Operation("Every released number."),
     "download_artifact": Operation(
         "The file.",
+        ("forbidden", "storage-full"),
         headers={
             "Digest-SHA256": "SHA-256 of the file, in hex.",
             "ETag": "Changes with the file.",
             "Content-Disposition": "The file's name.",
         },
     ),
-    "show_certificate": Operation("The certificate.", ("wrong-state", "certificate-pending")),
+    "show_certificate": Operation("The certificate.", ("wrong-state", "certificate-pending", "storage-full")),
     "list_workers": Operation("Workers seen in the last day."),
 }
 
@@ -136,6 +166,9 @@ MEMBERS: dict[str, Json] = {
     "duplicate-content": {"dataset?": {"type": "string", "description": "The data set, where it is the caller's own."}},
     "duplicate-name": {"name": {"type": "string"}},
     "idempotency-key-reused": {"job": {"type": "string"}},
+    "policy-exceeded": {"requested": {"type": "object"}, "allowed": {"type": "object"}},
+    "too-many-jobs": {"limit": {"type": "integer"}, "queued": {"type": "integer"}},
+    "too-many-requests": {"retry_after_s": {"type": "integer"}},
     "too-large": {"limit_bytes?": {"type": "integer"}},
     "wrong-state": {"job_status?": {"type": "string"}},
 }
@@ -253,7 +286,7 @@ def _by_shape(operation: Json, path: str, method: str) -> Iterator[str]:
     """The problems that follow from what a route is."""
     yield "unknown-host"
     if "security" in operation:
-        yield from ("unauthenticated", "internal-error", "unavailable")
+        yield from ("unauthenticated", "too-many-requests", "internal-error", "unavailable")
     if "{" in path:
         yield "not-found"
     if "parameters" in operation or "requestBody" in operation:
@@ -265,7 +298,8 @@ def _by_shape(operation: Json, path: str, method: str) -> Iterator[str]:
 
 
 def _problem_headers(status: int) -> Json:
-    named = {401: ("WWW-Authenticate", "`Bearer`."), 503: ("Retry-After", "Seconds to wait.")}
+    wait = ("Retry-After", "Seconds to wait.")
+    named = {401: ("WWW-Authenticate", "`Bearer`."), 429: wait, 503: wait}
     if status not in named:
         return {}
     header, text = named[status]

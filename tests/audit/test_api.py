@@ -276,3 +276,14 @@ def test_a_forwarded_address_is_believed_as_far_as_proxies_are(
 ) -> None:
     headers = Headers(raw=[(b"x-forwarded-for", each.encode()) for each in forwarded])
     assert client_address({"type": "http", "client": ("10.0.0.9", 1)}, headers, proxies) == address
+
+
+def test_who_is_not_let_in_does_not_fill_the_log(world: World) -> None:
+    before = len(world.entries())
+    world.client.cookies.clear()
+    assert world.client.post("/dashboard/login", data={"key": "x"}).status_code == 403
+    assert world.client.post("/v1/keys", json={}).status_code == 401
+    assert len(world.entries()) == before
+    answers = [world.browser.sign_in(Key("key_x", "ключ", "admin")).status_code for _ in range(70)]
+    assert answers[-1] == 429
+    assert len(world.entries()) - before == answers.count(401) < 70
