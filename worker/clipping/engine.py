@@ -11,7 +11,7 @@ from torch import Tensor
 from worker.data.records import Records
 from worker.models.base import Parameters
 
-ClippingKind = Literal["flat", "automatic"]
+ClippingKind = Literal["flat", "automatic", "per_layer"]
 AUTOMATIC_GAMMA = 0.01
 
 
