@@ -11,7 +11,7 @@ Source: Bu et al. 2023, "Differentially private optimization on large model at s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -101,7 +101,6 @@ class Bookkeeping(Generic[B]):
         self._kind: ClippingKind = kind
         self._norm, self._divisors, self._sum_type = max_grad_norm, dict(divisors or {}), sum_type
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self._layers = _layers(self._trainable)
         self._open: _Pass | None = None
         self.fallbacks: tuple[str, ...] = ()
         self._attach()
@@ -127,10 +126,9 @@ class Bookkeeping(Generic[B]):
             name: ParameterBook(found, self._trainable[name].shape, self._divisors.get(name))
             for name, found in terms.items()
         }
-        if not books:
-            return
-        for name, factors in self._factors(books).items():
-            books.pop(name).add_to(total[name], factors)
+        with torch.no_grad():
+            for name, factors in group_factors(books, self._trainable, self._kind, self._norm).items():
+                books.pop(name).add_to(total[name], factors)
 
     def _passes(self, batch: B) -> _Pass:
         self._open = _Pass(self._count(batch))
@@ -143,24 +141,6 @@ class Bookkeeping(Generic[B]):
             return self._open
         finally:
             self._open = None
-
-    def _factors(self, books: Mapping[str, ParameterBook]) -> dict[str, Tensor]:
-        """Each parameter's clip factors, float64 (n,): 0 everywhere for a record whose gradient is not finite."""
-        with torch.no_grad():
-            bounded = {name: book.squares() for name, book in books.items()}
-            groups = self._layers if self._kind == "per_layer" else {"": list(self._trainable)}
-            share = self._norm / math.sqrt(len(groups))
-            kind: ClippingKind = "flat" if self._kind == "per_layer" else self._kind
-            bounds = {
-                layer: _norm_bound([bounded[name] for name in names if name in bounded])
-                for layer, names in groups.items()
-                if any(name in bounded for name in names)
-            }
-            finite = torch.stack([torch.isfinite(each) for each in bounds.values()]).all(dim=0)
-            factors = {
-                layer: torch.where(finite, clip_factors(bound, kind, share), 0.0) for layer, bound in bounds.items()
-            }
-        return {name: factors[layer] for layer, names in groups.items() for name in names if name in bounded}
 
     def _attach(self) -> None:
         trainable = {id(p) for p in self._trainable.values()}
@@ -199,6 +179,29 @@ class Bookkeeping(Generic[B]):
         return _Tap.apply(output, note, first)  # type: ignore[no-untyped-call]
 
 
+def group_factors(
+    books: Mapping[str, ParameterBook], trainable: Iterable[str], kind: ClippingKind, max_grad_norm: float
+) -> dict[str, Tensor]:
+    """Each parameter's clip factors, float64 (n,): 0 everywhere for a record whose gradient is not finite.
+
+    Args:
+        books: of the parameters that have a gradient.
+        trainable: the names of all parameters.
+        kind: all parameters are one group, but with "per_layer" each layer's are.
+        max_grad_norm: C; each of m groups has the share C/√m.
+    """
+    bounded = {name: book.squares() for name, book in books.items()}
+    layers = _layers(trainable) if kind == "per_layer" else {"": list(trainable)}
+    groups = {layer: present for layer, names in layers.items() if (present := [n for n in names if n in bounded])}
+    if not groups:
+        return {}
+    share = max_grad_norm / math.sqrt(len(layers))
+    bounds = {layer: _norm_bound([bounded[name] for name in names]) for layer, names in groups.items()}
+    finite = torch.stack([torch.isfinite(each) for each in bounds.values()]).all(dim=0)
+    factors = {layer: torch.where(finite, clip_factors(bound, kind, share), 0.0) for layer, bound in bounds.items()}
+    return {name: factors[layer] for layer, names in groups.items() for name in names}
+
+
 def refuse_mixing(module: nn.Module) -> None:
     """Refuses layers that make one record's gradient depend on another's, or that books can not be kept of.
 
@@ -222,7 +225,7 @@ def refuse_mixing(module: nn.Module) -> None:
             raise PrivacyError(f"{name} is parametrized: its gradients have no rule; use the plain layer")
 
 
-def _layers(trainable: Mapping[str, nn.Parameter]) -> dict[str, list[str]]:
+def _layers(trainable: Iterable[str]) -> dict[str, list[str]]:
     """The parameters of each layer, by the name of the module that holds them first."""
     layers: dict[str, list[str]] = {}
     for name in trainable:
