@@ -23,6 +23,8 @@ def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
         spec=DatasetSpec.model_validate(dataset.spec),
         records_train=dataset.shape["records_train"],
         records_holdout=dataset.shape["records_holdout"],
+        features=dataset.shape["features"],
+        outputs=dataset.shape["outputs"],
         filter=account.filter if account else None,
         order=account.order if account else None,
         cap_delta=account.cap_delta if account else None,

@@ -1,4 +1,4 @@
-"""What tests of clipping engines share: small models of every kind of layer, and the reference, one record at a time."""
+"""What tests of clipping engines share: small models of every kind of layer, and the reference, record by record."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from worker.clipping.rules import Positions
 
@@ -175,12 +175,18 @@ CASES: dict[str, Case] = {
     "conv2d": Case(lambda: _images(nn.Conv2d(3, 5, 3, stride=2, padding=1), nn.Tanh()), IMAGE),
     "conv2d, many channels": Case(lambda: _images(nn.Conv2d(3, 40, (7, 5)), nn.Tanh()), IMAGE),
     "conv2d, same, dilated": Case(lambda: _images(nn.Conv2d(3, 4, 3, padding="same", dilation=2)), IMAGE),
-    "conv2d, reflecting": Case(lambda: _images(nn.Conv2d(3, 4, 3, padding=2, padding_mode="reflect", bias=False)), IMAGE),
+    "conv2d, reflecting": Case(
+        lambda: _images(nn.Conv2d(3, 4, 3, padding=2, padding_mode="reflect", bias=False)), IMAGE
+    ),
     "conv2d, groups": Case(lambda: _images(nn.Conv2d(3, 6, 3, groups=3)), IMAGE),
     "conv1d": Case(lambda: _images(nn.Conv1d(4, 5, 3, stride=2, padding=2), nn.ReLU()), LINE),
-    "conv1d, circular, groups": Case(lambda: _images(nn.Conv1d(4, 6, 3, padding=1, groups=2, padding_mode="circular")), LINE),
+    "conv1d, circular, groups": Case(
+        lambda: _images(nn.Conv1d(4, 6, 3, padding=1, groups=2, padding_mode="circular")), LINE
+    ),
     "layer norm": Case(lambda: nn.Sequential(nn.LayerNorm((LENGTH, WIDTH)), nn.Linear(WIDTH, CLASSES)), SEQUENCE),
-    "layer norm, no bias": Case(lambda: nn.Sequential(nn.LayerNorm(WIDTH, bias=False), nn.Linear(WIDTH, CLASSES)), SEQUENCE),
+    "layer norm, no bias": Case(
+        lambda: nn.Sequential(nn.LayerNorm(WIDTH, bias=False), nn.Linear(WIDTH, CLASSES)), SEQUENCE
+    ),
     "group norm": Case(lambda: _images(nn.Conv2d(3, 6, 3), nn.GroupNorm(3, 6), nn.ReLU()), IMAGE),
     "rms norm": Case(lambda: nn.Sequential(nn.RMSNorm(WIDTH), nn.Linear(WIDTH, CLASSES)), SEQUENCE),
     "untied": Case(lambda: Tokens(tied=False), "ids", TOKENS),
@@ -192,5 +198,10 @@ CASES: dict[str, Case] = {
     "shared by unlike layers": Case(Mirror, SEQUENCE),
     "lora": Case(Lora, (WIDTH,)),
     "no rule": Case(lambda: nn.Sequential(Scale(WIDTH), nn.Linear(WIDTH, CLASSES)), SEQUENCE),
-    "no rule but Opacus'": Case(lambda: nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Conv3d(2, 3, (2, 3, 3)), nn.Flatten(1), nn.LazyLinear(CLASSES)), (6, 6, 5)),
+    "no rule but Opacus'": Case(
+        lambda: nn.Sequential(
+            nn.Unflatten(1, (2, 3)), nn.Conv3d(2, 3, (2, 3, 3)), nn.Flatten(1), nn.LazyLinear(CLASSES)
+        ),
+        (6, 6, 5),
+    ),
 }

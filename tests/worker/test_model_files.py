@@ -52,7 +52,9 @@ def test_the_files_hold_the_model_and_the_card_s_snippet_runs(
     tensors = load_file(weights.path)
     assert all(torch.equal(torch.from_numpy(tensors[name]), value.float()) for name, value in parameters.items())
     card = json.loads(Path(card_file.path).read_text())
-    assert card["kind"] == (model.spec.kind if isinstance(model, Network) else "linear") and card["tensors"] == {n: list(v.shape) for n, v in parameters.items()}
+    assert card["kind"] == (model.spec.kind if isinstance(model, Network) else "linear") and card["tensors"] == {
+        n: list(v.shape) for n, v in parameters.items()
+    }
     assert TypeAdapter(type(task)).validate_python(card["task"]) == task
     assert type(features).model_validate(card["features"]) == features
     monkeypatch.chdir(tmp_path)

@@ -31,8 +31,8 @@ B = TypeVar("B")
 
 MIXING = {
     nn.modules.batchnorm._BatchNorm: "it mixes records: use GroupNorm or LayerNorm",
-    nn.modules.instancenorm._InstanceNorm: "with running statistics it mixes records: use GroupNorm with one channel a group",
-    nn.modules.dropout._DropoutNd: "its noise is not keyed, so a step would not replay: use worker.models.KeyedDropout",
+    nn.modules.instancenorm._InstanceNorm: "running statistics mix records: use GroupNorm with one channel a group",
+    nn.modules.dropout._DropoutNd: "its noise is not keyed, so that a step would not replay: leave it out",
     nn.MultiheadAttention: "it calls its layers' weights by function: write attention with Linear layers",
     nn.RNNBase: "it has no per-record rule: write the cell with Linear layers",
 }
@@ -210,11 +210,8 @@ def refuse_mixing(module: nn.Module) -> None:
     """
     for name, layer in module.named_modules():
         for kind, why in MIXING.items():
-            harmless = (
-                isinstance(layer, nn.modules.instancenorm._InstanceNorm)
-                and not layer.track_running_stats
-                or isinstance(layer, nn.modules.dropout._DropoutNd)
-                and layer.p == 0.0
+            harmless = (isinstance(layer, nn.modules.instancenorm._InstanceNorm) and not layer.track_running_stats) or (
+                isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p == 0.0
             )
             frozen = isinstance(layer, nn.modules.batchnorm._BatchNorm) and not layer.training
             if isinstance(layer, kind) and not harmless and not frozen:

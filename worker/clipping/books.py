@@ -6,8 +6,8 @@ Nothing is multiplied out twice as large as it must be. How a parameter is worke
     ghost               Gram matrices over positions where they cost less than the gradients themselves
     formed              the gradients of a few records at a time, kept where they are small, else formed once more
 
-Formed gradients may be of any precision: what is formed is what is measured and what is added. Grams, norms and sums are
-in float64.
+Formed gradients may be of any precision: what is formed is what is measured and what is added. Grams, norms and sums
+are in float64.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class ParameterBook:
             total: of the parameter's shape; changed.
             factors: (n,); a record whose factor is 0 is left out, whatever its numbers are.
         """
-        for number, (at, factor) in enumerate(zip(self._slices(), factors.split(self._rows()), strict=True)):
-            chunk = self._merged.take(at)
+        for number, at in enumerate(self._slices()):
+            chunk, share = self._merged.take(at), factors[at]
             kept = self._kept[number] if self._kept is not None else None
-            used = factor != 0
+            used = share != 0
             if not bool(used.all()):  # 0 · NaN is NaN
-                chunk, factor = chunk.take(used), factor[used]
+                chunk, share = chunk.take(used), share[used]
                 kept = kept[used] if kept is not None else None
-            if len(factor):
-                self._add_chunk(total, chunk, factor, kept)
+            if len(share):
+                self._add_chunk(total, chunk, share, kept)
 
     def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None) -> None:
         if self._factored:

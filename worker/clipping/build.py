@@ -32,12 +32,12 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
     network = _network(model)
     if training is None:
         return PlainGradient(network.module(), network.record_losses)
-    how = {"kind": training.clipping, "max_grad_norm": training.max_grad_norm}
+    kind, norm = training.clipping, training.max_grad_norm
     if opacus:
         from worker.clipping.opacus import OpacusClipping  # noqa: PLC0415 - slow, and a reference only
 
-        return OpacusClipping(network.module(), network.record_losses, len, **how)
-    return Bookkeeping(network.module(), network.record_losses, len, **how)
+        return OpacusClipping(network.module(), network.record_losses, len, kind=kind, max_grad_norm=norm)
+    return Bookkeeping(network.module(), network.record_losses, len, kind=kind, max_grad_norm=norm)
 
 
 def _network(model: Model) -> Network:

@@ -28,7 +28,9 @@ def opacus_rule(module: nn.Module) -> Rule:
     Source: Opacus, opacus.grad_sample.
     """
     if any(True for _ in module.children()):
-        raise PrivacyError(f"{type(module).__name__} holds parameters beside its layers: give them a layer of their own")
+        raise PrivacyError(
+            f"{type(module).__name__} holds parameters beside its layers: give them a layer of their own"
+        )
     sampler: Any = GradSampleModule.GRAD_SAMPLERS.get(type(module))
     if sampler is None:
         try:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from worker.clipping.books import CHUNK_BYTES
 from worker.clipping.terms import Dense, Outer, Rows, Term

@@ -196,7 +196,7 @@ def _joined_rows(rows: list[Rows]) -> Rows:
 
 
 def _lengths(vectors: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(vectors, dim=2)
+    return vectors.norm(dim=2)
 
 
 def _slack(terms: int, magnitudes: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ import torch
 from app.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
 from worker.attempt.messages import ArtifactFile
 from worker.models.base import Model, Parameters
-from worker.models.linear import Linear
 from worker.models.networks import Network, Scaled
 
 WEIGHTS = "model.safetensors"
@@ -43,7 +42,7 @@ network = Sequential(
 {layers}
 )
 network.load_state_dict({{name: torch.from_numpy(value) for name, value in tensors.items()}})
-x = torch.as_tensor(x, dtype=torch.float32) * {scale}{reshape}
+x = (torch.as_tensor(x, dtype=torch.float32) * {scale}){reshape}
 outputs = network(x).detach().numpy()
 """
 _CLASSES = 'print(card["task"]["classes"][int(outputs[0].argmax())])\n'

@@ -106,7 +106,7 @@ def _mlp(spec: MlpModel, features: int, outputs: int) -> list[nn.Module]:
 
 
 def _cnn(spec: CnnModel, features: int, outputs: int) -> list[nn.Module]:
-    """conv2: two convolutions, 28 × 28 (Tramèr & Boneh 2021; the MNIST model of TensorFlow Privacy and Opacus).
+    """conv2: two convolutions, 28 × 28 (the MNIST model of TensorFlow Privacy's and Opacus' tutorials).
 
     conv5: four convolutions and a linear layer, 32 × 32 × 3 (the CIFAR-10 model of Opacus' examples).
     """

@@ -1,0 +1,68 @@
+"""Recommenders under the clipping engine: exact, at most C, and learning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from worker.clipping.bookkeeping import Bookkeeping
+from worker.models.initial import keyed_normals
+from worker.models.recommenders import MatrixFactorization, TransformerRec
+
+KEY = bytes(range(32))
+
+
+def sequences(n: int, length: int, items: int) -> tuple[Tensor, Tensor]:
+    """Sequences of different lengths, one of them empty: users without a second item."""
+    ids = torch.randint(1, items, (n, length + 1), generator=torch.Generator().manual_seed(0))
+    lengths = torch.arange(n)[:, None] % (length + 2)
+    ids = ids * (torch.arange(length + 1) < lengths)
+    return ids[:, :-1] * (ids[:, 1:] != 0), ids[:, 1:]
+
+
+def ratings(n: int) -> tuple[Tensor, Tensor]:
+    return torch.arange(2 * n).view(n, 2) % 5, torch.linspace(1, 5, n, dtype=torch.float64)
+
+
+CASES: list[tuple[str, Any, Any]] = [
+    (
+        f"{'tied' if tied else 'untied'}, {where}",
+        lambda t=tied, w=where: TransformerRec(13, 8, 2, 2, 5, tied=t, positions=w),
+        sequences(9, 5, 13),
+    )
+    for tied in (True, False)
+    for where in ("all", "last")
+]
+CASES.append(("matrix factorization", lambda: MatrixFactorization(5, 5, 3, 3.0), ratings(9)))
+
+
+@pytest.mark.parametrize(("name", "make", "batch"), CASES, ids=[each[0] for each in CASES])
+def test_recommenders_are_summed_exactly(name: str, make: Any, batch: tuple[Tensor, Tensor]) -> None:
+    module = make().double()
+    parameters = keyed_normals(module, KEY)
+    parameters = {each: value * 3 for each, value in parameters.items()}
+    wanted = {each: torch.zeros_like(value) for each, value in parameters.items()}
+    for parameter, value in zip(module.parameters(), parameters.values(), strict=True):
+        parameter.data.copy_(value)
+    for at in range(len(batch[0])):
+        one = (batch[0][at : at + 1], batch[1][at : at + 1])
+        found = torch.autograd.grad(module.record_losses(module, one).sum(), list(module.parameters()))
+        norm = float(torch.cat([each.flatten() for each in found]).norm())
+        for total, gradient in zip(wanted.values(), found, strict=True):
+            total += gradient / max(1.0, norm / 0.2)
+    engine = Bookkeeping(module, module.record_losses, lambda b: len(b[0]), kind="flat", max_grad_norm=0.2)
+    assert engine.fallbacks == ()
+    got = engine.private_sum(parameters, [batch])
+    one, two = (torch.cat([each.flatten() for each in parts.values()]) for parts in (got, wanted))
+    assert float((one - two).norm()) <= 1e-10 * float(two.norm())
+
+
+def test_what_comes_later_is_not_seen() -> None:
+    module: nn.Module = TransformerRec(13, 8, 1, 2, 5)
+    torch.manual_seed(0)
+    ids = torch.tensor([[3, 5, 7, 0, 0], [3, 5, 7, 9, 1]])
+    logits = module(ids)
+    torch.testing.assert_close(logits[0, :3], logits[1, :3])
