@@ -130,16 +130,11 @@ class ParameterBook:
     def _rows(self) -> int:
         """Records of one chunk: the float64 copies of their factors, or their formed gradients, stay in the cache."""
         merged = self._merged
+        numbers = self._shape.numel()
         if self._factored:
-            numbers = sum(
-                each.numel()
-                for each in (
-                    *((merged.outer.left, merged.outer.right) if merged.outer else ()),
-                    *((merged.rows.values,) if merged.rows else ()),
-                )
-            ) // max(1, len(merged))
-        else:
-            numbers = self._shape.numel()
+            factors = [merged.outer.left, merged.outer.right] if merged.outer else []
+            factors += [merged.rows.values] if merged.rows else []
+            numbers = sum(each[0].numel() for each in factors)
         return max(1, CHUNK_BYTES // (8 * max(1, numbers)))
 
     def _slices(self) -> Iterator[slice]:
