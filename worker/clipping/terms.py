@@ -196,7 +196,8 @@ def _joined_rows(rows: list[Rows]) -> Rows:
 
 
 def _lengths(vectors: Tensor) -> Tensor:
-    return vectors.norm(dim=2)
+    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=2)
+    return lengths
 
 
 def _slack(terms: int, magnitudes: Tensor) -> Tensor:

@@ -54,12 +54,13 @@ class TransformerRec(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (n, T, M), or (n, 1, M) for the last position."""
         x = self.blocks(self.positions(self.embedding(ids)))
-        return self.output(self.norm(x[:, -1:] if self.last else x))
+        logits: Tensor = self.output(self.norm(x[:, -1:] if self.last else x))
+        return logits
 
     @staticmethod
     def record_losses(module: nn.Module, batch: Sequences) -> Tensor:
         """Each user's cross-entropy, averaged over the positions that have a target; 0 where none has. (n,)"""
-        logits = module(batch[0])
+        logits: Tensor = module(batch[0])
         targets = batch[1][:, -logits.shape[1] :]
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=0, reduction="none")
         return losses.view_as(targets).sum(dim=1) / (targets != 0).sum(dim=1).clamp(min=1)
@@ -78,7 +79,8 @@ class _Block(nn.Module):
         q, k, v = self.qkv(self.attention_norm(x)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.merge(seen.transpose(1, 2).flatten(2))
-        return x + self.narrow(torch.relu(self.widen(self.norm(x))))
+        widened: Tensor = self.narrow(torch.relu(self.widen(self.norm(x))))
+        return x + widened
 
 
 class MatrixFactorization(nn.Module):
@@ -102,9 +104,11 @@ class MatrixFactorization(nn.Module):
         """Ratings (n,) of user and item ids (n, 2)."""
         users, items = pairs[:, :1], pairs[:, 1:]
         products = (self.user_factors(users) * self.item_factors(items)).sum(dim=(1, 2))
-        return products + self.user_bias(users)[:, 0, 0] + self.item_bias(items)[:, 0, 0] + self.offset
+        biases: Tensor = self.user_bias(users)[:, 0, 0] + self.item_bias(items)[:, 0, 0]
+        return products + biases + self.offset
 
     @staticmethod
     def record_losses(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """½(r̂ − r)², (n,)."""
-        return 0.5 * (module(batch[0]) - batch[1]).square()
+        errors: Tensor = module(batch[0]) - batch[1]
+        return 0.5 * errors.square()
