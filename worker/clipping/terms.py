@@ -120,7 +120,8 @@ class Rows:
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         """total (rows, q) += Σ_i factors_i g_i."""
-        total.index_add_(0, self.ids.flatten(), (self.values * factors[:, None, None]).flatten(0, 1))
+        scaled = self.values * factors[:, None, None]
+        total.index_add_(0, self.ids.flatten(), scaled.flatten(0, 1).to(total.dtype))
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,8 @@ class MatrixFactorization(nn.Module):
         users, items = pairs[:, :1], pairs[:, 1:]
         products = (self.user_factors(users) * self.item_factors(items)).sum(dim=(1, 2))
         biases: Tensor = self.user_bias(users)[:, 0, 0] + self.item_bias(items)[:, 0, 0]
-        return products + biases + self.offset
+        ratings: Tensor = products + biases + self.offset
+        return ratings
 
     @staticmethod
     def record_losses(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
