@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worker.clipping.rules import Positions
+from worker.models.positions import Positions
 
 Batch = tuple[Tensor, Tensor]
 TOKENS, LENGTH, WIDTH, CLASSES = 11, 6, 8, 4

@@ -15,7 +15,7 @@ from app.errors import PrivacyError
 from tests.worker.layers import CASES, TOKENS, WIDTH, Batch, Scale, losses, one_at_a_time, take
 from worker.clipping import books
 from worker.clipping.bookkeeping import Bookkeeping
-from worker.clipping.rules import Positions
+from worker.models.positions import Positions
 
 
 def engine(module: nn.Module, kind: Any = "flat", C: float = 0.3, **more: Any) -> Bookkeeping[Batch]:

@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from app.errors import PrivacyError
 from worker.clipping.bookkeeping import Bookkeeping
+from worker.models import item_loss
 from worker.models.initial import keyed_normals
+from worker.models.item_loss import ItemLoss
 from worker.models.recommenders import MatrixFactorization, TransformerRec
 
 KEY = bytes(range(32))
@@ -60,5 +63,26 @@ def test_what_comes_later_is_not_seen() -> None:
     module: nn.Module = TransformerRec(13, 8, 1, 2, 5)
     torch.manual_seed(0)
     ids = torch.tensor([[3, 5, 7, 0, 0], [3, 5, 7, 9, 1]])
-    logits = module(ids)
-    torch.testing.assert_close(logits[0, :3], logits[1, :3])
+    hidden = module(ids)
+    torch.testing.assert_close(hidden[0, :3], hidden[1, :3])
+
+
+@pytest.mark.parametrize("chunk", [1, 2**21])
+def test_the_item_loss_is_the_cross_entropy(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(item_loss, "CHUNK_BYTES", chunk)
+    layer = ItemLoss(13, 4).double()
+    layer.weight.data.normal_()
+    hidden = torch.randn(6, 5, 4, dtype=torch.float64, requires_grad=True)
+    targets = SEQUENCES[1][:6]
+    share = torch.linspace(1, 2, 6, dtype=torch.float64)
+    plain = torch.nn.functional.cross_entropy(
+        layer.scores(hidden).flatten(0, 1), targets.flatten(), ignore_index=0, reduction="none"
+    ).view(6, 5).sum(dim=1) / (targets != 0).sum(dim=1).clamp(min=1)
+    losses = layer(hidden, targets)
+    torch.testing.assert_close(losses, plain)
+    inputs = [hidden, layer.weight]
+    found, wanted = (torch.autograd.grad((each * share).sum(), inputs) for each in (losses, plain))
+    for one, two in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, two)
+    with pytest.raises(PrivacyError):
+        layer.noted()

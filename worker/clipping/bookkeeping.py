@@ -26,6 +26,7 @@ from worker.clipping.norms import root_bound
 from worker.clipping.rules import Found, Rule, rule_of
 from worker.clipping.terms import Term
 from worker.models.base import Parameters
+from worker.models.item_loss import ItemLoss
 
 B = TypeVar("B")
 
@@ -165,16 +166,18 @@ class Bookkeeping(Generic[B]):
         if opened is None:
             return output  # a forward pass of somebody else
         x = inputs[0].detach()
-        alone = len(inputs) == 1 and isinstance(output, Tensor)
+        others = [each for each in inputs[1:] if isinstance(each, Tensor) and each.requires_grad]
+        alone = isinstance(output, Tensor) and not others
         if not alone or len(x) != opened.records or len(output) != opened.records:
             raise PrivacyError(f"dimension 0 of {type(module).__name__} does not count records")
+        noted = module.noted() if isinstance(module, ItemLoss) else x
         first = not output.requires_grad
         if first:
             output.requires_grad_()
 
         def note(gradient: Tensor) -> None:
             with torch.no_grad():
-                _write_down(opened, rule(module, x, gradient.detach()))
+                _write_down(opened, rule(module, noted, gradient.detach()))
 
         return _Tap.apply(output, note, first)  # type: ignore[no-untyped-call]
 

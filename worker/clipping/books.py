@@ -19,11 +19,11 @@ from torch import Tensor
 
 from app.errors import PrivacyError
 from worker.clipping.norms import ROUNDING
-from worker.clipping.terms import Bounded, Merged, Outer, Term
+from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 
 CHUNK_BYTES = 2**23  # of float64 temporaries: they stay in the cache
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
-MEMORY_COST = 6  # multiplications that one pass over a formed gradient's numbers costs, measured
+MEMORY_COST = 64  # multiplications that two passes over a formed gradient's numbers cost, measured
 
 
 class ParameterBook:
@@ -40,10 +40,10 @@ class ParameterBook:
         self._kept: list[Tensor] | None = None
         self._factored = self._can_stay_factored()
 
-    def squares(self) -> Bounded:
+    def squares(self) -> tuple[Tensor, Tensor]:
         """‖g_i‖² and a bound of what rounding took from it, float64 (n,) each."""
         kept: list[Tensor] | None = [] if self._keeps() else None
-        parts = [self._chunk_squares(each, kept) for each in self._chunks()]
+        parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._slices()]
         self._kept = kept
         return torch.cat([squares for squares, _ in parts]), torch.cat([slack for _, slack in parts])
 
@@ -67,44 +67,46 @@ class ParameterBook:
                 self._add_chunk(total, chunk, share, kept)
 
     def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None) -> None:
-        if self._factored:
-            if chunk.outer is not None:
-                outer = chunk.outer.double() if total.dtype == torch.float64 else chunk.outer
-                outer.add_to(total.view(outer.left.shape[2], -1), factors.to(outer.left.dtype))
-            if chunk.rows is not None:
-                chunk.rows.double().add_to(total, factors)
+        if not self._factored:
+            gradients = (chunk.formed(self._shape) if kept is None else kept).flatten(1)
+            total.view(-1).addmv_(gradients.to(total.dtype).mT, factors.to(total.dtype))
             return
-        gradients = chunk.formed(self._shape) if kept is None else kept
-        total.view(-1).addmv_(gradients.flatten(1).to(total.dtype).mT, factors.to(total.dtype))
+        if chunk.outer is not None:
+            chunk.outer.add_to(total.view(chunk.outer.left.shape[2], -1), factors)
+        if chunk.rows is not None:
+            chunk.rows.add_to(total, factors)
 
-    def _chunk_squares(self, chunk: Merged, kept: list[Tensor] | None) -> Bounded:
+    def _chunk_squares(self, chunk: Merged, kept: list[Tensor] | None) -> tuple[Tensor, Tensor]:
         if not self._factored:
             gradients = chunk.formed(self._shape)
             if kept is not None:
                 kept.append(gradients)
-            numbers = gradients.flatten(1).double()
             if self._divisor is not None:
-                numbers = numbers / self._divisor.flatten()
-            return _relative(numbers.square().sum(dim=1), numbers.shape[1])
-        outer = chunk.outer.double() if chunk.outer else None
-        rows = chunk.rows.double() if chunk.rows else None
+                gradients = gradients.double() / self._divisor
+            return _sum_of_squares(gradients.flatten(1))
+        outer, rows = chunk.outer, chunk.rows
         if rows is None:
             if outer is None:
                 raise PrivacyError("a parameter's book holds no gradient")
-            return self._one_position(outer) if outer.positions == 1 else outer.squares()
-        squares, slack = (rows if self._divisor is None else rows.over(self._divisor)).squares()
-        for inner, took in [outer.squares(), *[rows.inner(outer)] * 2] if outer else []:  # (a + b)² = a² + b² + 2ab
-            squares, slack = squares + inner, slack + took
+            if outer.positions == 1:
+                return self._one_position(outer)
+            return outer.squares()[:2]
+        squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares()
+        if outer is not None:  # (a + b)² = a² + b² + 2ab
+            own = outer.squares()
+            squares = squares + own.squares + 2 * rows.inner(outer)
+            slack = slack + own.slack + 2 * rows.cross_slack(outer, scale * own.scale)
         return squares, slack
 
-    def _one_position(self, outer: Outer) -> Bounded:
+    def _one_position(self, outer: Outer) -> tuple[Tensor, Tensor]:
         """‖l ⊗ r‖² = ‖l‖²‖r‖²; with a divisor (l²)ᵀ (1/D²) (r²)."""
-        left, right = outer.left[:, 0], outer.right[:, 0]
-        terms = left.shape[1] + right.shape[1]
+        left, right = outer.left[:, 0].double(), outer.right[:, 0].double()
         if self._divisor is None:
-            return _relative(left.square().sum(dim=1) * right.square().sum(dim=1), terms)
-        inverse = self._divisor.view(left.shape[1], -1).square().reciprocal()
-        return _relative(((left.square() @ inverse) * right.square()).sum(dim=1), terms)
+            squares = left.square().sum(dim=1) * right.square().sum(dim=1)
+        else:
+            inverse = self._divisor.view(left.shape[1], -1).square().reciprocal()
+            squares = ((left.square() @ inverse) * right.square()).sum(dim=1)
+        return squares, (left.shape[1] + right.shape[1] + 8) * ROUNDING * squares
 
     def _can_stay_factored(self) -> bool:
         """Whether Gram matrices and one product cost less than gradients that are formed. From sizes only."""
@@ -119,9 +121,9 @@ class ParameterBook:
         if self._divisor is not None:
             return False
         wide = 1 if merged.outer.left.dtype == torch.float64 else 2  # float64 products take twice the time
-        ghost = wide * (positions**2 * (p + q) + positions * p * q)
+        ghost = positions**2 * (p + q) + wide * positions * p * q
         passes = 1 if len(merged) * p * q * merged.outer.left.element_size() <= KEEP_BYTES else 2
-        return ghost <= passes * positions * p * q + 2 * MEMORY_COST * p * q
+        return ghost <= passes * positions * p * q + MEMORY_COST * p * q
 
     def _keeps(self) -> bool:
         size = len(self._merged) * self._shape.numel() * 8
@@ -141,10 +143,15 @@ class ParameterBook:
         rows = self._rows()
         return (slice(at, at + rows) for at in range(0, len(self._merged), rows))
 
-    def _chunks(self) -> Iterator[Merged]:
-        return (self._merged.take(at) for at in self._slices())
 
-
-def _relative(squares: Tensor, terms: int) -> Bounded:
-    """Sums of squares lose at most so many roundings of themselves."""
-    return squares, (terms + 8) * ROUNDING * squares
+def _sum_of_squares(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the rows of (n, m): in float64, of narrower numbers by blocks in float32; and what rounding may take."""
+    if numbers.dtype == torch.float64:
+        squares = numbers.square().sum(dim=1)
+        return squares, (numbers.shape[1] + 8) * ROUNDING * squares
+    whole = numbers.shape[1] // BLOCK * BLOCK
+    rest = numbers[:, whole:].double().square().sum(dim=1)
+    lengths = torch.linalg.vector_norm(numbers[:, :whole].float().unflatten(1, (-1, BLOCK)), dim=2).double()
+    squares = lengths.square().sum(dim=1) + rest
+    under = numbers.shape[1] * torch.finfo(torch.float32).tiny
+    return squares, ((2 * BLOCK + 8) * ROUNDING32 + numbers.shape[1] * ROUNDING) * squares + under

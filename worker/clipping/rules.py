@@ -15,20 +15,11 @@ from torch.nn import functional as F
 
 from worker.clipping.books import CHUNK_BYTES
 from worker.clipping.terms import Dense, Outer, Rows, Term
+from worker.models.item_loss import ItemLoss
+from worker.models.positions import Positions
 
 Found = list[tuple[nn.Parameter, Term]]
 Rule = Callable[[Any, Tensor, Tensor], Found]
-
-
-class Positions(nn.Module):
-    """Learned positions: x (n, T, q) + P[:T], for T up to `length`. A module of its own, so that it has a rule."""
-
-    def __init__(self, length: int, features: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(length, features))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.weight[: x.shape[1]]
 
 
 def rule_of(module: nn.Module) -> Rule | None:
@@ -142,6 +133,12 @@ def _group_norm(module: nn.GroupNorm, x: Tensor, g: Tensor) -> Found:
     return _trainable([(module.weight, Dense(weight)), (module.bias, Dense(bias))])
 
 
+def _item_loss(module: ItemLoss, noted: tuple[Tensor, Tensor], g: Tensor) -> Found:
+    """∂loss/∂W = Σ_t residuals_t ⊗ hidden_t: a linear layer over positions, known since the forward pass."""
+    residuals, hidden = noted
+    return _trainable([(module.weight, Outer(residuals, hidden * g[:, None, None]))])
+
+
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: _linear,
     nn.Embedding: _embedding,
@@ -151,6 +148,7 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.LayerNorm: _layer_norm,
     nn.RMSNorm: _rms_norm,
     nn.GroupNorm: _group_norm,
+    ItemLoss: _item_loss,
 }
 
 

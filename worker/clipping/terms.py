@@ -12,14 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from worker.clipping.norms import ROUNDING
+from worker.clipping.norms import ROUNDING, TINY
 
-# (squared norms or inner products, bounds of what rounding may have taken from them), float64 (n,) each.
-Bounded = tuple[Tensor, Tensor]
+ROUNDING32 = 2.0**-24
+
+BLOCK = 256  # float32 adds so many products, then float64 goes on: what rounding may take stays below 2·10⁻⁵
+
+
+class Bounded(NamedTuple):
+    """Squared norms that rounding made too small by at most `slack`; `scale` ≥ ‖g_i‖ is what rounding goes by."""
+
+    squares: Tensor
+    slack: Tensor
+    scale: Tensor
 
 
 @dataclass(frozen=True)
@@ -39,31 +49,27 @@ class Outer:
     def take(self, at: slice | Tensor) -> Outer:
         return Outer(self.left[at], self.right[at])
 
-    def double(self) -> Outer:
-        return Outer(self.left.double(), self.right.double())
-
-    def magnitudes(self) -> Tensor:
-        """Σ_t ‖left_t‖‖right_t‖ ≥ ‖g_i‖: the scale of rounding errors."""
-        return (_lengths(self.left) * _lengths(self.right)).sum(dim=1)
-
     def squares(self) -> Bounded:
         """‖g_i‖² = ⟨LLᵀ, RRᵀ⟩ by T×T Gram matrices; ‖l‖²‖r‖² for one position."""
-        return self.inner(self)
-
-    def inner(self, other: Outer) -> Bounded:
-        """⟨g_i, g'_i⟩."""
-        gram = torch.bmm(self.left, other.left.mT).mul_(torch.bmm(self.right, other.right.mT))
-        terms = self.left.shape[2] + self.right.shape[2] + self.positions * other.positions
-        return gram.sum(dim=(1, 2)), _slack(terms, self.magnitudes() * other.magnitudes())
+        (left, left_error), (right, right_error) = _gram(self.left), _gram(self.right)
+        lengths = [each.diagonal(dim1=1, dim2=2) for each in (left, right)]
+        sums = [(each + TINY).sqrt().sum(dim=1) for each in lengths]
+        scale = (lengths[0].sqrt() * lengths[1].sqrt()).sum(dim=1) * (1 + left_error + right_error)
+        squares = left.mul_(right).sum(dim=(1, 2))
+        slack = (left_error + right_error + (self.positions**2 + 8) * ROUNDING) * 1.01 * scale.square()
+        # What underflows in float32 is lost whatever it is multiplied with.
+        under = _tiny(self.left) * self.left.shape[2] * sums[1].square()
+        under += _tiny(self.right) * self.right.shape[2] * sums[0].square()
+        return Bounded(squares, slack + under, scale + under.sqrt())
 
     def dense(self) -> Tensor:
         """(n, p, q), in the precision of the factors."""
         return torch.bmm(self.left.mT, self.right)
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
-        """total (p, q) += Σ_i factors_i g_i, one product over records and positions."""
-        left, right = self.left, self.right
-        scale = factors[:, None, None]
+        """total (p, q) += Σ_i factors_i g_i, one product over records and positions, in the precision of `total`."""
+        left, right = self.left.to(total.dtype), self.right.to(total.dtype)
+        scale = factors.to(total.dtype)[:, None, None]
         if left.shape[2] <= right.shape[2]:
             left = left * scale
         else:
@@ -85,32 +91,34 @@ class Rows:
     def take(self, at: slice | Tensor) -> Rows:
         return Rows(self.ids[at], self.values[at], self.rows)
 
-    def double(self) -> Rows:
-        return Rows(self.ids, self.values.double(), self.rows)
-
     def over(self, divisor: Tensor) -> Rows:
         """The same gradients divided elementwise by a (rows, q) tensor."""
         return Rows(self.ids, self.values / divisor[self.ids], self.rows)
 
-    def magnitudes(self) -> Tensor:
-        return _lengths(self.values).sum(dim=1)
-
     def squares(self) -> Bounded:
         """‖g_i‖² = Σ_{t,u} [id_t = id_u] ⟨v_t, v_u⟩."""
-        same = self.ids[:, :, None] == self.ids[:, None, :]
-        gram = torch.bmm(self.values, self.values.mT).mul_(same)
-        terms = self.values.shape[2] + self.ids.shape[1] ** 2
-        return gram.sum(dim=(1, 2)), _slack(terms, self.magnitudes().square())
+        values = self.values.double()
+        scale = torch.linalg.vector_norm(values, dim=2).sum(dim=1)
+        if self.ids.shape[1] == 1:
+            squares = values.square().sum(dim=(1, 2))
+        else:
+            same = self.ids[:, :, None] == self.ids[:, None, :]
+            squares = torch.bmm(values, values.mT).mul_(same).sum(dim=(1, 2))
+        return Bounded(squares, _slack(values.shape[2] + self.ids.shape[1] ** 2, scale.square()), scale)
 
-    def inner(self, outer: Outer) -> Bounded:
+    def inner(self, outer: Outer) -> Tensor:
         """⟨g_i, g'_i⟩ with an Outer of the same parameter: Σ_{t,u} left_u[id_t] ⟨v_t, right_u⟩, a gather and a product.
 
-        Source: the cross term of Phantom Clipping (DPFormer, Yu et al. 2023).
+        In float64: what rounding takes is within `cross_slack`.
+
+        Source: the cross term of Phantom Clipping (DPFormer).
         """
         gathered = outer.left.gather(2, self.ids[:, None, :].expand(-1, outer.positions, -1))  # (n, U, T)
-        products = torch.bmm(outer.right, self.values.mT)
-        terms = self.values.shape[2] + outer.positions * self.ids.shape[1]
-        return gathered.mul_(products).sum(dim=(1, 2)), _slack(terms, self.magnitudes() * outer.magnitudes())
+        return torch.bmm(outer.right.double(), self.values.double().mT).mul_(gathered).sum(dim=(1, 2))
+
+    def cross_slack(self, outer: Outer, scales: Tensor) -> Tensor:
+        """What rounding may take from `inner`, where `scales` is the product of both terms' scales."""
+        return _slack(self.values.shape[2] + outer.positions * self.ids.shape[1], scales)
 
     def dense_onto(self, gradients: Tensor) -> None:
         """Adds to (n, rows, q), in the order of the positions."""
@@ -196,9 +204,26 @@ def _joined_rows(rows: list[Rows]) -> Rows:
     return Rows(ids, values, rows[0].rows)
 
 
-def _lengths(vectors: Tensor) -> Tensor:
-    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=2)
-    return lengths
+def _gram(vectors: Tensor) -> tuple[Tensor, float]:
+    """The Gram matrices of (n, T, p) in float64, (n, T, T), and their error over ‖v_t‖‖v_u‖.
+
+    Of narrower vectors the products are added in float32, BLOCK of them, and the blocks in float64.
+    """
+    width = vectors.shape[2]
+    if vectors.shape[1] == 1 or vectors.dtype == torch.float64:
+        wide = vectors.double()
+        return torch.bmm(wide, wide.mT), (width + 8) * ROUNDING
+    blocks = [each.float() for each in vectors.split(BLOCK, dim=2)]
+    total = torch.bmm(blocks[0], blocks[0].mT).double()
+    for block in blocks[1:]:
+        total += torch.bmm(block, block.mT)
+    return total, (min(width, BLOCK) + 8) * ROUNDING32 + len(blocks) * ROUNDING
+
+
+def _tiny(vectors: Tensor) -> float:
+    """What one product may lose by underflow in `_gram`."""
+    wide = vectors.dtype == torch.float64 or vectors.shape[1] == 1
+    return 0.0 if wide else torch.finfo(torch.float32).tiny
 
 
 def _slack(terms: int, magnitudes: Tensor) -> Tensor:

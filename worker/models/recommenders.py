@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worker.clipping.rules import Positions
+from worker.models.item_loss import ItemLoss
+from worker.models.positions import Positions
 
 Sequences = tuple[Tensor, Tensor]  # inputs and targets, int64 (n, T) each, 0 where there is nothing
 
@@ -47,23 +48,27 @@ class TransformerRec(nn.Module):
         self.positions = Positions(max_length, dim)
         self.blocks = nn.Sequential(*(_Block(dim, heads) for _ in range(blocks)))
         self.norm = nn.LayerNorm(dim)
-        self.output = nn.Linear(dim, items, bias=False)
+        self.output = ItemLoss(items, dim)
         if tied:
             self.output.weight = self.embedding.weight
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Logits (n, T, M), or (n, 1, M) for the last position."""
+        """What the positions are scored by: (n, T, d), or (n, 1, d) for the last one."""
         x = self.blocks(self.positions(self.embedding(ids)))
-        logits: Tensor = self.output(self.norm(x[:, -1:] if self.last else x))
-        return logits
+        hidden: Tensor = self.norm(x[:, -1:] if self.last else x)
+        return hidden
+
+    def scores(self, ids: Tensor) -> Tensor:
+        """Of all items: (n, T, M), or (n, 1, M) for the last position."""
+        scores: Tensor = self.output.scores(self(ids))
+        return scores
 
     @staticmethod
     def record_losses(module: nn.Module, batch: Sequences) -> Tensor:
         """Each user's cross-entropy, averaged over the positions that have a target; 0 where none has. (n,)"""
-        logits: Tensor = module(batch[0])
-        targets = batch[1][:, -logits.shape[1] :]
-        losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=0, reduction="none")
-        return losses.view_as(targets).sum(dim=1) / (targets != 0).sum(dim=1).clamp(min=1)
+        hidden: Tensor = module(batch[0])
+        losses: Tensor = module.output(hidden, batch[1][:, -hidden.shape[1] :])
+        return losses
 
 
 class _Block(nn.Module):
