@@ -204,3 +204,14 @@ def test_the_mechanism_s_kind_of_clip_is_what_runs() -> None:
     assert plan_of(start).engine._kind == "per_layer"  # type: ignore[attr-defined]
     with pytest.raises(PrivacyError):
         plan_of(start | {"mechanism": mechanism(spec(model=MLP), SHAPE)})
+
+
+@pytest.mark.parametrize("engine", ["bookkeeping", "opacus"])
+def test_a_broken_record_contributes_nothing(engine: str) -> None:
+    job = spec(model=MLP, clipping={"engine": engine}, runtime={"dtype": "float64"})
+    plan = plan_of(start_of(job, SHAPE))
+    parameters = plan.model.init(KEY)
+    broken = np.vstack([X[:80], np.full((1, 5), np.nan, np.float32)])
+    clean = plan.engine.private_sum(parameters, [records(X[:80], Y[:80])])
+    for name, value in plan.engine.private_sum(parameters, [records(broken, np.append(Y[:80], 0))]).items():
+        torch.testing.assert_close(value, clean[name], rtol=1e-12, atol=1e-14)

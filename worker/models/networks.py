@@ -49,9 +49,10 @@ class Network(Model):
         return keyed_normals(self.module(), key, gain)
 
     def record_losses(self, module: nn.Module, records: Records) -> Tensor:
-        """Each record's loss, (n,), with gradients."""
+        """Each record's loss, (n,), with gradients; 0 for a record with a feature that is not finite."""
         outputs = module(records.dense(self.dtype)).mT
-        return self.losses(outputs, records.labels.to(outputs.dtype) if self.outputs == 1 else records.labels)
+        losses = self.losses(outputs, records.labels.to(outputs.dtype) if self.outputs == 1 else records.labels)
+        return torch.where(torch.isfinite(records.private_norms), losses, 0.0)
 
     def forward(self, parameters: Parameters, records: Records) -> Tensor:
         module = self.module()
