@@ -159,9 +159,24 @@ class Overwriting(nn.Module):
         return self.layer(x).mul_(2.0)
 
 
+class Reusing(nn.Module):
+    """Changes a layer's input when the layer has used it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + 0.0
+        y = self.layer(x)
+        x.mul_(2.0)
+        return y + self.layer(x)
+
+
 def test_what_would_spoil_the_books_is_an_error() -> None:
     case = CASES["linear over positions"]
-    for module, error in ((Folded().double(), PrivacyError), (Overwriting().double(), RuntimeError)):
+    spoilers = ((Folded(), PrivacyError), (Overwriting(), RuntimeError), (Reusing(), PrivacyError))
+    for module, error in ((made.double(), error) for made, error in spoilers):
         parameters = parameters_of(module)
         with pytest.raises(error):
             engine(module).private_sum(parameters, [case.batch(3)])
@@ -233,6 +248,19 @@ class Cancelling(nn.Module):
         embedded = self.embedding(ids)[:, 0]
         h = self.direction.to(embedded.dtype).expand_as(embedded)
         return self.output(h)[:, 0] - (embedded * ((1 + self.gap) * h + self.gap * torch.sin(h))).sum(dim=1)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_bounds_of_rounding_cost_little(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 a record that is clipped still weighs nearly C."""
+    for setting, value in STRATEGIES[strategy].items():
+        monkeypatch.setattr(books, setting, value)
+    for name in ("tied", "linear over positions", "conv2d", "mlp"):
+        module, batch = CASES[name].module().float(), CASES[name].batch(1)
+        batch = (batch[0].float() if batch[0].is_floating_point() else batch[0], batch[1])
+        parameters = {each: p.detach().double() for each, p in module.named_parameters()}
+        weight = float(flat(engine(module, "flat", 1e-3).private_sum(parameters, [batch])).norm())
+        assert 0.998 <= weight / 1e-3 <= 1 + 1e-6
 
 
 # --- Any architecture ---

@@ -121,11 +121,11 @@ class Bookkeeping(Generic[B]):
         return {name: value.double() for name, value in total.items()}
 
     def _add(self, total: Parameters, batch: B) -> None:
-        names = {id(parameter): name for name, parameter in self._trainable.items()}
-        terms = {names[key]: found for key, found in self._passes(batch).terms.items() if key in names}
+        terms = self._passes(batch).terms
         books = {
-            name: ParameterBook(found, self._trainable[name].shape, self._divisors.get(name))
-            for name, found in terms.items()
+            name: ParameterBook(terms.pop(id(parameter)), parameter.shape, self._divisors.get(name))
+            for name, parameter in self._trainable.items()
+            if id(parameter) in terms
         }
         with torch.no_grad():
             for name, factors in group_factors(books, self._trainable, self._kind, self._norm).items():
@@ -171,11 +171,13 @@ class Bookkeeping(Generic[B]):
         if not alone or len(x) != opened.records or len(output) != opened.records:
             raise PrivacyError(f"dimension 0 of {type(module).__name__} does not count records")
         noted = module.noted() if isinstance(module, ItemLoss) else x
-        first = not output.requires_grad
+        first, version = not output.requires_grad, x._version
         if first:
             output.requires_grad_()
 
         def note(gradient: Tensor) -> None:
+            if x._version != version:
+                raise PrivacyError(f"the input of {type(module).__name__} was changed in place after it was used")
             with torch.no_grad():
                 _write_down(opened, rule(module, noted, gradient.detach()))
 
