@@ -100,12 +100,13 @@ class ParameterBook:
 
     def _one_position(self, outer: Outer) -> tuple[Tensor, Tensor]:
         """‖l ⊗ r‖² = ‖l‖²‖r‖²; with a divisor (l²)ᵀ (1/D²) (r²)."""
-        left, right = outer.left[:, 0].double(), outer.right[:, 0].double()
+        left, right = outer.left[:, 0], outer.right[:, 0]
         if self._divisor is None:
-            squares = left.square().sum(dim=1) * right.square().sum(dim=1)
-        else:
-            inverse = self._divisor.view(left.shape[1], -1).square().reciprocal()
-            squares = ((left.square() @ inverse) * right.square()).sum(dim=1)
+            (one, less), (two, lesser) = _sum_of_squares(left), _sum_of_squares(right)
+            return one * two, (one + less) * (two + lesser) * (1 + 4 * ROUNDING) - one * two
+        left, right = left.double(), right.double()
+        inverse = self._divisor.view(left.shape[1], -1).square().reciprocal()
+        squares = ((left.square() @ inverse) * right.square()).sum(dim=1)
         return squares, (left.shape[1] + right.shape[1] + 8) * ROUNDING * squares
 
     def _can_stay_factored(self) -> bool:
