@@ -73,12 +73,15 @@ class _Scored(torch.autograd.Function):
             torch.mm(chunk, weight, out=slopes[part])
         residuals = residuals.view(n, length, -1)
         ctx.mark_non_differentiable(residuals)
+        ctx.set_materialize_grads(False)  # else zeros as large as the scores are made up for them
         kept = (residuals, hidden, weights) if ctx.needs_input_grad[1] else ()
         ctx.save_for_backward(slopes.view_as(hidden).mul_(weights[..., None]), *kept)
         return (losses.view_as(weights) * weights).sum(dim=1), residuals
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if gradients[0] is None:
+            return None, None, None, None
         slopes, *kept = ctx.saved_tensors
         share = gradients[0][:, None, None]
         slope = None
