@@ -207,7 +207,7 @@ def largest_change(module: nn.Module, batch: Batch, kind: str, C: float) -> floa
 )
 def test_no_record_changes_the_sum_by_more_than_c(name: str, dtype: torch.dtype) -> None:
     case = CASES[name]
-    for seed, kind in itertools.product(range(3), ("flat", "automatic", "per_layer")):
+    for seed, kind in itertools.product(range(2), ("flat", "automatic", "per_layer")):
         module, (x, y) = case.module(seed).to(dtype), case.batch(6, seed)
         x = x if x.dtype == torch.int64 else (x * 10.0**seed).to(dtype)
         x, y = torch.cat([x, x[:1].expand_as(x)]), torch.cat([y, y[:1].expand_as(y)])  # many alike
@@ -298,7 +298,7 @@ def architectures(draw: st.DrawFn) -> tuple[nn.Module, Batch]:
     return module, (x, torch.randint(0, TOKENS, (n, length)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(architectures(), st.sampled_from(["flat", "automatic", "per_layer"]), st.sampled_from([0.01, 1.0, 100.0]))
 def test_random_architectures(made: tuple[nn.Module, Batch], kind: str, C: float) -> None:
     module, batch = made
