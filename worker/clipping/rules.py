@@ -19,7 +19,8 @@ from worker.models.item_loss import ItemLoss
 from worker.models.positions import Positions
 
 Found = list[tuple[nn.Parameter, Term]]
-Rule = Callable[[Any, Tensor, Tensor], Found]
+# The layer; its input, or what it noted in place of it; the gradient at its output.
+Rule = Callable[[Any, Any, Tensor], Found]
 
 
 def rule_of(module: nn.Module) -> Rule | None:

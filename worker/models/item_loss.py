@@ -33,9 +33,10 @@ class ItemLoss(nn.Module):
         """(n,) losses of hidden (n, T, d) and targets (n, T)."""
         real = targets != 0
         weights = real / real.sum(dim=1, keepdim=True).clamp(min=1)
-        losses, residuals = _Scored.apply(hidden, self.weight, targets, weights.to(hidden.dtype))
+        shares = weights.to(hidden.dtype)
+        losses, residuals = _Scored.apply(hidden, self.weight, targets, shares)  # type: ignore[no-untyped-call]
         if not self.weight.requires_grad:
-            self._noted = residuals, hidden.detach() * weights.to(hidden.dtype)[..., None]
+            self._noted = residuals, hidden.detach() * shares[..., None]
         result: Tensor = losses
         return result
 

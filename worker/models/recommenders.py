@@ -5,6 +5,8 @@ Modules and losses for the clipping engines. Item and user ids count from 1; 0 f
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -50,7 +52,7 @@ class TransformerRec(nn.Module):
         self.norm = nn.LayerNorm(dim)
         self.output = ItemLoss(items, dim)
         if tied:
-            self.output.weight = self.embedding.weight
+            self.output.weight = cast(nn.Parameter, self.embedding.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
         """What the positions are scored by: (n, T, d), or (n, 1, d) for the last one."""
@@ -64,7 +66,7 @@ class TransformerRec(nn.Module):
         return scores
 
     @staticmethod
-    def record_losses(module: nn.Module, batch: Sequences) -> Tensor:
+    def record_losses(module: Any, batch: Sequences) -> Tensor:
         """Each user's cross-entropy, averaged over the positions that have a target; 0 where none has. (n,)"""
         hidden: Tensor = module(batch[0])
         losses: Tensor = module.output(hidden, batch[1][:, -hidden.shape[1] :])
