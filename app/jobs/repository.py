@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.job_spec import JobSpec
 from app.db.models import Account, Artifact, Attempt, Certificate, Dataset, Job, JobEvent, Metric
 from app.errors import NotFound
 from app.jobs.planning import DatasetFacts
@@ -104,8 +105,9 @@ def count_queued(session: Session, key_id: str) -> int:
     return session.scalar(query) or 0
 
 
-def seconds_per_step(session: Session, dataset_id: str, sampling: str) -> float | None:
-    """The throughput of the last like jobs: same data set, same sampling."""
+def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float | None:
+    """The throughput of the last like jobs: same data set, same model, same sampling."""
+    like = {"model": spec.model.model_dump(mode="json"), "sampling": spec.sampling.model_dump(mode="json")}
     recent = session.scalars(
         select(Job)
         .where(Job.dataset_id == dataset_id, Job.status == "succeeded", Job.attempt == 1)
@@ -115,7 +117,7 @@ def seconds_per_step(session: Session, dataset_id: str, sampling: str) -> float 
     times = [
         (job.finished_at - job.started_at).total_seconds() / job.steps
         for job in recent
-        if job.finished_at and job.started_at and job.spec["sampling"]["kind"] == sampling
+        if job.finished_at and job.started_at and {name: job.spec[name] for name in like} == like
     ]
     return sorted(times)[len(times) // 2] if times else None
 

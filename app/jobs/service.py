@@ -50,7 +50,7 @@ def quote(db: Database, pricing: PricingService, caller: Caller, spec: JobSpec) 
     planned, priced = _price(pricing, spec, facts)
     with db.read() as session:
         left = repository.remaining(session, planned.facts.id)
-        pace = repository.seconds_per_step(session, planned.facts.id, spec.sampling.kind)
+        pace = repository.seconds_per_step(session, planned.facts.id, spec)
     body = _quote_body(planned, priced)
     body["estimated_duration_s"] = round(pace * planned.steps, 1) if pace is not None else None
     if left is None or planned.pricing is None:
