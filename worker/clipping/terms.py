@@ -68,12 +68,11 @@ class Outer:
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         """total (p, q) += Σ_i factors_i g_i, one product over records and positions, in the precision of `total`."""
-        left, right = self.left.to(total.dtype), self.right.to(total.dtype)
-        scale = factors.to(total.dtype)[:, None, None]
+        left, right, scale = self.left, self.right, factors.to(total.dtype)[:, None, None]
         if left.shape[2] <= right.shape[2]:
-            left = left * scale
+            left, right = left * scale, right.to(total.dtype)  # a product with float64 is made in float64
         else:
-            right = right * scale
+            left, right = left.to(total.dtype), right * scale
         total.addmm_(left.flatten(0, 1).mT, right.flatten(0, 1))
 
 
