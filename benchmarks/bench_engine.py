@@ -146,9 +146,9 @@ class Private:
     def __call__(self) -> None:
         self.number += 1
         total = self.engine.private_sum(self.parameters, [self.batch])
-        began = time.perf_counter()
+        began = time.process_time()
         noised = self.release.release(total, self.number)
-        self.noise_s += time.perf_counter() - began
+        self.noise_s += time.process_time() - began
         self.parameters = {name: value - 0.01 * noised[name] for name, value in self.parameters.items()}
 
 
@@ -213,7 +213,7 @@ KINDS: dict[str, Callable[[Task], Step]] = {
 
 
 def timed(task: Task, kinds: list[str], rounds: int) -> tuple[dict[str, list[float]], float]:
-    """Seconds of each kind's steps, which take turns, and of the noise in one private step."""
+    """Processor seconds of each kind's steps, which take turns, and of the noise in one private step."""
     steps = {kind: KINDS[kind](task) for kind in kinds}
     for step in steps.values():
         step()
@@ -223,9 +223,9 @@ def timed(task: Task, kinds: list[str], rounds: int) -> tuple[dict[str, list[flo
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(rounds):
         for kind, step in steps.items():
-            began = time.perf_counter()
+            began = time.process_time()
             step()
-            times[kind].append(time.perf_counter() - began)
+            times[kind].append(time.process_time() - began)
         noises.append(private.noise_s)
         private.noise_s = 0.0
     return times, statistics.median(noises)
@@ -301,7 +301,8 @@ TABLE = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 NOTES = """\
 Made by `python benchmarks/bench_engine.py`. Machine: {machine}. Medians over {rounds} rounds in which the kinds of
-step take turns; ratios within rounds.
+step take turns; ratios within rounds. Times are processor times, which say more than the clock where others use the
+machine too: it was shared when this was made.
 
 Transformer: M=3417 items, T=50, d=64, one head, two blocks, B=256. float32 passes; norms in float64, or in float32 by
 blocks with their bound of rounding added; sums over records in float64. Noise as the service makes it, the sum of four
