@@ -300,14 +300,18 @@ TABLE = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 
 NOTES = """\
-Made by `python benchmarks/bench_engine.py`. Machine: {machine}. Medians over {rounds} rounds in which the kinds of
-step take turns; ratios within rounds. Times are processor times, which say more than the clock where others use the
-machine too: it was shared when this was made.
+Made by `python benchmarks/bench_engine.py`.
+
+Machine: {machine}.
+
+Medians over {rounds} rounds in which the kinds of step take turns; ratios within rounds. Times are processor times, which
+say more than the clock where others use the machine too: it was shared when this was made.
 
 Transformer: M=3417 items, T=50, d=64, one head, two blocks, B=256. float32 passes; norms in float64, or in float32 by
-blocks with their bound of rounding added; sums over records in float64. Noise as the service makes it, the sum of four
-keyed Gaussians a number. The non-private step and Opacus have torch's own loss; the last column compares with a
-non-private step that has our loss layer. Memory: peak of two steps over what the process held before them.
+blocks with their bound of rounding added; sums over records in float64. Noise as the service makes it, keyed and
+correctly rounded, but not ahead on another thread. The non-private step and Opacus have torch's own loss; the last
+column compares with a non-private step that has our loss layer. Memory: peak of two steps over what the process held
+before them.
 """
 
 

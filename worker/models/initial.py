@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from worker.models.base import Parameters
-from worker.noise.generator import GaussianGenerator
+from worker.noise.fills import KeyedInit
 
 EMBEDDING_STD = 0.02  # as in GPT-2: logits of tied embeddings start small
 
@@ -32,7 +32,7 @@ def keyed_normals(module: nn.Module, key: bytes | None, gain: float = 1.0) -> Pa
     Raises:
         PrivacyError: no key.
     """
-    generator = GaussianGenerator(key, sum_of_four=False)
+    init = KeyedInit(key)
     parameters: Parameters = {}
     owners = {id(value): each for each in module.modules() for value in each.parameters(recurse=False)}
     for index, (name, value) in enumerate(module.named_parameters()):
@@ -44,5 +44,5 @@ def keyed_normals(module: nn.Module, key: bytes | None, gain: float = 1.0) -> Pa
         else:
             matrix = isinstance(owners[id(value)], nn.Linear | nn.Conv1d | nn.Conv2d)
             std = math.sqrt(gain / value[0].numel()) if matrix else EMBEDDING_STD
-            parameters[name] = generator.noise(0, index, value.numel()).view(value.shape) * std
+            parameters[name] = init.normal(index, value.shape, std)
     return parameters
