@@ -304,8 +304,8 @@ Made by `python benchmarks/bench_engine.py`.
 
 Machine: {machine}.
 
-Medians over {rounds} rounds in which the kinds of step take turns; ratios within rounds. Times are processor times: they
-say more than the clock where others use the machine too: it was shared when this was made.
+Medians over {rounds} rounds in which the kinds of step take turns; ratios within rounds. Times are processor times
+and say more than the clock where others use the machine too: it was shared when this was made.
 
 Transformer: M=3417 items, T=50, d=64, one head, two blocks, B=256. float32 passes; norms in float64, or in float32 by
 blocks with their bound of rounding added; sums over records in float64. Noise as the service makes it, keyed and
