@@ -37,6 +37,7 @@ TAGS = {
     "ledger": "What was spent, by whom and for what; append-only and hash-chained.",
     "keys": "API keys, made and revoked by admins.",
     "workers": "The processes that train.",
+    "catalogue": "What a job may ask for: kinds of model.",
     "system": "Health and metrics of the service.",
 }
 
@@ -106,6 +107,7 @@ OPERATIONS = {
     ),
     "show_certificate": Operation("The certificate.", ("wrong-state", "certificate-pending")),
     "list_workers": Operation("Workers seen in the last day."),
+    "list_models": Operation("Every kind of model, with the JSON schema of its settings."),
 }
 
 PER_ACCOUNT = {

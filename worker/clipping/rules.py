@@ -120,9 +120,9 @@ def _scale_and_shift(weight: Any, bias: Any, normal: Tensor, g: Tensor, dims: in
     products, shifts = ((each.reshape(len(g), -1, *shape)) for each in (normal * g, g))
     found: list[tuple[Any, Term]] = []
     if weight is not None:
-        found.append((weight, Dense(products.sum(dim=1, dtype=torch.float64))))
+        found.append((weight, Dense(products.sum(dim=1))))
     if bias is not None:
-        found.append((bias, Dense(shifts.sum(dim=1, dtype=torch.float64))))
+        found.append((bias, Dense(shifts.sum(dim=1))))
     return _trainable(found)
 
 
@@ -130,7 +130,7 @@ def _group_norm(module: nn.GroupNorm, x: Tensor, g: Tensor) -> Found:
     """y = w_c x̂ + b_c for each channel c, dimension 1."""
     normal = F.group_norm(x, module.num_groups, eps=module.eps)
     weight, bias = (each.flatten(1).unflatten(1, (g.shape[1], -1)) for each in (normal * g, g))
-    weight, bias = weight.sum(dim=2, dtype=torch.float64), bias.sum(dim=2, dtype=torch.float64)
+    weight, bias = weight.sum(dim=2), bias.sum(dim=2)
     return _trainable([(module.weight, Dense(weight)), (module.bias, Dense(bias))])
 
 
@@ -160,7 +160,7 @@ def _positions(x: Tensor) -> Tensor:
 
 def _bias(g: Tensor) -> Dense:
     """Σ_t g_t, of (n, T, p)."""
-    return Dense(g[:, 0] if g.shape[1] == 1 else g.sum(dim=1, dtype=torch.float64))
+    return Dense(g[:, 0] if g.shape[1] == 1 else g.sum(dim=1))
 
 
 def _trainable(found: list[tuple[Any, Term]]) -> Found:
