@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.audit.origin import Origins
 from app.audit.routes import router as audit_router
+from app.catalogue.routes import router as catalogue_router
 from app.dashboard.routes import router as dashboard_router
 from app.dashboard.webhooks import router as webhook_pages_router
 from app.datasets import service as datasets
@@ -85,6 +86,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         webhooks_router,
         audit_router,
         webhook_pages_router,
+        catalogue_router,
         dashboard_router,
         docs_router,
     ):

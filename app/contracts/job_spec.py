@@ -22,6 +22,38 @@ class LinearModel(Document):
     init: Literal["zeros"] = "zeros"
 
 
+Activation = Literal["tanh", "relu"]
+InputScale = Annotated[float, Field(strict=True, gt=0.0, le=1e6)]
+
+
+class MlpModel(Document):
+    """Linear layers of these sizes with an activation between them, then one to the outputs.
+
+    `input_scale` multiplies every feature first: 1/255 for bytes. It is public, and nothing is fitted to the data.
+    """
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: Annotated[list[Annotated[int, Field(strict=True, ge=1, le=16_384)]], Field(min_length=1, max_length=16)]
+    activation: Activation = "tanh"
+    input_scale: InputScale = 1.0
+
+
+class CnnModel(Document):
+    """A convolutional network from the literature on private training, made for one size of image.
+
+    `conv2`: 28 × 28, one channel. `conv5`: 32 × 32, three channels; `channels` says where they stand in the array.
+    """
+
+    kind: Literal["cnn"] = "cnn"
+    preset: Literal["conv2", "conv5"]
+    activation: Activation = "tanh"
+    channels: Literal["first", "last"] = "first"
+    input_scale: InputScale = 1.0
+
+
+Model = LinearModel | MlpModel | CnnModel
+
+
 class ConstantSchedule(Document):
     kind: Literal["constant"] = "constant"
 
@@ -58,11 +90,15 @@ class JobPrivacy(Document):
 
 
 class Clipping(Document):
-    """flat: g / max(1, ‖g‖/C);  automatic: C g / (‖g‖ + 0.01)."""
+    """flat: g / max(1, ‖g‖/C);  automatic: C g / (‖g‖ + 0.01);  per_layer: each of m layers' part flat, to C/√m.
 
-    kind: Literal["flat", "automatic"] = "flat"
+    Engines give the same sums. `bookkeeping` never forms per-record gradients where it need not; `opacus` forms them
+    all, with Opacus' GradSampleModule: a reference to compare with, slower and larger.
+    """
+
+    kind: Literal["flat", "automatic", "per_layer"] = "flat"
     max_grad_norm: Bound = 1.0
-    engine: Literal["bookkeeping"] = "bookkeeping"
+    engine: Literal["bookkeeping", "opacus"] = "bookkeeping"
 
 
 class FullBatch(Document):
@@ -106,12 +142,14 @@ class Runtime(Document):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    # Of the forward and backward pass. auto: float32, but float64 for `linear`. Norms, sums and noise are in float64.
+    dtype: Literal["auto", "float32", "float64"] = "auto"
 
 
 class JobSpec(Document):
     dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
     name: Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)] = ""
-    model: LinearModel = LinearModel()
+    model: Annotated[Model, Field(discriminator="kind")] = LinearModel()
     optimizer: DpSgd
     privacy: JobPrivacy | None
     clipping: Clipping | None = None  # default: flat at 1.0 on private data
@@ -128,4 +166,6 @@ class JobSpec(Document):
             raise ValueError(
                 "`clipping` belongs to a private job: with `privacy` null there is no clipping and no noise"
             )
+        if self.model.kind == "linear" and self.runtime.dtype == "float32":
+            raise ValueError("a linear model is trained in float64: leave `runtime.dtype` out")
         return self

@@ -39,7 +39,7 @@ from app.errors import NotFound, RequestError, Unauthenticated
 from app.grants.service import require, visible
 from app.jobs import service as job_service
 from app.jobs.repository import count_by_status
-from app.jobs.routes import Pricing, Status, download_artifact, list_jobs, show_certificate
+from app.jobs.routes import Pricing, Status, download_artifact, page_of_jobs, show_certificate
 from app.keys.auth import authenticated
 from app.keys.service import Caller
 from app.ledger import summary
@@ -194,7 +194,7 @@ def dataset_page(
     with db.read() as session:
         page = views.dataset_page(session, dataset_id, viewer, before)
         checked = asdict(verify(session, page.dataset.id)) if check and page.ledger else None
-    recent = list_jobs(db, viewer.caller, dataset=page.dataset.id, limit=views.JOBS_ON_DATASET)
+    recent = page_of_jobs(db, viewer.caller, dataset=page.dataset.id, limit=views.JOBS_ON_DATASET)
     return render(request, "dataset.html", viewer=viewer, page=page, checked=checked, jobs=recent.items)
 
 
@@ -225,7 +225,7 @@ def nothing_here(path: str, _viewer: CurrentViewer) -> Response:
 
 def _jobs(db: Database, caller: Caller, asked: JobsQuery) -> dict[str, Any]:
     """One page of jobs, and what its filters need."""
-    page = list_jobs(db, caller, dataset=asked.dataset, status=asked.status, after=asked.after, limit=ROWS)
+    page = page_of_jobs(db, caller, dataset=asked.dataset, status=asked.status, after=asked.after, limit=ROWS)
     with db.read() as session:
         return {
             "asked": asked,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from app.catalogue.models import refusal
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import Evaluation, JobSpec
 from app.errors import InvalidRequest
@@ -29,6 +30,8 @@ class DatasetFacts:
     spec: DatasetSpec
     records_train: int
     records_holdout: int
+    features: int
+    outputs: int
     filter: str | None  # None on public data: there is no account
     order: float | None
     cap_delta: float | None
@@ -77,6 +80,7 @@ def plan(spec: JobSpec, facts: DatasetFacts) -> Plan:
     else:
         batch = records
     _check_privacy(spec, facts)
+    _check_model(spec, facts)
     steps = _steps(spec, records, batch)
     if facts.is_private and spec.sampling.kind == "poisson" and steps < MIN_POISSON_BLOCK_STEPS:
         least = f"a Poisson-sampled job has at least {MIN_POISSON_BLOCK_STEPS}, so that no single step's time is seen"
@@ -108,6 +112,15 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
     if facts.filter == "gdp" and spec.sampling.kind == "poisson":
         detail = 'this data set\'s ledger (filter `gdp`) admits full-batch jobs only: use {"kind": "full_batch"}'
         raise InvalidRequest.at("/sampling", detail)
+
+
+def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
+    features = facts.spec.features.kind
+    refused = refusal(spec.model, features, facts.features, facts.outputs)
+    if refused is not None:
+        raise InvalidRequest.at(*refused)
+    if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "hashed_text":
+        raise InvalidRequest.at("/clipping/engine", "`opacus` forms dense gradients: use `bookkeeping` on hashed text")
 
 
 def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:

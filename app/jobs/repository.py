@@ -7,8 +7,9 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    BindParameter,
     ColumnElement,
-    CompoundSelect,
+    Executable,
     Float,
     String,
     bindparam,
@@ -23,6 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.job_spec import JobSpec
 from app.db.models import Account, Artifact, Attempt, Certificate, Dataset, Job, JobEvent, Metric
 from app.errors import NotFound
 from app.jobs.planning import DatasetFacts
@@ -37,6 +39,8 @@ def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
         spec=DatasetSpec.model_validate(dataset.spec),
         records_train=dataset.shape["records_train"],
         records_holdout=dataset.shape["records_holdout"],
+        features=dataset.shape["features"],
+        outputs=dataset.shape["outputs"],
         filter=account.filter if account else None,
         order=account.order if account else None,
         cap_delta=account.cap_delta if account else None,
@@ -89,10 +93,10 @@ def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[An
     return found
 
 
-def _details() -> CompoundSelect[Any]:
+def _details() -> Executable:
     """The three tables under each other, under the names of their columns; what one has not is null."""
     no_number, no_text, no_float = cast(null(), BigInteger), cast(null(), String), cast(null(), Float(53))
-    jobs = bindparam("jobs", expanding=True)
+    jobs: BindParameter[Any] = bindparam("jobs", expanding=True)
     attempts = select(
         literal("attempts").label("part"),
         Attempt.job_id,
@@ -176,8 +180,9 @@ def count_queued(session: Session, key_id: str) -> int:
     return session.scalar(query) or 0
 
 
-def seconds_per_step(session: Session, dataset_id: str, sampling: str) -> float | None:
-    """The throughput of the last like jobs: same data set, same sampling."""
+def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float | None:
+    """The throughput of the last like jobs: same data set, same model, same sampling."""
+    like = {"model": spec.model.model_dump(mode="json"), "sampling": spec.sampling.model_dump(mode="json")}
     recent = session.scalars(
         select(Job)
         .where(Job.dataset_id == dataset_id, Job.status == "succeeded", Job.attempt == 1)
@@ -187,7 +192,7 @@ def seconds_per_step(session: Session, dataset_id: str, sampling: str) -> float 
     times = [
         (job.finished_at - job.started_at).total_seconds() / job.steps
         for job in recent
-        if job.finished_at and job.started_at and job.spec["sampling"]["kind"] == sampling
+        if job.finished_at and job.started_at and {name: job.spec[name] for name in like} == like
     ]
     return sorted(times)[len(times) // 2] if times else None
 

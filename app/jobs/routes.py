@@ -9,6 +9,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 
 from app.audit import record as audit
 from app.contracts.job_spec import JobSpec
+from app.db.engine import Database
 from app.db.models import Job
 from app.errors import Conflict, NotFound, RequestError
 from app.grants.service import require, require_job, visible
@@ -90,6 +91,19 @@ def list_jobs(
     limit: Limit = 50,
 ) -> Response:
     """Jobs on the data sets that this key may see, newest first; `dataset` is an id or a name."""
+    return as_json(page_of_jobs(db, caller, dataset=dataset, status=status, after=after, limit=limit))
+
+
+def page_of_jobs(
+    db: Database,
+    caller: Caller,
+    *,
+    dataset: str | None = None,
+    status: Status | None = None,
+    after: str | None = None,
+    limit: int = 50,
+) -> JobList:
+    """One page of the jobs that a caller may see; the dashboard shows the same."""
     key = None
     if after is not None:
         moment, job_id = decode_cursor(after, str, str)
@@ -102,7 +116,7 @@ def list_jobs(
         more, jobs = len(jobs) > limit, jobs[:limit]
         details = repository.details(session, [job.id for job in jobs])
         last = encode_cursor(rfc3339(jobs[-1].created_at), jobs[-1].id) if more else None
-    return as_json(JobList(items=[JobView.of(job, details[job.id]) for job in jobs], next=last))
+    return JobList(items=[JobView.of(job, details[job.id]) for job in jobs], next=last)
 
 
 @router.get("/jobs/{job_id}", response_model=JobView)

@@ -24,6 +24,7 @@ class Quote(BaseModel):
     comparison: dict[str, float | None] | None
     charge: dict[str, Any]
     lines: list[dict[str, Any]]
+    model: dict[str, Any] | None = None  # its parameters, and its layers with the shapes of their tensors
     fits: bool | None = None
     remaining_after: dict[str, Any] | None = None
     largest_epsilon_that_fits: float | None = None

@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
+from app.catalogue.models import layers
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import ApiKey, Job
@@ -49,7 +50,7 @@ def quote(db: Database, pricing: PricingService, caller: Caller, spec: JobSpec) 
     planned, priced = _price(pricing, spec, facts)
     with db.read() as session:
         left = repository.remaining(session, planned.facts.id)
-        pace = repository.seconds_per_step(session, planned.facts.id, spec.sampling.kind)
+        pace = repository.seconds_per_step(session, planned.facts.id, spec)
     body = _quote_body(planned, priced)
     body["estimated_duration_s"] = round(pace * planned.steps, 1) if pace is not None else None
     if left is None or planned.pricing is None:
@@ -200,9 +201,16 @@ def _quote_body(planned: Plan, priced: dict[str, Any]) -> dict[str, Any]:
         "comparison": priced["comparison"],
         "charge": priced["charge"],
         "lines": priced["lines"],
+        "model": _model_body(planned),
         "hpo": None,
         "warnings": list(planned.warnings),
     }
+
+
+def _model_body(planned: Plan) -> dict[str, Any]:
+    found = layers(planned.spec.model, planned.facts.features, planned.facts.outputs)
+    parameters = sum(layer.parameters for layer in found)
+    return {"parameters": parameters, "layers": [layer.model_dump(mode="json") for layer in found]}
 
 
 def events_of(mechanism: dict[str, Any] | None) -> dict[str, Any] | None:

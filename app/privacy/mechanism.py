@@ -30,7 +30,7 @@ class TrainingMechanism(Document):
     steps: Steps
     noise_multiplier: NoiseMultiplier
     max_grad_norm: Annotated[float, Field(gt=0.0)]
-    clipping: Literal["flat", "automatic"]
+    clipping: Literal["flat", "automatic", "per_layer"]  # a record's whole gradient weighs at most C in each
     expected_batch_size: Annotated[int, Field(ge=1)]
 
     @model_validator(mode="after")

@@ -27,6 +27,15 @@ JOB_SPECS: dict[str, Any] = {
         "sampling": {"kind": "poisson", "expected_batch_size": 512},
         "length": {"epochs": 5.0},
     },
+    "a convolutional network on images, clipped layer by layer": {
+        "dataset": DATASET,
+        "model": {"kind": "cnn", "preset": "conv2", "input_scale": 1 / 255},
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 0.5},
+        "privacy": {"target_epsilon": 2.0},
+        "clipping": {"kind": "per_layer", "max_grad_norm": 1.0},
+        "sampling": {"kind": "poisson", "expected_batch_size": 512},
+        "length": {"epochs": 10.0},
+    },
     "public data, without privacy": {
         "dataset": DATASET,
         "optimizer": {"kind": "dp_sgd", "learning_rate": 0.5},

@@ -40,6 +40,7 @@ TAGS = {
     "webhooks": "Where a key wants to be told of its jobs' events; signed as Standard Webhooks says.",
     "audit": "Who did what, when and from where; hash-chained.",
     "workers": "The processes that train.",
+    "catalogue": "What a job may ask for: kinds of model.",
     "system": "Health and metrics of the service.",
 }
 
@@ -136,6 +137,7 @@ OPERATIONS = {
     ),
     "show_certificate": Operation("The certificate.", ("wrong-state", "certificate-pending", "storage-full")),
     "list_workers": Operation("Workers seen in the last day."),
+    "list_models": Operation("Every kind of model, with the JSON schema of its settings."),
 }
 
 PER_ACCOUNT = {

@@ -68,6 +68,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/metrics"): ANY,
     ("GET", "/openapi.json"): ANY,
     ("GET", "/v1/workers"): ANY,
+    ("GET", "/v1/models"): ANY,
     ("POST", "/v1/keys"): Rule(201, role=ADMINS, send=NEW_KEY),
     ("GET", "/v1/keys"): Rule(role=ADMINS),
     ("GET", "/v1/keys/self"): ANY,

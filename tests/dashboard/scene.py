@@ -191,6 +191,8 @@ def everything(scene: Scene) -> Everything:
     poisson = scene.job(
         incomes,
         "Poisson, batch 512",
+        model={"kind": "mlp", "hidden": [32, 16]},
+        clipping={"kind": "per_layer", "max_grad_norm": 0.5},
         privacy={"noise_multiplier": 2.0},
         sampling={"kind": "poisson", "expected_batch_size": 512},
         length={"steps": 200},

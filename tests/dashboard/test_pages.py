@@ -206,6 +206,7 @@ def test_failures_warnings_and_lost_attempts_are_shown(whole: Whole, signed_in: 
     assert "chip-lost" in poisson
     assert "ended without a result" in poisson
     assert "each record takes part by a coin of its own" in poisson
+    assert "layer by layer" in poisson and "mlp" in poisson and "[32, 16]" in poisson
 
 
 def test_the_certificate_is_shown_and_downloads_with_the_session(whole: Whole, signed_in: SignedIn) -> None:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -229,3 +230,38 @@ def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(tmp_
         assert raw(service, f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
     finally:
         assert service.stop() == 0
+
+
+def test_a_network_on_images(service: Service, tmp_path: Path) -> None:
+    """An NPZ of bytes, a convolutional network, per-layer clipping; the card's own snippet uses the result."""
+    generator = np.random.default_rng(7)
+    y = generator.integers(0, 2, 600)
+    x = (generator.integers(0, 100, (600, 28, 28)) + 100 * y[:, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "images.npz", x=x, y=y)
+    spec = csv_spec("images", records=600, filter="rdp") | {
+        "format": "npz",
+        "features": {"kind": "tensor", "array": "x"},
+    }
+    with service.client() as client:
+        dataset = client.create_dataset(spec, tmp_path / "images.npz").id
+    model = {"kind": "cnn", "preset": "conv2", "input_scale": 1 / 255}
+    job = job_of(
+        dataset,
+        model=model,
+        clipping={"kind": "per_layer", "max_grad_norm": 1.0},
+        sampling={"kind": "poisson", "expected_batch_size": 64},
+        length={"steps": 20},
+        evaluation={"noise_mu": 0.2},
+    )
+    ended = finished(service, submit(service, job))
+    assert ended["status"] == "succeeded", ended
+    assert ended["quote"]["model"]["parameters"] == 16 * 65 + 32 * 257 + 32 * 513 + 2 * 33
+    with service.client() as client:
+        for name in ("model.json", "model.safetensors"):
+            client.download(ended["id"], name, tmp_path / name)
+    card = json.loads((tmp_path / "model.json").read_text())
+    assert (card["kind"], card["model"]) == ("cnn", model | {"activation": "tanh", "channels": "first"})
+    run = subprocess.run(
+        [sys.executable, "-c", card["usage"]], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert run.stdout.strip() in ("0", "1"), run.stderr

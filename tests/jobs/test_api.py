@@ -116,7 +116,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"length": {}}, "/length"),
     ({"optimizer": {"kind": "sgd", "learning_rate": 1.0}}, "/optimizer/kind"),
     ({"optimizer": {"kind": "dp_sgd", "learning_rate": 0}}, "/optimizer/learning_rate"),
-    ({"model": {"kind": "resnet"}}, "/model/kind"),
+    ({"model": {"kind": "resnet"}}, "/model"),
     ({"sampling": {"kind": "shuffled"}}, "/sampling"),
     ({"clipping": {"kind": "flat", "max_grad_norm": -1}}, "/clipping/max_grad_norm"),
     # Subnormal numbers: the noise would underflow to nothing, and weight decay of 1e6 would blow up what is left.

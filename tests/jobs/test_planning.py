@@ -15,7 +15,7 @@ from app.jobs.planning import DatasetFacts, default_delta, plan
 from tests.factories import dataset_spec, job_spec
 
 
-def facts(train: int = 8000, held_out: int = 2000, **changes: Any) -> DatasetFacts:
+def facts(train: int = 8000, held_out: int = 2000, width: int = 2, **changes: Any) -> DatasetFacts:
     spec = DatasetSpec.model_validate(dataset_spec(**changes))
     private = spec.privacy.sensitivity == "private"
     return DatasetFacts(
@@ -24,6 +24,8 @@ def facts(train: int = 8000, held_out: int = 2000, **changes: Any) -> DatasetFac
         spec=spec,
         records_train=train,
         records_holdout=held_out,
+        features=width,
+        outputs=2,
         filter=spec.privacy.filter if private else None,
         order=8.0 if spec.privacy.filter == "rdp" and private else None,
         cap_delta=1e-5 if private else None,
@@ -122,3 +124,27 @@ def test_default_delta_is_the_largest_power_of_ten_within_one_over_n(records: in
     delta = default_delta(records)
     assert delta * records <= 1 + 1e-12
     assert delta == 1e-3 or delta * 10 * records > 1 - 1e-12
+
+
+TENSOR = {"format": "npz", "features": {"kind": "tensor", "array": "x"}}
+TEXT = {"features": {"kind": "hashed_text", "column": "text"}}
+MLP, CNN = {"kind": "mlp", "hidden": [8]}, {"kind": "cnn", "preset": "conv2"}
+UNFIT: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
+    ({"model": MLP}, TEXT, 32768, "/model/kind"),
+    ({"model": CNN}, {}, 784, "/model/kind"),
+    ({"model": CNN}, TENSOR, 785, "/model/preset"),
+    ({"model": CNN | {"preset": "conv5"}}, TENSOR, 784, "/model/preset"),
+    ({"model": MLP | {"hidden": [10_000, 10_000]}}, TENSOR, 784, "/model"),
+    ({"clipping": {"engine": "opacus"}}, TEXT, 32768, "/clipping/engine"),
+]
+
+
+@pytest.mark.parametrize(("asked", "data", "features", "pointer"), UNFIT)
+def test_a_model_that_does_not_fit_the_data_is_refused(
+    asked: dict[str, Any], data: dict[str, Any], features: int, pointer: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        plan(spec_of(**asked), facts(width=features, **data))
+    assert refused.value.members["errors"][0]["pointer"] == pointer
+    plan(spec_of(model=CNN), facts(width=784, **TENSOR))
+    plan(spec_of(model=MLP, clipping={"kind": "per_layer", "engine": "opacus"}), facts())

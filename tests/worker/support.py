@@ -51,7 +51,7 @@ def key(*name: object) -> str:
 
 
 def keys_of(salt: str) -> dict[str, str]:
-    return {f"{purpose}_key": key(salt, purpose) for purpose in ("noise", "sampler", "release")}
+    return {f"{purpose}_key": key(salt, purpose) for purpose in ("noise", "sampler", "release", "init")}
 
 
 def dense(n: int, d: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -15,9 +15,14 @@ from pydantic import TypeAdapter
 from safetensors.numpy import load_file
 
 from app.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
+from app.contracts.job_spec import CnnModel, MlpModel
+from worker.data.records import DenseRecords
+from worker.models.base import Model
 from worker.models.files import save_model
 from worker.models.linear import Linear
+from worker.models.networks import Network
 
+KEY = bytes(range(32))
 TEXT = {"kind": "hashed_text", "column": "text", "buckets": 64, "ngrams": [1, 2]}
 CASES = [
     (Linear(64, 2), ClassificationTask(label="y", classes=["bad", "good"]), HashedText.model_validate(TEXT)),
@@ -25,13 +30,20 @@ CASES = [
     (Linear(2, 1, bias=True), RegressionTask(label="y"), Columns(columns=["a", "b"])),
     (Linear(4, 2), ClassificationTask(label="y", classes=[0, 1]), Tensor(array="x")),
 ]
+CONV = CnnModel(preset="conv2", input_scale=1 / 255)
+COLOURS = CnnModel(preset="conv5", activation="relu", channels="last")
+NETWORKS = [
+    (Network(2, 1, MlpModel(hidden=[5, 4])), RegressionTask(label="y"), Columns(columns=["a", "b"])),
+    (Network(784, 3, CONV), ClassificationTask(label="y", classes=[7, 8, 9]), Tensor(array="x")),
+    (Network(3072, 2, COLOURS), ClassificationTask(label="y", classes=["a", "b"]), Tensor(array="x")),
+]
 
 
-@pytest.mark.parametrize(("model", "task", "features"), CASES)
+@pytest.mark.parametrize(("model", "task", "features"), CASES + NETWORKS)
 def test_the_files_hold_the_model_and_the_card_s_snippet_runs(
-    model: Linear, task: Any, features: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Model, task: Any, features: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parameters = {name: torch.randn(value.shape, dtype=torch.float64) for name, value in model.init().items()}
+    parameters = {name: torch.randn(value.shape, dtype=torch.float64) for name, value in model.init(KEY).items()}
     weights, card_file = save_model(tmp_path, model, parameters, task, features)
     for artifact in (weights, card_file):
         content = Path(artifact.path).read_bytes()
@@ -40,7 +52,9 @@ def test_the_files_hold_the_model_and_the_card_s_snippet_runs(
     tensors = load_file(weights.path)
     assert all(torch.equal(torch.from_numpy(tensors[name]), value.float()) for name, value in parameters.items())
     card = json.loads(Path(card_file.path).read_text())
-    assert card["kind"] == "linear" and card["tensors"] == {n: list(v.shape) for n, v in parameters.items()}
+    assert card["kind"] == (model.spec.kind if isinstance(model, Network) else "linear") and card["tensors"] == {
+        n: list(v.shape) for n, v in parameters.items()
+    }
     assert TypeAdapter(type(task)).validate_python(card["task"]) == task
     assert type(features).model_validate(card["features"]) == features
     monkeypatch.chdir(tmp_path)
@@ -51,7 +65,8 @@ def test_the_files_hold_the_model_and_the_card_s_snippet_runs(
     if isinstance(task, ClassificationTask):
         assert answer in {str(each) for each in task.classes}
     else:
-        assert float(answer) == pytest.approx(float(parameters["bias"][0]), rel=1e-6)
+        zeros = DenseRecords(torch.zeros(1, model.features), torch.zeros(1, dtype=torch.float64))
+        assert float(answer) == pytest.approx(float(model.forward(parameters, zeros)[0, 0]), rel=1e-5)
 
 
 def test_a_folder_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ class Keys(Document):
     noise_key: KeyHex
     sampler_key: KeyHex
     release_key: KeyHex
+    init_key: KeyHex
 
 
 class Segment(Keys):

@@ -47,6 +47,11 @@ class Replay:
         """The segment whose keys rule a step."""
         return max((s for s in self._segments if s.from_step <= max(step, 1)), key=lambda segment: segment.from_step)
 
+    @property
+    def initial_keys(self) -> Segment:
+        """The segment that the first parameters are drawn under: the last one of step 0, else the first of all."""
+        return next((s for s in reversed(self._segments) if s.from_step == 0), self._segments[0])
+
     def contradicts(self, step: int, digest: str) -> bool:
         """Whether going on from this state would put noise that was used on another state than the recorded one.
 
@@ -89,7 +94,7 @@ def _check_segments(segments: tuple[Segment, ...]) -> None:
 
 
 def _check_fresh(segments: tuple[Segment, ...]) -> None:
-    keys = [key for each in segments for key in (each.noise_key, each.sampler_key, each.release_key)]
+    keys = [k for each in segments for k in (each.noise_key, each.sampler_key, each.release_key, each.init_key)]
     if len(set(keys)) != len(keys):
         raise PrivacyError("each purpose and each salt has a key of its own")
 

@@ -212,7 +212,7 @@ class _Supervised:
     def _keys(self, salt: str) -> dict[str, str]:
         return {
             f"{purpose}_key": derive_key(self.secret, self.key_id, bytes.fromhex(salt), purpose).hex()
-            for purpose in ("noise", "sampler", "release")
+            for purpose in ("noise", "sampler", "release", "init")
         }
 
     def _start_message(self) -> messages.Start:

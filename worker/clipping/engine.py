@@ -11,7 +11,7 @@ from torch import Tensor
 from worker.data.records import Records
 from worker.models.base import Parameters
 
-ClippingKind = Literal["flat", "automatic"]
+ClippingKind = Literal["flat", "automatic", "per_layer"]
 AUTOMATIC_GAMMA = 0.01
 
 
@@ -36,9 +36,10 @@ def clip_factors(norm_bounds: Tensor, kind: ClippingKind, max_grad_norm: float) 
 
         flat:       min(1, C / ‖g‖)
         automatic:  C / (‖g‖ + 0.01)
+        per_layer:  flat's, of one layer's norm and its share C/√m
 
     Args:
-        norm_bounds: float64 (n,), upper bounds of ‖g‖ over all parameters.
+        norm_bounds: float64 (n,), upper bounds of ‖g‖ over all parameters, or those of one layer.
         max_grad_norm: C.
 
     Returns:
@@ -46,7 +47,7 @@ def clip_factors(norm_bounds: Tensor, kind: ClippingKind, max_grad_norm: float) 
 
     Source: Abadi et al. 2016 (flat); Bu et al. 2022, "Automatic clipping" (γ = 0.01).
     """
-    if kind == "flat":
+    if kind != "automatic":
         factors = (max_grad_norm / norm_bounds).clamp_(max=1.0)
     else:
         factors = max_grad_norm / (norm_bounds + AUTOMATIC_GAMMA)

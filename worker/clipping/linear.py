@@ -28,7 +28,7 @@ class LinearClipping:
 
     Attributes:
         model: the linear model.
-        kind: "flat" or "automatic".
+        kind: "flat", "automatic", or "per_layer", which is flat with one layer.
         max_grad_norm: C.
     """
 

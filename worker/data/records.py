@@ -47,6 +47,10 @@ class Records(Protocol):
         """Σ_i c_i ⊗ x_i: float64 (K, d), for coefficients (K, n). Deterministic on one machine."""
         ...
 
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        """X: (n, d)."""
+        ...
+
     def select(self, indices: NDArray[np.int64]) -> Records:
         """The records of these indices, in their order."""
         ...
@@ -94,6 +98,9 @@ class DenseRecords:
     def adjoint(self, coefficients: Tensor) -> Tensor:
         return coefficients @ self._features.double()
 
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        return self._features.to(dtype)
+
     def select(self, indices: NDArray[np.int64]) -> DenseRecords:
         at = torch.from_numpy(indices)
         return DenseRecords._of(self._features[at], self.labels[at], self.private_norms[at])
@@ -112,7 +119,7 @@ class DenseRecords:
 
 
 class SparseRecords:
-    """Sparse features, never made dense.
+    """Sparse features, made dense for nobody but who asks for a few of them.
 
     Args:
         features: a SciPy CSR matrix, n × d.
@@ -148,6 +155,9 @@ class SparseRecords:
         if self._backward is not None:
             return (self._backward @ coefficients.T.contiguous()).T.contiguous()
         return torch.from_numpy(np.ascontiguousarray((self._matrix.T @ coefficients.numpy().T).T))
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        return self._forward.to_dense().to(dtype)
 
     def select(self, indices: NDArray[np.int64]) -> SparseRecords:
         at = torch.from_numpy(indices)

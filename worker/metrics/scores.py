@@ -12,8 +12,7 @@ from torch import Tensor
 from app.errors import PrivacyError
 from app.privacy.mechanism import NoisySum
 from worker.data.records import Records
-from worker.models.base import Parameters
-from worker.models.linear import Linear
+from worker.models.base import Model, Parameters
 from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
 
@@ -33,7 +32,7 @@ class Score:
     noise_std: float = 0.0
 
 
-def public_scores(model: Linear, parameters: Parameters, records: Records) -> list[Score]:
+def public_scores(model: Model, parameters: Parameters, records: Records) -> list[Score]:
     """Exact means over public records: accuracy and cross-entropy, or the squared error. None of no records."""
     if len(records) == 0:
         return []
@@ -44,14 +43,14 @@ def public_scores(model: Linear, parameters: Parameters, records: Records) -> li
     return [Score("accuracy", accuracy, 0.0), Score("loss", float(model.losses(outputs, records.labels).mean()), 0.0)]
 
 
-def public_training_loss(model: Linear, parameters: Parameters, batches: Sequence[Records]) -> Score:
+def public_training_loss(model: Model, parameters: Parameters, batches: Sequence[Records]) -> Score:
     """The exact mean loss over public training records."""
     total = sum(float(model.losses(model.forward(parameters, each), each.labels).sum()) for each in batches)
     return Score("training_loss", total / max(1, sum(len(each) for each in batches)), 0.0)
 
 
 def noisy_score(
-    release: NoisySum, key: bytes, step: int, index: int, model: Linear, parameters: Parameters, records: Records
+    release: NoisySum, key: bytes, step: int, index: int, model: Model, parameters: Parameters, records: Records
 ) -> Score:
     """A mean over private records, from two noisy sums: a = S̃ / (S̃ + M̃), times Δ.
 
@@ -91,7 +90,7 @@ def noisy_score(
     return Score(release.what, share * bound, std * bound, noise_std)
 
 
-def _private_sums(release: NoisySum, model: Linear, parameters: Parameters, records: Records) -> tuple[float, float]:
+def _private_sums(release: NoisySum, model: Model, parameters: Parameters, records: Records) -> tuple[float, float]:
     """Σ s and Σ (Δ − s)."""
     outputs = model.forward(parameters, records)
     if release.what == "accuracy":

@@ -2,7 +2,57 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
+import torch
 from torch import Tensor
+
+from worker.data.records import Records
 
 # Named tensors in an order that never changes for a model: it numbers the noise streams.
 Parameters = dict[str, Tensor]
+
+
+class Model(ABC):
+    """From d features to K outputs.
+
+    Classification (K ≥ 2 classes, also two): loss −log softmax(f)_y. Regression (K = 1): loss ½(f − y)².
+
+    Attributes:
+        features: d.
+        outputs: K; 1 means regression.
+        physical_batch_size: how many records to work on at once, from public sizes; None: what suits the records.
+    """
+
+    features: int
+    outputs: int
+    physical_batch_size: int | None = None
+
+    @property
+    def classification(self) -> bool:
+        return self.outputs > 1
+
+    @abstractmethod
+    def init(self, key: bytes | None = None) -> Parameters:
+        """The first parameters, float64: a function of the key and of public sizes."""
+
+    @abstractmethod
+    def forward(self, parameters: Parameters, records: Records) -> Tensor:
+        """Outputs f, float64 (K, n): logits, or the prediction. Records are the fast dimension: K is small."""
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Each record's loss, (n,), of outputs (K, n)."""
+        if self.classification:
+            return torch.logsumexp(outputs, dim=0) - outputs.gather(0, labels[None])[0]
+        return 0.5 * self.squared_errors(outputs, labels)
+
+    def squared_errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """(f − y)², (n,). Regression only."""
+        return (outputs[0] - labels).square()
+
+    def correct(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Whether the largest logit (the first of equals) is the label's, bool (n,). Classification only.
+
+        An output that is not a number is never correct.
+        """
+        return (outputs.argmax(dim=0) == labels) & torch.isfinite(outputs).all(dim=0)

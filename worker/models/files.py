@@ -13,8 +13,8 @@ import torch
 
 from app.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
 from worker.attempt.messages import ArtifactFile
-from worker.models.base import Parameters
-from worker.models.linear import Linear
+from worker.models.base import Model, Parameters
+from worker.models.networks import Network, Scaled
 
 WEIGHTS = "model.safetensors"
 CARD = "model.json"
@@ -35,13 +35,23 @@ x = vectorizer.transform(["a text"])
 _DENSE = """\
 x = np.zeros((1, card["inputs"]), dtype=np.float32)  # one row: {row}
 """
+_NETWORK = """\
+import torch
+from torch.nn import *
+network = Sequential(
+{layers}
+)
+network.load_state_dict({{name: torch.from_numpy(value) for name, value in tensors.items()}})
+x = (torch.as_tensor(x, dtype=torch.float32) * {scale}){reshape}
+outputs = network(x).detach().numpy()
+"""
 _CLASSES = 'print(card["task"]["classes"][int(outputs[0].argmax())])\n'
 _NUMBER = "print(float(outputs[0, 0]))\n"
 
 
 def save_model(
     folder: Path,
-    model: Linear,
+    model: Model,
     parameters: Parameters,
     task: ClassificationTask | RegressionTask,
     features: HashedText | Columns | Tensor,
@@ -60,7 +70,7 @@ def save_model(
         OSError: they can not be written.
     """
     tensors = {name: value.to(torch.float32).contiguous() for name, value in parameters.items()}
-    card = model_card(model, task, features)
+    card = model_card(model, {name: list(value.shape) for name, value in tensors.items()}, task, features)
     return (
         _write(folder / WEIGHTS, safetensors.torch.save(tensors, metadata={"format": "pt"})),
         _write(folder / CARD, json.dumps(card, indent=2, ensure_ascii=False).encode() + b"\n"),
@@ -68,31 +78,48 @@ def save_model(
 
 
 def model_card(
-    model: Linear, task: ClassificationTask | RegressionTask, features: HashedText | Columns | Tensor
+    model: Model,
+    tensors: dict[str, list[int]],
+    task: ClassificationTask | RegressionTask,
+    features: HashedText | Columns | Tensor,
 ) -> dict[str, Any]:
     """What the weights are: kind, inputs, outputs, the data set's task and features, and a snippet that uses them."""
+    asked: dict[str, Any] = {"bias": "bias" in tensors}
+    if isinstance(model, Network):
+        asked = {"model": model.spec.model_dump(mode="json")}
     return {
         "format": "scrimp-model/1",
-        "kind": "linear",
+        "kind": model.spec.kind if isinstance(model, Network) else "linear",
         "weights": WEIGHTS,
         "inputs": model.features,
         "outputs": model.outputs,
-        "bias": model.bias,
-        "tensors": {"weight": [model.outputs, model.features]} | ({"bias": [model.outputs]} if model.bias else {}),
+        **asked,
+        "tensors": tensors,
         "task": task.model_dump(mode="json"),
         "features": features.model_dump(mode="json"),
-        "usage": _usage(model, features),
+        "usage": _usage(model, "bias" in tensors, features),
     }
 
 
-def _usage(model: Linear, features: HashedText | Columns | Tensor) -> str:
+def _usage(model: Model, bias: bool, features: HashedText | Columns | Tensor) -> str:
     row = 'the values of card["features"]["columns"], in that order'
     inputs = _TEXT
     if features.kind != "hashed_text":
         inputs = _DENSE.format(row=row if features.kind == "columns" else "one record of the array, flattened")
-    bias = ' + tensors["bias"]' if model.bias else ""
-    outputs = f'outputs = np.asarray(x @ tensors["weight"].T){bias}\n'
+    outputs = f'outputs = np.asarray(x @ tensors["weight"].T){" + tensors[" + repr("bias") + "]" if bias else ""}\n'
+    if isinstance(model, Network):
+        outputs = _network_usage(model)
     return _LOAD + inputs + outputs + (_CLASSES if model.classification else _NUMBER)
+
+
+def _network_usage(network: Network) -> str:
+    """The layers as torch's own constructors, which is how torch prints them."""
+    first, *layers = network.module().children()
+    if not isinstance(first, Scaled):
+        raise TypeError("a network begins with its inputs' scale and shape")
+    reshape = f".unflatten(1, {first.shape})" if first.shape else ""
+    lines = "\n".join(f"    {layer}," for layer in (torch.nn.Identity(), *layers))
+    return _NETWORK.format(layers=lines, scale=first.scale, reshape=reshape + ".movedim(-1, 1)" * first.channels_last)
 
 
 def _write(path: Path, content: bytes) -> ArtifactFile:

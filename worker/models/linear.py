@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from worker.data.records import Records
-from worker.models.base import Parameters
+from worker.models.base import Model, Parameters
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(Model):
     """One layer from d features to K outputs.
-
-    Classification (K ≥ 2 classes, also two): loss −log softmax(f)_y. Regression (K = 1): loss ½(f − y)².
 
     Attributes:
         features: d.
@@ -27,11 +25,7 @@ class Linear:
     outputs: int
     bias: bool = False
 
-    @property
-    def classification(self) -> bool:
-        return self.outputs > 1
-
-    def init(self) -> Parameters:
+    def init(self, key: bytes | None = None) -> Parameters:
         """Zeros: {"weight": float64 (K, d), "bias": float64 (K,)}. Depends on nothing but the public shape."""
         parameters = {"weight": torch.zeros(self.outputs, self.features, dtype=torch.float64)}
         if self.bias:
@@ -39,7 +33,6 @@ class Linear:
         return parameters
 
     def forward(self, parameters: Parameters, records: Records) -> Tensor:
-        """Outputs f, float64 (K, n): logits, or the prediction. Records are the fast dimension: K is small."""
         outputs = records.apply(parameters["weight"])
         return outputs + parameters["bias"][:, None] if self.bias else outputs
 
@@ -49,20 +42,3 @@ class Linear:
             return outputs - labels
         minus_one = outputs.new_full((1, len(labels)), -1.0)
         return torch.softmax(outputs, dim=0).scatter_add_(0, labels[None], minus_one)
-
-    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Each record's loss, float64 (n,)."""
-        if self.classification:
-            return torch.logsumexp(outputs, dim=0) - outputs.gather(0, labels[None])[0]
-        return 0.5 * self.squared_errors(outputs, labels)
-
-    def squared_errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """(f − y)², float64 (n,). Regression only."""
-        return (outputs[0] - labels).square()
-
-    def correct(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Whether the largest logit (the first of equals) is the label's, bool (n,). Classification only.
-
-        An output that is not a number is never correct.
-        """
-        return (outputs.argmax(dim=0) == labels) & torch.isfinite(outputs).all(dim=0)

@@ -133,8 +133,8 @@ class Training:
         """Throws the differing state away: back to the last that matched, under fresh keys."""
         matched_step = self._matched.step if self._matched else -1
         self._replay = self._replay.resalted(self._link.mismatch(matched_step), matched_step)
-        if self._matched is None or matched_step == 0:  # nothing is kept: the first state is recorded anew
-            return self._close_block(self._matched or self._initial())
+        if self._matched is None or matched_step == 0:  # nothing is kept: the first state is made and recorded anew
+            return self._close_block(self._initial())
         self._telemetry.restored(matched_step)
         return self._matched
 
@@ -165,7 +165,7 @@ class Training:
                 self._note(self._telemetry.was_released(declared.what, step), "evaluation-skipped")
 
     def _initial(self) -> Position:
-        parameters = self._plan.model.init()
+        parameters = self._plan.model.init(self._plan.init_key(self._replay.initial_keys))
         return Position(0, parameters, self._plan.optimizer.init(parameters))
 
     def _rekey(self, step: int) -> None:

@@ -15,9 +15,10 @@ from app.contracts.job_spec import Clipping, DpSgd, JobSpec
 from app.errors import PrivacyError
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig, NoisySum
 from worker.attempt.messages import Keys, Shape
+from worker.clipping.build import build_engine
 from worker.clipping.engine import GradientEngine
-from worker.clipping.linear import LinearClipping, LinearGradient
-from worker.models.linear import Linear
+from worker.models.base import Model
+from worker.models.build import build_model
 from worker.noise.gaussian import GaussianRelease, GradientRelease, PublicRelease
 from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
@@ -37,7 +38,7 @@ class Plan:
         steps: T.
         sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
         evaluation_points: at how many evenly spaced steps, the last one included, the hold-out is scored; 0: never.
-        physical_batch_size: how many records are worked on at once; None: automatic. Memory only.
+        physical_batch_size: how many records are worked on at once; None: what suits the records. Memory only.
         seed: of a repeatable run on public data.
     """
 
@@ -46,7 +47,7 @@ class Plan:
     sampling: Literal["full_batch", "poisson"]
     sample_rate: float
     expected_batch_size: int
-    model: Linear
+    model: Model
     engine: GradientEngine
     optimizer: Optimizer
     evaluation_points: int
@@ -104,6 +105,10 @@ class Plan:
         """The key of the noise on scores, in one segment."""
         return self._key(keys, "release")
 
+    def init_key(self, keys: Keys) -> bytes:
+        """The key of the first parameters."""
+        return self._key(keys, "init")
+
     def _key(self, keys: Keys, purpose: Purpose) -> bytes:
         if self.seed is not None:
             return public_key_of_seed(self.seed, purpose)
@@ -135,11 +140,10 @@ def build_plan(
         raise PrivacyError("private data need a mechanism, and have no seed")
     poisson = spec.sampling.kind == "poisson"
     batch = spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else shape.records_train
-    model = Linear(shape.features, shape.outputs, bias=spec.model.bias)
-    engine: GradientEngine = LinearGradient(model)
     if mechanism is not None:
         _check_agreement(spec, mechanism, shape, steps=steps, batch=batch, holdout_public=holdout_public)
-        engine = LinearClipping(model, mechanism.training.clipping, mechanism.training.max_grad_norm)
+    model = build_model(spec, shape)
+    engine = build_engine(model, spec.clipping, mechanism.training if mechanism else None)
     physical = spec.runtime.physical_batch_size
     return Plan(
         mechanism=mechanism,
@@ -151,7 +155,7 @@ def build_plan(
         engine=engine,
         optimizer=_optimizer(spec.optimizer),
         evaluation_points=spec.evaluation.points if spec.evaluation else 0,
-        physical_batch_size=None if physical == "auto" else physical,
+        physical_batch_size=model.physical_batch_size if physical == "auto" else physical,
         seed=spec.seed,
     )
 

@@ -1,0 +1,107 @@
+"""The kinds of model: what each is for, what it takes, its layers. Known without torch, for quotes and admission."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from app.contracts.base import Document
+from app.contracts.job_spec import CnnModel, LinearModel, MlpModel, Model
+
+MAX_PARAMETERS = 50_000_000
+CNN_FEATURES = {"conv2": 28 * 28, "conv5": 3 * 32 * 32}
+CNN_IMAGES = {"conv2": "28 × 28 with one channel", "conv5": "32 × 32 with three channels"}
+
+
+class Layer(Document):
+    """One layer with parameters. `name` is the beginning of its tensors' names."""
+
+    name: str
+    kind: str
+    shapes: dict[str, list[int]]
+
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kind of model, as the catalogue shows it."""
+
+    document: type[LinearModel] | type[MlpModel] | type[CnnModel]
+    summary: str
+    when_to_use: str
+    takes: tuple[str, ...]
+    source: str
+
+
+CATALOGUE: dict[str, Entry] = {
+    "linear": Entry(
+        LinearModel,
+        "One linear layer from the features to the outputs, started at zero.",
+        "The first thing to try: few parameters mean little noise. The only kind for hashed text, and the fastest.",
+        ("hashed_text", "columns", "tensor"),
+        "Softmax or least-squares regression; privately on fixed features: Tramèr & Boneh 2021, "
+        '"Differentially private learning needs better features (or much more data)".',
+    ),
+    "mlp": Entry(
+        MlpModel,
+        "Linear layers with an activation between them.",
+        "Dense features whose relation to the label is not linear, with some ten thousand records or more.",
+        ("columns", "tensor"),
+        'Bounded activations: Papernot et al. 2021, "Tempered sigmoid activations for deep learning with differential '
+        'privacy".',
+    ),
+    "cnn": Entry(
+        CnnModel,
+        "A small convolutional network: `conv2` for 28 × 28 images with one channel, `conv5` for 32 × 32 with three.",
+        "Images of these sizes, as a tensor of 784 or 3072 numbers a record. Set `input_scale` to 1/255 for bytes.",
+        ("tensor",),
+        "conv2: the MNIST model of TensorFlow Privacy's and Opacus' tutorials. conv5: the CIFAR-10 model of Opacus' "
+        "examples.",
+    ),
+}
+
+
+def layers(model: Model, features: int, outputs: int) -> list[Layer]:
+    """The layers that have parameters, in the order of the model's tensors.
+
+    Args:
+        model: what a job asks for.
+        features: the data set's public number of features.
+        outputs: its classes, or 1.
+    """
+    if model.kind == "linear":
+        return [_dense("", features, outputs, bias=model.bias)]
+    if model.kind == "mlp":
+        sizes = [features, *model.hidden, outputs]
+        return [_dense(str(1 + 2 * at), sizes[at], sizes[at + 1]) for at in range(len(sizes) - 1)]
+    if model.preset == "conv2":
+        return [_conv("1", 1, 16, 8), _conv("4", 16, 32, 4), _dense("8", 512, 32), _dense("10", 32, outputs)]
+    channels = [3, 32, 64, 64, 128]
+    convolutions = [_conv(str(1 + 3 * at), channels[at], channels[at + 1], 3) for at in range(4)]
+    return [*convolutions, _dense("14", 128, outputs)]
+
+
+def _dense(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Layer:
+    return Layer(name=name, kind="linear", shapes={"weight": [outputs, inputs]} | ({"bias": [outputs]} if bias else {}))
+
+
+def _conv(name: str, inputs: int, outputs: int, kernel: int) -> Layer:
+    return Layer(name=name, kind="conv2d", shapes={"weight": [outputs, inputs, kernel, kernel], "bias": [outputs]})
+
+
+def refusal(model: Model, features_kind: str, features: int, outputs: int) -> tuple[str, str] | None:
+    """Why a model does not fit a data set, as (pointer, detail); None where it does. From public numbers."""
+    takes = CATALOGUE[model.kind].takes
+    if features_kind not in takes:
+        wanted = " or ".join(f"`{kind}`" for kind in takes)
+        return "/model/kind", f"`{model.kind}` takes features of kind {wanted}; this data set's are `{features_kind}`"
+    if model.kind == "cnn" and features != CNN_FEATURES[model.preset]:
+        wanted = f"{CNN_IMAGES[model.preset]}, {CNN_FEATURES[model.preset]} numbers"
+        return "/model/preset", f"`{model.preset}` takes images of {wanted}; this data set's records have {features}"
+    parameters = sum(layer.parameters for layer in layers(model, features, outputs))
+    if model.kind != "linear" and parameters > MAX_PARAMETERS:
+        return "/model", f"that is {parameters} parameters; at most {MAX_PARAMETERS}"
+    return None

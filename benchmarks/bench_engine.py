@@ -1,0 +1,348 @@
+"""What exact clipping costs: private over non-private steps, over Opacus, memory. Writes reports/engine.md.
+
+All kinds of step of one row take turns in one process, so that all see the same machine; medians, and ratios within
+one run. float32 passes on the CPU. The non-private step is plain autograd and torch's own SGD. A private step is the
+whole one: passes, norms, sum, keyed noise as the service makes it, update; what the noise takes is given apart.
+Peak memory is measured in a process of its own for each kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in an attempt
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT)]
+
+from torch import Tensor, nn  # noqa: E402
+
+from app.contracts.job_spec import CnnModel, MlpModel  # noqa: E402
+from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
+from worker.models.initial import keyed_normals  # noqa: E402
+from worker.models.networks import Network  # noqa: E402
+from worker.models.recommenders import TransformerRec  # noqa: E402
+from worker.noise.gaussian import GaussianRelease  # noqa: E402
+
+REPORT = ROOT / "benchmarks" / "reports" / "engine.md"
+KEY = bytes(range(32))
+Batch = tuple[Tensor, Tensor]
+Step = Callable[[], None]
+
+
+class Standard(TransformerRec):
+    """The same model as it is usually written: a linear output layer and torch's cross-entropy."""
+
+    def __init__(self, *sizes: int, tied: bool, positions: str) -> None:
+        super().__init__(*sizes, tied=tied, positions=positions)
+        output = nn.Linear(sizes[1], sizes[0], bias=False)
+        output.weight = self.output.weight
+        self.output = output  # type: ignore[assignment]
+
+    @staticmethod
+    def record_losses(module: nn.Module, batch: Batch) -> Tensor:
+        logits = module(batch[0])
+        targets = batch[1][:, -logits.shape[1] :]
+        losses = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=0, reduction="none")
+        return losses.view_as(targets).sum(dim=1) / (targets != 0).sum(dim=1).clamp(min=1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.output(super().forward(ids))
+
+
+class Task:
+    """One model and one batch. `standard`: the model as others would write it."""
+
+    def __init__(
+        self,
+        make: Callable[[], nn.Module],
+        losses: Callable[[nn.Module, Any], Tensor],
+        batch: Any,
+        standard: Task | None = None,
+    ) -> None:
+        self.make, self.losses, self.batch, self.standard = make, losses, batch, standard or self
+
+    def module(self) -> nn.Module:
+        module = self.make()
+        with torch.no_grad():
+            for parameter, value in zip(module.parameters(), keyed_normals(module, KEY).values(), strict=True):
+                parameter.copy_(value)
+        return module
+
+
+def transformer(
+    *, tied: bool = True, positions: str = "all", n: int = 256, items: int = 3417, dim: int = 64, length: int = 50
+) -> Task:
+    ids = torch.randint(1, items, (n, length + 1), generator=torch.Generator().manual_seed(0))
+    batch = (ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
+    sizes = (items, dim, 1, 2, length)
+    standard = Task(lambda: Standard(*sizes, tied=tied, positions=positions), Standard.record_losses, batch)
+    return Task(
+        lambda: TransformerRec(*sizes, tied=tied, positions=positions), TransformerRec.record_losses, batch, standard
+    )
+
+
+def network(spec: MlpModel | CnnModel, features: int, n: int) -> Task:
+    model = Network(features, 10, spec)
+    generator = torch.Generator().manual_seed(0)
+    batch = (torch.rand(n, features, generator=generator), torch.randint(0, 10, (n,), generator=generator))
+    return Task(model.module, lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1], reduction="none"), batch)
+
+
+TASKS: dict[str, Callable[[], Task]] = {
+    "tied transformer, loss at all positions": transformer,
+    "tied transformer, loss at the last": lambda: transformer(positions="last"),
+    "untied transformer, loss at all positions": lambda: transformer(tied=False),
+    "untied transformer, loss at the last": lambda: transformer(tied=False, positions="last"),
+    "MLP 784-512-256-10, B=512": lambda: network(MlpModel(hidden=[512, 256], activation="relu"), 784, 512),
+    "CNN conv2 28×28, B=512": lambda: network(CnnModel(preset="conv2"), 784, 512),
+    "CNN conv5 32×32, B=128": lambda: network(CnnModel(preset="conv5"), 3072, 128),
+}
+
+
+# --- The kinds of step ---
+
+
+def plain(task: Task) -> Step:
+    module = task.module()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        task.losses(module, task.batch).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+class Private:
+    """The whole private step; `noise_s` adds up what the noise took."""
+
+    def __init__(self, task: Task, sum_type: torch.dtype = torch.float64) -> None:
+        module = task.module()
+        self.parameters = {name: p.detach().clone().double() for name, p in module.named_parameters()}
+        count: Callable[[Any], int] = lambda batch: len(batch[0])  # noqa: E731
+        self.engine: Bookkeeping[Any] = Bookkeeping(
+            module, task.losses, count, kind="flat", max_grad_norm=1.0, sum_type=sum_type
+        )
+        self.batch, self.number, self.noise_s = task.batch, 0, 0.0
+        self.release = GaussianRelease(
+            KEY, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=len(task.batch[0])
+        )
+
+    def __call__(self) -> None:
+        self.number += 1
+        total = self.engine.private_sum(self.parameters, [self.batch])
+        began = time.process_time()
+        noised = self.release.release(total, self.number)
+        self.noise_s += time.process_time() - began
+        self.parameters = {name: value - 0.01 * noised[name] for name, value in self.parameters.items()}
+
+
+def opacus_hooks(task: Task) -> Step:
+    from opacus.grad_sample import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    wrapped = GradSampleModule(task.module(), loss_reduction="mean")
+    optimizer = DPOptimizer(
+        torch.optim.SGD(wrapped.parameters(), lr=0.01),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=len(task.batch[0]),
+    )
+
+    warnings.filterwarnings("ignore", message="Full backward hook")
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        task.losses(wrapped, task.batch).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def opacus_ghost(task: Task) -> Step:
+    from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
+    from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
+
+    wrapped = GradSampleModuleFastGradientClipping(
+        task.module(), loss_reduction="mean", max_grad_norm=1.0, use_ghost_clipping=True
+    )
+    optimizer = DPOptimizerFastGradientClipping(
+        torch.optim.SGD(wrapped.parameters(), lr=0.01),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=len(task.batch[0]),
+    )
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        losses = task.losses(wrapped, task.batch)
+        losses.mean().backward(retain_graph=True)
+        optimizer.zero_grad(set_to_none=True)
+        factors = wrapped.get_clipping_coef()
+        wrapped.disable_hooks()
+        (factors * losses).sum().backward()
+        wrapped.enable_hooks()
+        optimizer.step()
+
+    return step
+
+
+KINDS: dict[str, Callable[[Task], Step]] = {
+    "non-private": lambda task: plain(task.standard),
+    "non-private, our loss layer": plain,
+    "private": Private,
+    "private, sums in float32": lambda task: Private(task, torch.float32),
+    "Opacus, hooks": lambda task: opacus_hooks(task.standard),
+    "Opacus, ghost": lambda task: opacus_ghost(task.standard),
+}
+
+
+def timed(task: Task, kinds: list[str], rounds: int) -> tuple[dict[str, list[float]], float]:
+    """Processor seconds of each kind's steps, which take turns, and of the noise in one private step."""
+    steps = {kind: KINDS[kind](task) for kind in kinds}
+    for step in steps.values():
+        step()
+    private = steps["private"]
+    assert isinstance(private, Private)
+    private.noise_s, noises = 0.0, []
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(rounds):
+        for kind, step in steps.items():
+            began = time.process_time()
+            step()
+            times[kind].append(time.process_time() - began)
+        noises.append(private.noise_s)
+        private.noise_s = 0.0
+    return times, statistics.median(noises)
+
+
+def peak_mb(task: str, kind: str) -> float:
+    """Peak memory of two steps beyond what the process had before them, in a process of its own."""
+    command = [sys.executable, __file__, "--memory", json.dumps([task, kind])]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    return float(answer.stdout)
+
+
+def measure_memory(task: str, kind: str) -> None:
+    made = TASKS[task]()
+    step = KINDS[kind](made)
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far, that of the imports
+    before = status_mb("VmRSS")
+    for _ in range(2):
+        step()
+    print(status_mb("VmHWM") - before)
+
+
+def status_mb(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(name + ":"))
+
+
+def ratio(times: dict[str, list[float]], over: str, under: str = "private") -> str:
+    if over not in times:
+        return "–"
+    return f"{statistics.median(a / b for a, b in zip(times[over], times[under], strict=True)):.2f}"
+
+
+def row(name: str, rounds: int) -> str:
+    task = TASKS[name]()
+    kinds = [kind for kind in KINDS if kind != "Opacus, ghost" or "untied" in name]
+    if task.standard is task:
+        kinds.remove("non-private, our loss layer")
+    times, noise = timed(task, kinds, rounds)
+    median = {kind: 1000 * statistics.median(taken) for kind, taken in times.items()}
+    before_noise = median["non-private"] / (median["private"] - 1000 * noise)
+    memory = {kind: peak_mb(name, kind) for kind in ("non-private", "private")}
+    cells = [
+        f"{median['non-private']:.0f}",
+        f"{median['private']:.0f}",
+        f"{1000 * noise:.0f}",
+        ratio(times, "non-private"),
+        f"{before_noise:.2f}",
+        ratio(times, "Opacus, hooks"),
+        ratio(times, "Opacus, ghost"),
+        f"{memory['private'] / memory['non-private']:.2f}",
+        ratio(times, "non-private", "private, sums in float32"),
+        ratio(times, "non-private, our loss layer"),
+    ]
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
+COLUMNS = (
+    "",
+    "non-private ms",
+    "private ms",
+    "of which noise ms",
+    "throughput of non-private",
+    "the same before noise",
+    "times Opacus' hooks'",
+    "times Opacus' ghost clipping's",
+    "peak memory",
+    "throughput, were sums in float32",
+    "of non-private with our loss layer",
+)
+TABLE = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
+
+
+NOTES = """\
+Made by `python benchmarks/bench_engine.py`.
+
+Machine: {machine}.
+
+Medians over {rounds} rounds in which the kinds of step take turns; ratios within rounds. Times are processor times
+and say more than the clock where others use the machine too: it was shared when this was made.
+
+Transformer: M=3417 items, T=50, d=64, one head, two blocks, B=256. float32 passes; norms in float64, or in float32 by
+blocks with their bound of rounding added; sums over records in float64. Noise as the service makes it, keyed and
+correctly rounded, but not ahead on another thread. The non-private step and Opacus have torch's own loss; the last
+column compares with a non-private step that has our loss layer. Memory: peak of two steps over what the process held
+before them.
+"""
+
+
+def machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    load = Path("/proc/loadavg").read_text().split()[0]
+    return (
+        f"{len(names)} × {names[0] if names else platform.processor()}, {torch.get_num_threads()} torch threads, "
+        f"Python {platform.python_version()}, torch {torch.__version__}; load average at the start {load}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="rows whose name holds this")
+    parser.add_argument("--memory", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory:
+        measure_memory(*json.loads(options.memory))
+        return
+    lines = [NOTES.format(machine=machine(), rounds=options.rounds), TABLE]
+    print("\n".join(lines), flush=True)
+    for name in TASKS:
+        if options.only in name:
+            lines.append(row(name, options.rounds))
+            print(lines[-1], flush=True)
+    if not options.only:
+        REPORT.write_text("# The clipping engine: what exactness costs\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,307 @@
+"""The bookkeeping engine: exact against autograd on one record at a time, and at most C from any record."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from app.errors import PrivacyError
+from tests.worker.layers import CASES, TOKENS, WIDTH, Batch, Scale, losses, one_at_a_time, take
+from worker.clipping import books
+from worker.clipping.bookkeeping import Bookkeeping
+from worker.models.positions import Positions
+
+
+def engine(module: nn.Module, kind: Any = "flat", C: float = 0.3, **more: Any) -> Bookkeeping[Batch]:
+    return Bookkeeping(module, losses, lambda batch: len(batch[0]), kind=kind, max_grad_norm=C, **more)
+
+
+def parameters_of(module: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
+
+
+def assert_close(got: dict[str, Tensor], wanted: dict[str, Tensor], rtol: float = 1e-10) -> None:
+    assert list(got) == list(wanted)
+    one, two = (torch.cat([each.flatten() for each in parts.values()]) for parts in (got, wanted))
+    assert float((one - two).norm()) <= rtol * float(two.norm())
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("kind", "C"), [("flat", 0.3), ("flat", 1e4), ("automatic", 0.7), ("per_layer", 0.3)])
+def test_the_sum_is_that_of_gradients_clipped_one_at_a_time(name: str, kind: str, C: float) -> None:
+    case = CASES[name]
+    module, batch = case.module(), case.batch(7)
+    wanted = one_at_a_time(module, batch, kind, C)
+    parameters = parameters_of(module)
+    got = engine(module, kind, C).private_sum(parameters, [batch])
+    assert all(each.dtype == torch.float64 for each in got.values())
+    assert_close(got, wanted)
+
+
+STRATEGIES = {
+    "ghost": {"MEMORY_COST": 10**9},
+    "formed and kept": {"MEMORY_COST": -(10**9)},
+    "formed twice": {"MEMORY_COST": -(10**9), "KEEP_BYTES": 0},
+    "in small chunks": {"CHUNK_BYTES": 1500, "KEEP_BYTES": 0},
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", ["linear over positions", "tied", "tied, last", "called twice, shared by three"])
+def test_every_way_to_a_norm_gives_the_same_sum(name: str, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting, value in STRATEGIES[strategy].items():
+        monkeypatch.setattr(books, setting, value)
+    case = CASES[name]
+    module, batch = case.module(), case.batch(9)
+    wanted = one_at_a_time(module, batch, "flat", 0.3)
+    parameters = parameters_of(module)
+    assert_close(engine(module).private_sum(parameters, [batch]), wanted)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv2d", "tied", "tied, last", "called twice, shared by three", "no rule"])
+def test_divisors_act_before_the_clip(name: str) -> None:
+    case = CASES[name]
+    module, batch = case.module(), case.batch(6)
+    parameters = parameters_of(module)
+    divisors = {n: 0.1 + torch.rand(p.shape, dtype=torch.float64) for n, p in parameters.items() if "bias" not in n}
+    wanted = one_at_a_time(module, batch, "flat", 0.3, divisors)
+    assert_close(engine(module, divisors=divisors).private_sum(parameters, [batch]), wanted)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv2d", "tied"])
+def test_every_split_gives_the_same_sum(name: str) -> None:
+    case = CASES[name]
+    module, batch = case.module(), case.batch(5)
+    parameters, made = parameters_of(module), engine(module)
+    whole = made.private_sum(parameters, [batch])
+    for cuts in itertools.chain.from_iterable(itertools.combinations(range(1, 5), k) for k in range(1, 5)):
+        edges = [0, *cuts, 5]
+        pieces = [take(batch, slice(one, two)) for one, two in itertools.pairwise(edges)]
+        assert_close(made.private_sum(parameters, pieces), whole, 1e-13)
+
+
+def test_no_record_gives_zeros() -> None:
+    case = CASES["tied"]
+    module = case.module()
+    parameters, made = parameters_of(module), engine(module)
+    for batches in ([], [case.batch(0)]):
+        total = made.private_sum(parameters, batches)
+        assert all(not each.any() and each.dtype == torch.float64 for each in total.values())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+def test_a_record_that_is_not_finite_contributes_nothing(
+    broken: float, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for setting, value in STRATEGIES[strategy].items():
+        monkeypatch.setattr(books, setting, value)
+    for name in ("linear over positions", "conv2d", "layer norm, no bias", "no rule"):
+        case = CASES[name]
+        module, batch = case.module(), case.batch(5)
+        parameters, made = parameters_of(module), engine(module)
+        wanted = made.private_sum(parameters, [take(batch, [0, 1, 3, 4])])
+        batch[0][2].view(-1)[1] = broken
+        assert_close(made.private_sum(parameters, [batch]), wanted, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("layer", "instead"),
+    [
+        (nn.BatchNorm1d(8), "GroupNorm"),
+        (nn.InstanceNorm1d(6, track_running_stats=True), "GroupNorm"),
+        (nn.Dropout(0.1), "leave it out"),
+        (nn.MultiheadAttention(8, 1), "Linear"),
+        (nn.GRU(8, 8), "Linear"),
+        (nn.Embedding(5, 8, max_norm=1.0), "leave them out"),
+        (nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)), "plain layer"),
+    ],
+)
+def test_layers_that_mix_records_are_refused(layer: nn.Module, instead: str) -> None:
+    with pytest.raises(PrivacyError, match=instead):
+        engine(nn.Sequential(nn.Linear(8, 8), layer))
+
+
+def test_frozen_statistics_mix_nothing() -> None:
+    frozen = nn.BatchNorm1d(8).requires_grad_(False).eval()
+    engine(nn.Sequential(nn.Linear(8, 8), frozen, nn.Dropout(0.0), nn.InstanceNorm1d(8)))
+
+
+def test_layers_without_a_rule_are_named() -> None:
+    module = CASES["no rule"].module()
+    assert engine(module).fallbacks == ("0 (Scale)",)
+    assert engine(CASES["tied"].module()).fallbacks == ()
+
+
+class Folded(nn.Module):
+    """Puts positions into dimension 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+class Overwriting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).mul_(2.0)
+
+
+class Reusing(nn.Module):
+    """Changes a layer's input when the layer has used it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + 0.0
+        y = self.layer(x)
+        x.mul_(2.0)
+        return y + self.layer(x)
+
+
+def test_what_would_spoil_the_books_is_an_error() -> None:
+    case = CASES["linear over positions"]
+    spoilers = ((Folded(), PrivacyError), (Overwriting(), RuntimeError), (Reusing(), PrivacyError))
+    for module, error in ((made.double(), error) for made, error in spoilers):
+        parameters = parameters_of(module)
+        with pytest.raises(error):
+            engine(module).private_sum(parameters, [case.batch(3)])
+        with pytest.raises(PrivacyError):
+            engine(case.module()).private_sum(parameters | {"more": torch.zeros(1)}, [case.batch(3)])
+
+
+# --- Sensitivity ---
+
+
+def flat(parts: dict[str, Tensor]) -> Tensor:
+    return torch.cat([each.flatten() for each in parts.values()])
+
+
+def largest_change(module: nn.Module, batch: Batch, kind: str, C: float) -> float:
+    """What leaving any one record out changes, over C."""
+    parameters = {name: p.detach().double() for name, p in module.named_parameters() if p.requires_grad}
+    made = engine(module, kind, C)
+    n = len(batch[0])
+    whole = flat(made.private_sum(parameters, [batch]))
+    rest = [flat(made.private_sum(parameters, [take(batch, [i for i in range(n) if i != at])])) for at in range(n)]
+    return max(float((whole - each).norm()) / C for each in rest)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "name", ["mlp", "linear over positions", "conv2d", "group norm", "tied", "tied, last", "no rule"]
+)
+def test_no_record_changes_the_sum_by_more_than_c(name: str, dtype: torch.dtype) -> None:
+    case = CASES[name]
+    for seed, kind in itertools.product(range(2), ("flat", "automatic", "per_layer")):
+        module, (x, y) = case.module(seed).to(dtype), case.batch(6, seed)
+        x = x if x.dtype == torch.int64 else (x * 10.0**seed).to(dtype)
+        x, y = torch.cat([x, x[:1].expand_as(x)]), torch.cat([y, y[:1].expand_as(y)])  # many alike
+        assert largest_change(module, (x, y), kind, 10.0 ** (-seed)) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_tied_norm_that_cancels_is_not_underestimated(
+    dtype: torch.dtype, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AᵀP ≈ −QᵀH: both parts of the tied gradient are large and their sum is small; C is far below both."""
+    for setting, value in STRATEGIES[strategy].items():
+        monkeypatch.setattr(books, setting, value)
+    for seed, gap in itertools.product(range(3), (1e-1, 1e-3, 1e-6, 0.0)):
+        module, batch = Cancelling(seed, gap).to(dtype), (torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 1))
+        parameters = {name: p.detach().double() for name, p in module.named_parameters()}
+        made: Bookkeeping[Batch] = Bookkeeping(
+            module, lambda m, b: m(b[0]), lambda b: len(b[0]), kind="flat", max_grad_norm=1e-9
+        )
+        whole = flat(made.private_sum(parameters, [batch]))
+        one = flat(made.private_sum(parameters, [take(batch, slice(0, 1))]))
+        assert float(one.norm()) <= 1e-9 * (1 + 1e-6) and float((whole - one).norm()) <= 1e-9 * (1 + 1e-6)
+
+
+class Cancelling(nn.Module):
+    """loss = ⟨h, E₀⟩ − (1 + gap) ⟨stop(h), …⟩: what flows into the embedding is minus what flows into the output."""
+
+    def __init__(self, seed: int, gap: float) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embedding, self.output = nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, TOKENS, bias=False)
+        self.output.weight = self.embedding.weight
+        self.direction = 1000 * torch.randn(WIDTH)
+        self.gap = gap
+
+    def forward(self, ids: Tensor) -> Tensor:
+        embedded = self.embedding(ids)[:, 0]
+        h = self.direction.to(embedded.dtype).expand_as(embedded)
+        return self.output(h)[:, 0] - (embedded * ((1 + self.gap) * h + self.gap * torch.sin(h))).sum(dim=1)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_bounds_of_rounding_cost_little(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 a record that is clipped still weighs nearly C."""
+    for setting, value in STRATEGIES[strategy].items():
+        monkeypatch.setattr(books, setting, value)
+    for name in ("tied", "linear over positions", "conv2d", "mlp"):
+        module, batch = CASES[name].module().float(), CASES[name].batch(1)
+        batch = (batch[0].float() if batch[0].is_floating_point() else batch[0], batch[1])
+        parameters = {each: p.detach().double() for each, p in module.named_parameters()}
+        weight = float(flat(engine(module, "flat", 1e-3).private_sum(parameters, [batch])).norm())
+        assert 0.998 <= weight / 1e-3 <= 1 + 1e-6
+
+
+# --- Any architecture ---
+
+
+@st.composite
+def architectures(draw: st.DrawFn) -> tuple[nn.Module, Batch]:
+    """Stacks of layers over tokens or vectors, some of them shared, with batches of any size."""
+    width, length, n = draw(st.integers(1, 6)), draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    torch.manual_seed(draw(st.integers(0, 2**31)))
+    tokens = draw(st.booleans())
+    layers: list[nn.Module] = [nn.Embedding(TOKENS, width)] if tokens else []
+    shared = nn.Linear(width, width)
+    kinds = st.sampled_from(["linear", "shared", "layer", "rms", "tanh", "conv", "positions", "free"])
+    for kind in draw(st.lists(kinds, max_size=5)):
+        layers.append(
+            {
+                "linear": lambda: nn.Linear(width, width, bias=draw(st.booleans())),
+                "shared": lambda: shared,
+                "layer": lambda: nn.LayerNorm(width),
+                "rms": lambda: nn.RMSNorm(width),
+                "tanh": nn.Tanh,
+                "conv": lambda: nn.Conv1d(length, length, 1 + 2 * (width > 2), padding=int(width > 2)),
+                "positions": lambda: Positions(length, width),
+                "free": lambda: Scale(width),
+            }[kind]()
+        )
+    output = nn.Linear(width, TOKENS, bias=draw(st.booleans()))
+    if tokens and draw(st.booleans()):
+        output.weight = layers[0].weight  # type: ignore[assignment]
+    module = nn.Sequential(*layers, output).double()
+    for parameter in module.parameters():
+        parameter.data.normal_(0.0, 0.7)
+    x = torch.randint(0, TOKENS, (n, length)) if tokens else torch.randn(n, length, width, dtype=torch.float64)
+    return module, (x, torch.randint(0, TOKENS, (n, length)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(architectures(), st.sampled_from(["flat", "automatic", "per_layer"]), st.sampled_from([0.01, 1.0, 100.0]))
+def test_random_architectures(made: tuple[nn.Module, Batch], kind: str, C: float) -> None:
+    module, batch = made
+    wanted = one_at_a_time(module, batch, kind, C)
+    parameters = parameters_of(module)
+    assert_close(engine(module, kind, C).private_sum(parameters, [batch]), wanted)

@@ -1,0 +1,88 @@
+"""Recommenders under the clipping engine: exact, at most C, and learning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from app.errors import PrivacyError
+from worker.clipping.bookkeeping import Bookkeeping
+from worker.models import item_loss
+from worker.models.initial import keyed_normals
+from worker.models.item_loss import ItemLoss
+from worker.models.recommenders import MatrixFactorization, TransformerRec
+
+KEY = bytes(range(32))
+
+
+def sequences(n: int, length: int, items: int) -> tuple[Tensor, Tensor]:
+    """Sequences of different lengths, one of them empty: users without a second item."""
+    ids = torch.randint(1, items, (n, length + 1), generator=torch.Generator().manual_seed(0))
+    lengths = torch.arange(n)[:, None] % (length + 2)
+    ids = ids * (torch.arange(length + 1) < lengths)
+    return ids[:, :-1] * (ids[:, 1:] != 0), ids[:, 1:]
+
+
+def ratings(n: int) -> tuple[Tensor, Tensor]:
+    return torch.arange(2 * n).view(n, 2) % 5, torch.linspace(1, 5, n, dtype=torch.float64)
+
+
+SEQUENCES = sequences(9, 5, 13)
+CASES: list[tuple[str, Any, Any]] = [
+    ("tied, all", lambda: TransformerRec(13, 8, 2, 2, 5), SEQUENCES),
+    ("tied, last", lambda: TransformerRec(13, 8, 2, 2, 5, positions="last"), SEQUENCES),
+    ("untied, all", lambda: TransformerRec(13, 8, 2, 2, 5, tied=False), SEQUENCES),
+    ("matrix factorization", lambda: MatrixFactorization(5, 5, 3, 3.0), ratings(9)),
+]
+
+
+@pytest.mark.parametrize(("name", "make", "batch"), CASES, ids=[each[0] for each in CASES])
+def test_recommenders_are_summed_exactly(name: str, make: Any, batch: tuple[Tensor, Tensor]) -> None:
+    module = make().double()
+    parameters = keyed_normals(module, KEY)
+    parameters = {each: value * 3 for each, value in parameters.items()}
+    wanted = {each: torch.zeros_like(value) for each, value in parameters.items()}
+    for parameter, value in zip(module.parameters(), parameters.values(), strict=True):
+        parameter.data.copy_(value)
+    for at in range(len(batch[0])):
+        one = (batch[0][at : at + 1], batch[1][at : at + 1])
+        found = torch.autograd.grad(module.record_losses(module, one).sum(), list(module.parameters()))
+        norm = float(torch.cat([each.flatten() for each in found]).norm())
+        wanted = {n: t + g / max(1.0, norm / 0.2) for (n, t), g in zip(wanted.items(), found, strict=True)}
+    engine = Bookkeeping(module, module.record_losses, lambda b: len(b[0]), kind="flat", max_grad_norm=0.2)
+    assert engine.fallbacks == ()
+    got = engine.private_sum(parameters, [batch])
+    one, two = (torch.cat([each.flatten() for each in parts.values()]) for parts in (got, wanted))
+    assert float((one - two).norm()) <= 1e-10 * float(two.norm())
+
+
+def test_what_comes_later_is_not_seen() -> None:
+    module: nn.Module = TransformerRec(13, 8, 1, 2, 5)
+    torch.manual_seed(0)
+    ids = torch.tensor([[3, 5, 7, 0, 0], [3, 5, 7, 9, 1]])
+    hidden = module(ids)
+    torch.testing.assert_close(hidden[0, :3], hidden[1, :3])
+
+
+@pytest.mark.parametrize("chunk", [1, 2**21])
+def test_the_item_loss_is_the_cross_entropy(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(item_loss, "CHUNK_BYTES", chunk)
+    layer = ItemLoss(13, 4).double()
+    layer.weight.data.normal_()
+    hidden = torch.randn(6, 5, 4, dtype=torch.float64, requires_grad=True)
+    targets = SEQUENCES[1][:6]
+    share = torch.linspace(1, 2, 6, dtype=torch.float64)
+    plain = torch.nn.functional.cross_entropy(
+        layer.scores(hidden).flatten(0, 1), targets.flatten(), ignore_index=0, reduction="none"
+    ).view(6, 5).sum(dim=1) / (targets != 0).sum(dim=1).clamp(min=1)
+    losses = layer(hidden, targets)
+    torch.testing.assert_close(losses, plain)
+    inputs = [hidden, layer.weight]
+    found, wanted = (torch.autograd.grad((each * share).sum(), inputs) for each in (losses, plain))
+    for one, two in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, two)
+    with pytest.raises(PrivacyError):
+        layer.noted()

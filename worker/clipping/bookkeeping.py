@@ -1,0 +1,246 @@
+"""The bookkeeping engine: exact clipped sums from one forward and one backward pass over each physical batch.
+
+Hooks keep each layer's input and the gradient at its output. From these books come the norms of all per-record
+gradients, and, once the clip factors are known, the clipped sum. No second backward pass, no gradient of a single
+record where its norm has a rule, no gradient of the batch by autograd.
+
+Source: Bu et al. 2023, "Differentially private optimization on large model at small cost" (book-keeping); Li et al.
+2022, "Large language models can be strong differentially private learners" (ghost norms); DPFormer (Phantom Clipping).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from app.errors import PrivacyError
+from worker.clipping.books import ParameterBook
+from worker.clipping.engine import ClippingKind, clip_factors
+from worker.clipping.norms import root_bound
+from worker.clipping.rules import Found, Rule, rule_of
+from worker.clipping.terms import Term
+from worker.models.base import Parameters
+from worker.models.item_loss import ItemLoss
+
+B = TypeVar("B")
+
+MIXING = {
+    nn.modules.batchnorm._BatchNorm: "it mixes records: use GroupNorm or LayerNorm",
+    nn.modules.instancenorm._InstanceNorm: "running statistics mix records: use GroupNorm with one channel a group",
+    nn.modules.dropout._DropoutNd: "its noise is not keyed, so that a step would not replay: leave it out",
+    nn.MultiheadAttention: "it calls its layers' weights by function: write attention with Linear layers",
+    nn.RNNBase: "it has no per-record rule: write the cell with Linear layers",
+}
+
+
+@dataclass
+class _Pass:
+    """What one forward and backward pass over one physical batch writes down."""
+
+    records: int
+    terms: dict[int, list[Term]] = field(default_factory=dict)
+
+
+class _Tap(torch.autograd.Function):
+    """The identity, which hands the gradient at a layer's output to the books.
+
+    Its output is a view made inside a custom function, so that changing it in place, which would change what the
+    gradient means, is an error in autograd.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, note: Callable[[Tensor], None], first: bool) -> Tensor:
+        ctx.note, ctx.first = note, first
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+        ctx.note(gradients[0])
+        return (None if ctx.first else gradients[0]), None, None
+
+
+class Bookkeeping(Generic[B]):
+    """Σ clip_C(g_i) over the trainable parameters of a module; see GradientEngine for the guarantee.
+
+    Args:
+        module: the model. Dimension 0 of each layer's input and output counts records, and each parameter is used
+            through the forward of a module that holds it. The engine owns it: it fills in the parameters and switches
+            their own gradients off. Its floating type is the type of the passes.
+        losses: each record's loss (n,), a function of that record alone.
+        count: how many records a batch holds.
+        kind: "flat", "automatic" or "per_layer" (each layer's block to C/√layers).
+        max_grad_norm: C.
+        divisors: for some parameters, float64 tensors D > 0: g_i / D is clipped and summed in place of g_i.
+        sum_type: of the sums over records; float64 but for measurements.
+
+    Attributes:
+        fallbacks: the layers without a rule, whose per-record gradients Opacus forms, by name and kind.
+
+    Raises:
+        PrivacyError: a layer that mixes records or can not be kept books of, with the replacement to use.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        losses: Callable[[nn.Module, B], Tensor],
+        count: Callable[[B], int],
+        *,
+        kind: ClippingKind,
+        max_grad_norm: float,
+        divisors: Mapping[str, Tensor] | None = None,
+        sum_type: torch.dtype = torch.float64,
+    ) -> None:
+        refuse_mixing(module)
+        self._module, self._losses, self._count = module, losses, count
+        self._kind: ClippingKind = kind
+        self._norm, self._divisors, self._sum_type = max_grad_norm, dict(divisors or {}), sum_type
+        self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._open: _Pass | None = None
+        self.fallbacks: tuple[str, ...] = ()
+        self._attach()
+
+    def private_sum(self, parameters: Parameters, batches: Sequence[B]) -> Parameters:
+        total = {name: torch.zeros_like(value, dtype=self._sum_type) for name, value in parameters.items()}
+        if set(total) != set(self._trainable):
+            raise PrivacyError("the parameters are not those of the model")
+        with torch.no_grad():
+            for name, value in parameters.items():
+                self._trainable[name].copy_(value)
+        for batch in batches:
+            if self._count(batch) > 0:
+                self._add(total, batch)
+        for name, divisor in self._divisors.items():
+            total[name] /= divisor
+        return {name: value.double() for name, value in total.items()}
+
+    def _add(self, total: Parameters, batch: B) -> None:
+        terms = self._passes(batch).terms
+        books = {
+            name: ParameterBook(terms.pop(id(parameter)), parameter.shape, self._divisors.get(name))
+            for name, parameter in self._trainable.items()
+            if id(parameter) in terms
+        }
+        with torch.no_grad():
+            for name, factors in group_factors(books, self._trainable, self._kind, self._norm).items():
+                books.pop(name).add_to(total[name], factors)
+
+    def _passes(self, batch: B) -> _Pass:
+        self._open = _Pass(self._count(batch))
+        try:
+            with torch.enable_grad():
+                losses = self._losses(self._module, batch)
+                if losses.shape != (self._open.records,):
+                    raise PrivacyError("a model gives one loss a record")
+                losses.sum().backward()
+            return self._open
+        finally:
+            self._open = None
+
+    def _attach(self) -> None:
+        trainable = {id(p) for p in self._trainable.values()}
+        fallbacks = []
+        for name, module in self._module.named_modules():
+            own = [p for p in module.parameters(recurse=False) if id(p) in trainable]
+            if not own:
+                continue
+            rule = rule_of(module)
+            if rule is None:
+                from worker.clipping.opacus_layers import opacus_rule  # noqa: PLC0415 - slow, and seldom needed
+
+                rule = opacus_rule(module)
+                fallbacks.append(f"{name or 'the model'} ({type(module).__name__})")
+            module.register_forward_hook(partial(self._tap, rule))
+        self.fallbacks = tuple(fallbacks)
+        for parameter in self._trainable.values():
+            parameter.requires_grad_(False)
+
+    def _tap(self, rule: Rule, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        opened = self._open
+        if opened is None:
+            return output  # a forward pass of somebody else
+        x = inputs[0].detach()
+        others = [each for each in inputs[1:] if isinstance(each, Tensor) and each.requires_grad]
+        alone = isinstance(output, Tensor) and not others
+        if not alone or len(x) != opened.records or len(output) != opened.records:
+            raise PrivacyError(f"dimension 0 of {type(module).__name__} does not count records")
+        noted = module.noted() if isinstance(module, ItemLoss) else x
+        first, version = not output.requires_grad, x._version
+        if first:
+            output.requires_grad_()
+
+        def note(gradient: Tensor) -> None:
+            if x._version != version:
+                raise PrivacyError(f"the input of {type(module).__name__} was changed in place after it was used")
+            with torch.no_grad():
+                _write_down(opened, rule(module, noted, gradient.detach()))
+
+        return _Tap.apply(output, note, first)  # type: ignore[no-untyped-call]
+
+
+def group_factors(
+    books: Mapping[str, ParameterBook], trainable: Iterable[str], kind: ClippingKind, max_grad_norm: float
+) -> dict[str, Tensor]:
+    """Each parameter's clip factors, float64 (n,): 0 everywhere for a record whose gradient is not finite.
+
+    Args:
+        books: of the parameters that have a gradient.
+        trainable: the names of all parameters.
+        kind: all parameters are one group, but with "per_layer" each layer's are.
+        max_grad_norm: C; each of m groups has the share C/√m.
+    """
+    bounded = {name: book.squares() for name, book in books.items()}
+    layers = _layers(trainable) if kind == "per_layer" else {"": list(trainable)}
+    groups = {layer: present for layer, names in layers.items() if (present := [n for n in names if n in bounded])}
+    if not groups:
+        return {}
+    share = max_grad_norm / math.sqrt(len(layers))
+    bounds = {layer: _norm_bound([bounded[name] for name in names]) for layer, names in groups.items()}
+    finite = torch.stack([torch.isfinite(each) for each in bounds.values()]).all(dim=0)
+    factors = {layer: torch.where(finite, clip_factors(bound, kind, share), 0.0) for layer, bound in bounds.items()}
+    return {name: factors[layer] for layer, names in groups.items() for name in names}
+
+
+def refuse_mixing(module: nn.Module) -> None:
+    """Refuses layers that make one record's gradient depend on another's, or that books can not be kept of.
+
+    Raises:
+        PrivacyError: names the layer, and what to use in its place.
+    """
+    for name, layer in module.named_modules():
+        for kind, why in MIXING.items():
+            harmless = (isinstance(layer, nn.modules.instancenorm._InstanceNorm) and not layer.track_running_stats) or (
+                isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p == 0.0
+            )
+            frozen = isinstance(layer, nn.modules.batchnorm._BatchNorm) and not layer.training
+            if isinstance(layer, kind) and not harmless and not frozen:
+                raise PrivacyError(f"{name or 'the model'} ({type(layer).__name__}): {why}")
+        if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):
+            raise PrivacyError(f"{name} (Embedding): max_norm and scale_grad_by_freq mix records: leave them out")
+        if nn.utils.parametrize.is_parametrized(layer):
+            raise PrivacyError(f"{name} is parametrized: its gradients have no rule; use the plain layer")
+
+
+def _layers(trainable: Iterable[str]) -> dict[str, list[str]]:
+    """The parameters of each layer, by the name of the module that holds them first."""
+    layers: dict[str, list[str]] = {}
+    for name in trainable:
+        layers.setdefault(name.rpartition(".")[0], []).append(name)
+    return layers
+
+
+def _write_down(opened: _Pass, found: Found) -> None:
+    for parameter, term in found:
+        opened.terms.setdefault(id(parameter), []).append(term)
+
+
+def _norm_bound(bounded: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """√(Σ squares + what rounding may have taken), never too small; sums of squares that cancel are clamped at 0."""
+    squares = torch.stack([squares.clamp(min=0.0) + slack for squares, slack in bounded]).sum(dim=0)
+    return root_bound(squares, len(bounded))

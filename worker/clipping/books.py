@@ -1,0 +1,158 @@
+"""The books of one physical batch: for each parameter the norms of its per-record gradients, and their weighted sum.
+
+Nothing is multiplied out twice as large as it must be. How a parameter is worked on depends on public sizes only:
+
+    one position        ‖l‖²‖r‖², and one product over all records for the sum
+    ghost               Gram matrices over positions where they cost less than the gradients themselves
+    formed              the gradients of a few records at a time, kept where they are small, else formed once more
+
+Formed gradients may be of any precision: what is formed is what is measured and what is added. Grams, norms and sums
+are in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from app.errors import PrivacyError
+from worker.clipping.norms import ROUNDING
+from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
+
+CHUNK_BYTES = 2**23  # of float64 temporaries: they stay in the cache
+KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
+MEMORY_COST = 64  # multiplications that two passes over a formed gradient's numbers cost, measured
+
+
+class ParameterBook:
+    """One parameter, one physical batch.
+
+    Args:
+        terms: what the uses of the parameter left, all of n records.
+        shape: the parameter's.
+        divisor: float64, of the parameter's shape: gradients are divided by it elementwise before they are measured.
+    """
+
+    def __init__(self, terms: Sequence[Term], shape: torch.Size, divisor: Tensor | None = None) -> None:
+        self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
+        self._kept: list[Tensor] | None = None
+        self._factored = self._can_stay_factored()
+
+    def squares(self) -> tuple[Tensor, Tensor]:
+        """‖g_i‖² and a bound of what rounding took from it, float64 (n,) each."""
+        kept: list[Tensor] | None = [] if self._keeps() else None
+        parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._slices()]
+        self._kept = kept
+        return torch.cat([squares for squares, _ in parts]), torch.cat([slack for _, slack in parts])
+
+    def add_to(self, total: Tensor, factors: Tensor) -> None:
+        """total += Σ_i factors_i g_i, in the precision of `total`.
+
+        The divisor is not applied: it is the same for all records, so their sum is divided by it once.
+
+        Args:
+            total: of the parameter's shape; changed.
+            factors: (n,); a record whose factor is 0 is left out, whatever its numbers are.
+        """
+        for number, at in enumerate(self._slices()):
+            chunk, share = self._merged.take(at), factors[at]
+            kept = self._kept[number] if self._kept is not None else None
+            used = share != 0
+            if not bool(used.all()):  # 0 · NaN is NaN
+                chunk, share = chunk.take(used), share[used]
+                kept = kept[used] if kept is not None else None
+            if len(share):
+                self._add_chunk(total, chunk, share, kept)
+
+    def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None) -> None:
+        if not self._factored:
+            gradients = (chunk.formed(self._shape) if kept is None else kept).flatten(1)
+            total.view(-1).addmv_(gradients.to(total.dtype).mT, factors.to(total.dtype))
+            return
+        if chunk.outer is not None:
+            chunk.outer.add_to(total.view(chunk.outer.left.shape[2], -1), factors)
+        if chunk.rows is not None:
+            chunk.rows.add_to(total, factors)
+
+    def _chunk_squares(self, chunk: Merged, kept: list[Tensor] | None) -> tuple[Tensor, Tensor]:
+        if not self._factored:
+            gradients = chunk.formed(self._shape)
+            if kept is not None:
+                kept.append(gradients)
+            if self._divisor is not None:
+                gradients = gradients.double() / self._divisor
+            return _sum_of_squares(gradients.flatten(1))
+        outer, rows = chunk.outer, chunk.rows
+        if rows is None:
+            if outer is None:
+                raise PrivacyError("a parameter's book holds no gradient")
+            if outer.positions == 1:
+                return self._one_position(outer)
+            return outer.squares()[:2]
+        squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares()
+        if outer is not None:  # (a + b)² = a² + b² + 2ab
+            own = outer.squares()
+            squares = squares + own.squares + 2 * rows.inner(outer)
+            slack = slack + own.slack + 2 * rows.cross_slack(outer, scale * own.scale)
+        return squares, slack
+
+    def _one_position(self, outer: Outer) -> tuple[Tensor, Tensor]:
+        """‖l ⊗ r‖² = ‖l‖²‖r‖²; with a divisor (l²)ᵀ (1/D²) (r²)."""
+        left, right = outer.left[:, 0], outer.right[:, 0]
+        if self._divisor is None:
+            (one, less), (two, lesser) = _sum_of_squares(left), _sum_of_squares(right)
+            return one * two, (one + less) * (two + lesser) * (1 + 4 * ROUNDING) - one * two
+        left, right = left.double(), right.double()
+        inverse = self._divisor.view(left.shape[1], -1).square().reciprocal()
+        squares = ((left.square() @ inverse) * right.square()).sum(dim=1)
+        return squares, (left.shape[1] + right.shape[1] + 8) * ROUNDING * squares
+
+    def _can_stay_factored(self) -> bool:
+        """Whether Gram matrices and one product cost less than gradients that are formed. From sizes only."""
+        merged = self._merged
+        if merged.dense is not None:
+            return False
+        if merged.outer is None:
+            return True
+        positions, (p, q) = merged.outer.positions, (merged.outer.left.shape[2], merged.outer.right.shape[2])
+        if positions == 1 and merged.rows is None:
+            return True
+        if self._divisor is not None:
+            return False
+        wide = 1 if merged.outer.left.dtype == torch.float64 else 2  # float64 products take twice the time
+        ghost = positions**2 * (p + q) + wide * positions * p * q
+        passes = 1 if len(merged) * p * q * merged.outer.left.element_size() <= KEEP_BYTES else 2
+        return ghost <= passes * positions * p * q + MEMORY_COST * p * q
+
+    def _keeps(self) -> bool:
+        size = len(self._merged) * self._shape.numel() * 8
+        return not self._factored and self._merged.dense is None and size <= 2 * KEEP_BYTES
+
+    def _rows(self) -> int:
+        """Records of one chunk: the float64 copies of their factors, or their formed gradients, stay in the cache."""
+        merged = self._merged
+        numbers = self._shape.numel()
+        if self._factored:
+            factors = [merged.outer.left, merged.outer.right] if merged.outer else []
+            factors += [merged.rows.values] if merged.rows else []
+            numbers = sum(each[0].numel() for each in factors)
+        return max(1, CHUNK_BYTES // (8 * max(1, numbers)))
+
+    def _slices(self) -> Iterator[slice]:
+        rows = self._rows()
+        return (slice(at, at + rows) for at in range(0, len(self._merged), rows))
+
+
+def _sum_of_squares(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the rows of (n, m): in float64, of narrower numbers by blocks in float32; and what rounding may take."""
+    if numbers.dtype == torch.float64:
+        squares = numbers.square().sum(dim=1)
+        return squares, (numbers.shape[1] + 8) * ROUNDING * squares
+    whole = numbers.shape[1] // BLOCK * BLOCK
+    rest = numbers[:, whole:].double().square().sum(dim=1)
+    lengths = torch.linalg.vector_norm(numbers[:, :whole].float().unflatten(1, (-1, BLOCK)), dim=2).double()
+    squares = lengths.square().sum(dim=1) + rest
+    under = numbers.shape[1] * torch.finfo(torch.float32).tiny
+    return squares, ((2 * BLOCK + 8) * ROUNDING32 + numbers.shape[1] * ROUNDING) * squares + under

@@ -1,0 +1,48 @@
+"""From a model and its mechanism to the engine that sums its gradients."""
+
+from __future__ import annotations
+
+import torch
+
+from app.contracts.job_spec import Clipping, LinearModel
+from app.privacy.mechanism import TrainingMechanism
+from worker.clipping.bookkeeping import Bookkeeping
+from worker.clipping.engine import GradientEngine
+from worker.clipping.linear import LinearClipping, LinearGradient
+from worker.clipping.plain import PlainGradient
+from worker.models.base import Model
+from worker.models.linear import Linear
+from worker.models.networks import Network
+
+
+def build_engine(model: Model, clipping: Clipping | None, training: TrainingMechanism | None) -> GradientEngine:
+    """The engine of a job.
+
+    Args:
+        model: the job's.
+        clipping: what was asked for; it says which engine.
+        training: what is charged: kind and norm of the clip. None on public data, where nothing is clipped.
+
+    Raises:
+        PrivacyError: a layer that per-record gradients can not be had of.
+    """
+    opacus = clipping is not None and clipping.engine == "opacus"
+    if isinstance(model, Linear) and not opacus:
+        return LinearClipping(model, training.clipping, training.max_grad_norm) if training else LinearGradient(model)
+    network = _network(model)
+    if training is None:
+        return PlainGradient(network.module(), network.record_losses)
+    kind, norm = training.clipping, training.max_grad_norm
+    if opacus:
+        from worker.clipping.opacus import OpacusClipping  # noqa: PLC0415 - slow, and a reference only
+
+        return OpacusClipping(network.module(), network.record_losses, len, kind=kind, max_grad_norm=norm)
+    return Bookkeeping(network.module(), network.record_losses, len, kind=kind, max_grad_norm=norm)
+
+
+def _network(model: Model) -> Network:
+    if isinstance(model, Linear):
+        return Network(model.features, model.outputs, LinearModel(bias=model.bias), torch.float64)
+    if isinstance(model, Network):
+        return model
+    raise TypeError("no engine for this kind of model")

@@ -1,0 +1,69 @@
+"""The reference engine: every per-record gradient formed by Opacus' GradSampleModule, then clipped and added up."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import torch
+from opacus.grad_sample import GradSampleModule
+from torch import Tensor, nn
+
+from app.errors import PrivacyError
+from worker.clipping.bookkeeping import group_factors, refuse_mixing
+from worker.clipping.books import ParameterBook
+from worker.clipping.engine import ClippingKind
+from worker.clipping.terms import Dense
+from worker.models.base import Parameters
+
+B = TypeVar("B")
+
+
+class OpacusClipping(Generic[B]):
+    """As Bookkeeping, with Opacus' per-record gradients in place of books. See GradientEngine for the guarantee.
+
+    Source: Yousefpour et al. 2021, "Opacus: user-friendly differential privacy library in PyTorch".
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        losses: Callable[[nn.Module, B], Tensor],
+        count: Callable[[B], int],
+        *,
+        kind: ClippingKind,
+        max_grad_norm: float,
+    ) -> None:
+        refuse_mixing(module)
+        self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._wrapped = GradSampleModule(module, loss_reduction="sum")
+        self._losses, self._count = losses, count
+        self._kind: ClippingKind = kind
+        self._norm = max_grad_norm
+
+    def private_sum(self, parameters: Parameters, batches: Sequence[B]) -> Parameters:
+        if set(parameters) != set(self._trainable):
+            raise PrivacyError("the parameters are not those of the model")
+        total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in parameters.items()}
+        with torch.no_grad():
+            for name, value in parameters.items():
+                self._trainable[name].copy_(value)
+        for batch in batches:
+            if self._count(batch) > 0:
+                books = self._books(batch)
+                for name, factors in group_factors(books, self._trainable, self._kind, self._norm).items():
+                    books[name].add_to(total[name], factors)
+        return total
+
+    def _books(self, batch: B) -> dict[str, ParameterBook]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a first layer's input has no gradient, which torch mentions
+            self._losses(self._wrapped, batch).sum().backward()
+        books = {}
+        for name, parameter in self._trainable.items():
+            gradients = parameter.grad_sample  # type: ignore[attr-defined]
+            if gradients is not None:
+                books[name] = ParameterBook([Dense(gradients)], parameter.shape)
+        self._wrapped.zero_grad(set_to_none=True)
+        return books

@@ -1,0 +1,52 @@
+"""Per-record gradients by Opacus: for single layers without a rule, and for whole models as a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from opacus.grad_sample import GradSampleModule
+from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
+from torch import Tensor, nn
+
+from app.errors import PrivacyError
+from worker.clipping.rules import Found, Rule
+from worker.clipping.terms import Dense
+
+Sampler = Callable[[nn.Module, list[Tensor], Tensor], dict[nn.Parameter, Tensor]]
+
+
+def opacus_rule(module: nn.Module) -> Rule:
+    """The per-record gradients of one layer, formed by Opacus from its input and its output's gradient.
+
+    Opacus' own function where it has one for this kind of layer, else vmap over the layer's forward.
+
+    Raises:
+        PrivacyError: a layer that Opacus can not take alone: one with buffers, or with further layers inside.
+
+    Source: Opacus, opacus.grad_sample.
+    """
+    if any(True for _ in module.children()):
+        raise PrivacyError(
+            f"{type(module).__name__} holds parameters beside its layers: give them a layer of their own"
+        )
+    sampler: Any = GradSampleModule.GRAD_SAMPLERS.get(type(module))
+    if sampler is None:
+        try:
+            prepare_layer(module)  # copies the layer: before it has hooks
+        except NotImplementedError as error:
+            raise PrivacyError(f"{type(module).__name__} has no per-record gradients: {error}") from None
+        sampler = ft_compute_per_sample_gradient
+    return partial(_formed, sampler)
+
+
+def _formed(sampler: Sampler, module: nn.Module, x: Tensor, g: Tensor) -> Found:
+    frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
+    for parameter in frozen:  # Opacus passes over what needs no gradient, and the engine has switched that off
+        parameter.requires_grad_(True)
+    try:
+        return [(parameter, Dense(each.detach())) for parameter, each in sampler(module, [x], g).items()]
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)

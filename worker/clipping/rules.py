@@ -1,0 +1,168 @@
+"""How each kind of layer's per-record gradients follow from its input and the gradient at its output.
+
+Dimension 0 of every input and output counts records. A rule returns, for each trainable parameter, a term
+(worker.clipping.terms); what has no rule is left to Opacus (worker.clipping.opacus_layers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from worker.clipping.books import CHUNK_BYTES
+from worker.clipping.terms import Dense, Outer, Rows, Term
+from worker.models.item_loss import ItemLoss
+from worker.models.positions import Positions
+
+Found = list[tuple[nn.Parameter, Term]]
+# The layer; its input, or what it noted in place of it; the gradient at its output.
+Rule = Callable[[Any, Any, Tensor], Found]
+
+
+def rule_of(module: nn.Module) -> Rule | None:
+    """The rule of a module's own parameters; None where there is none."""
+    if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # transformers.pytorch_utils.Conv1D
+        return _transposed_linear
+    return RULES.get(type(module))
+
+
+def _linear(module: nn.Linear, x: Tensor, g: Tensor) -> Found:
+    outer = Outer(_positions(g), _positions(x))
+    return _trainable([(module.weight, outer), (module.bias, _bias(outer.left))])
+
+
+def _transposed_linear(module: Any, x: Tensor, g: Tensor) -> Found:
+    """Hugging Face's Conv1D: y = x W + b, with W (inputs, outputs)."""
+    outer = Outer(_positions(x), _positions(g))
+    return _trainable([(module.weight, outer), (module.bias, _bias(outer.right))])
+
+
+def _embedding(module: nn.Embedding, ids: Tensor, g: Tensor) -> Found:
+    """The row of `padding_idx` gets no gradient from here, as in torch."""
+    values, ids = _positions(g), ids.reshape(len(ids), -1)
+    if module.padding_idx is not None:
+        values = values.masked_fill((ids == module.padding_idx)[..., None], 0.0)
+    return _trainable([(module.weight, Rows(ids, values, module.num_embeddings))])
+
+
+def _learned_positions(module: Positions, x: Tensor, g: Tensor) -> Found:
+    unused = len(module.weight) - x.shape[1]
+    return _trainable([(module.weight, Dense(F.pad(g, (0, 0, 0, unused)) if unused else g))])
+
+
+def _conv2d(module: nn.Conv2d, x: Tensor, g: Tensor) -> Found:
+    padding: Any = module.padding
+    if isinstance(padding, str) or module.padding_mode != "zeros":
+        x, padding = _padded(module, x), 0
+
+    def patches(images: Tensor) -> Tensor:
+        return F.unfold(images, module.kernel_size, module.dilation, padding, module.stride).mT
+
+    return _convolution(module, x, patches, g.flatten(2).mT)
+
+
+def _conv1d(module: nn.Conv1d, x: Tensor, g: Tensor) -> Found:
+    """A convolution over pictures of height 1."""
+    kernel, dilation, stride = (1, *module.kernel_size), (1, *module.dilation), (1, *module.stride)
+
+    def patches(lines: Tensor) -> Tensor:
+        return F.unfold(lines[:, :, None], kernel, dilation, 0, stride).mT
+
+    return _convolution(module, _padded(module, x), patches, g.mT)
+
+
+def _padded(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    return F.pad(x, module._reversed_padding_repeated_twice, mode)
+
+
+def _convolution(module: nn.Conv1d | nn.Conv2d, x: Tensor, patches: Callable[[Tensor], Tensor], g: Tensor) -> Found:
+    """A linear layer with a position for each of the L patches (n, L, C·k); g is (n, L, p).
+
+    Where a gradient is smaller than a record's patches it is formed, for some records at a time.
+    """
+    if module.groups == 1 and g.shape[1] <= g.shape[2]:
+        return _trainable([(module.weight, Outer(g, patches(x))), (module.bias, _bias(g))])
+    rows = max(1, CHUNK_BYTES // (x.element_size() * g.shape[1] * module.weight[0].numel() * module.groups))
+    formed = [
+        _blockwise(each, patches(lines), module.groups)
+        for lines, each in zip(x.split(rows), g.split(rows), strict=True)
+    ]
+    return _trainable([(module.weight, Dense(torch.cat(formed))), (module.bias, _bias(g))])
+
+
+def _blockwise(g: Tensor, patches: Tensor, groups: int) -> Tensor:
+    """(n, p, C·k / groups): each group of outputs sees its own inputs alone."""
+    if groups == 1:
+        return torch.bmm(g.mT, patches)
+    blocks = (g.unflatten(2, (groups, -1)), patches.unflatten(2, (groups, -1)))
+    return torch.einsum("nlgp,nlgk->ngpk", *blocks).flatten(1, 2)
+
+
+def _layer_norm(module: nn.LayerNorm, x: Tensor, g: Tensor) -> Found:
+    shape = module.normalized_shape
+    normal = F.layer_norm(x, shape, eps=module.eps)
+    return _scale_and_shift(module.weight, module.bias, normal, g, len(shape))
+
+
+def _rms_norm(module: nn.RMSNorm, x: Tensor, g: Tensor) -> Found:
+    shape = module.normalized_shape
+    return _scale_and_shift(module.weight, None, F.rms_norm(x, shape, eps=module.eps), g, len(shape))
+
+
+def _scale_and_shift(weight: Any, bias: Any, normal: Tensor, g: Tensor, dims: int) -> Found:
+    """y = w ⊙ x̂ + b over the last `dims` dimensions."""
+    shape = g.shape[g.dim() - dims :]
+    products, shifts = ((each.reshape(len(g), -1, *shape)) for each in (normal * g, g))
+    found: list[tuple[Any, Term]] = []
+    if weight is not None:
+        found.append((weight, Dense(products.sum(dim=1))))
+    if bias is not None:
+        found.append((bias, Dense(shifts.sum(dim=1))))
+    return _trainable(found)
+
+
+def _group_norm(module: nn.GroupNorm, x: Tensor, g: Tensor) -> Found:
+    """y = w_c x̂ + b_c for each channel c, dimension 1."""
+    normal = F.group_norm(x, module.num_groups, eps=module.eps)
+    weight, bias = (each.flatten(1).unflatten(1, (g.shape[1], -1)) for each in (normal * g, g))
+    weight, bias = weight.sum(dim=2), bias.sum(dim=2)
+    return _trainable([(module.weight, Dense(weight)), (module.bias, Dense(bias))])
+
+
+def _item_loss(module: ItemLoss, noted: tuple[Tensor, Tensor], g: Tensor) -> Found:
+    """∂loss/∂W = Σ_t residuals_t ⊗ hidden_t: a linear layer over positions, known since the forward pass."""
+    residuals, hidden = noted
+    return _trainable([(module.weight, Outer(residuals, hidden * g[:, None, None]))])
+
+
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: _linear,
+    nn.Embedding: _embedding,
+    Positions: _learned_positions,
+    nn.Conv1d: _conv1d,
+    nn.Conv2d: _conv2d,
+    nn.LayerNorm: _layer_norm,
+    nn.RMSNorm: _rms_norm,
+    nn.GroupNorm: _group_norm,
+    ItemLoss: _item_loss,
+}
+
+
+def _positions(x: Tensor) -> Tensor:
+    """(n, …, d) as (n, T, d); a vector for each record is one position."""
+    return x.reshape(len(x), -1, x.shape[-1])
+
+
+def _bias(g: Tensor) -> Dense:
+    """Σ_t g_t, of (n, T, p)."""
+    return Dense(g[:, 0] if g.shape[1] == 1 else g.sum(dim=1))
+
+
+def _trainable(found: list[tuple[Any, Term]]) -> Found:
+    """Without the parameters that a layer does not have, or that are frozen."""
+    return [(parameter, term) for parameter, term in found if parameter is not None]

@@ -1,0 +1,230 @@
+"""One parameter's per-record gradients in the form that the backward pass leaves them: products not yet multiplied out.
+
+    Outer   g_i = Σ_t left_it ⊗ right_it          linear layers, convolutions (unfolded)
+    Rows    g_i = Σ_t e_{ids_it} ⊗ values_it      embeddings
+    Dense   g_i itself                            what is small: biases, norms, positions
+
+Terms of one kind that belong to one parameter are one term with more positions, so that every cross term between the
+calls of a module, or between modules that share the parameter, is inside its Gram matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from worker.clipping.norms import ROUNDING, TINY
+
+ROUNDING32 = 2.0**-24
+
+BLOCK = 256  # float32 adds so many products, then float64 goes on: what rounding may take stays below 2·10⁻⁵
+
+
+class Bounded(NamedTuple):
+    """Squared norms that rounding made too small by at most `slack`; `scale` ≥ ‖g_i‖ is what rounding goes by."""
+
+    squares: Tensor
+    slack: Tensor
+    scale: Tensor
+
+
+@dataclass(frozen=True)
+class Outer:
+    """g_i = Σ_t left_it ⊗ right_it, for left (n, T, p) and right (n, T, q)."""
+
+    left: Tensor
+    right: Tensor
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    @property
+    def positions(self) -> int:
+        return self.left.shape[1]
+
+    def take(self, at: slice | Tensor) -> Outer:
+        return Outer(self.left[at], self.right[at])
+
+    def squares(self) -> Bounded:
+        """‖g_i‖² = ⟨LLᵀ, RRᵀ⟩ by T×T Gram matrices; ‖l‖²‖r‖² for one position."""
+        (left, left_error), (right, right_error) = _gram(self.left), _gram(self.right)
+        lengths = [each.diagonal(dim1=1, dim2=2) for each in (left, right)]
+        sums = [(each + TINY).sqrt().sum(dim=1) for each in lengths]
+        scale = (lengths[0].sqrt() * lengths[1].sqrt()).sum(dim=1) * (1 + left_error + right_error)
+        squares = left.mul_(right).sum(dim=(1, 2))
+        slack = (left_error + right_error + (self.positions**2 + 8) * ROUNDING) * 1.01 * scale.square()
+        # What underflows in float32 is lost whatever it is multiplied with.
+        under = _tiny(self.left) * self.left.shape[2] * sums[1].square()
+        under += _tiny(self.right) * self.right.shape[2] * sums[0].square()
+        return Bounded(squares, slack + under, scale + under.sqrt())
+
+    def dense(self) -> Tensor:
+        """(n, p, q), in the precision of the factors."""
+        return torch.bmm(self.left.mT, self.right)
+
+    def add_to(self, total: Tensor, factors: Tensor) -> None:
+        """total (p, q) += Σ_i factors_i g_i, one product over records and positions, in the precision of `total`."""
+        left, right, scale = self.left, self.right, factors.to(total.dtype)[:, None, None]
+        if left.shape[2] <= right.shape[2]:
+            left, right = left * scale, right.to(total.dtype)  # a product with float64 is made in float64
+        else:
+            left, right = left.to(total.dtype), right * scale
+        total.addmm_(left.flatten(0, 1).mT, right.flatten(0, 1))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """g_i = Σ_t e_{ids_it} ⊗ values_it, for ids (n, T) below `rows` and values (n, T, q)."""
+
+    ids: Tensor
+    values: Tensor
+    rows: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, at: slice | Tensor) -> Rows:
+        return Rows(self.ids[at], self.values[at], self.rows)
+
+    def over(self, divisor: Tensor) -> Rows:
+        """The same gradients divided elementwise by a (rows, q) tensor."""
+        return Rows(self.ids, self.values / divisor[self.ids], self.rows)
+
+    def squares(self) -> Bounded:
+        """‖g_i‖² = Σ_{t,u} [id_t = id_u] ⟨v_t, v_u⟩."""
+        values = self.values.double()
+        scale = torch.linalg.vector_norm(values, dim=2).sum(dim=1)
+        if self.ids.shape[1] == 1:
+            squares = values.square().sum(dim=(1, 2))
+        else:
+            same = self.ids[:, :, None] == self.ids[:, None, :]
+            squares = torch.bmm(values, values.mT).mul_(same).sum(dim=(1, 2))
+        return Bounded(squares, _slack(values.shape[2] + self.ids.shape[1] ** 2, scale.square()), scale)
+
+    def inner(self, outer: Outer) -> Tensor:
+        """⟨g_i, g'_i⟩ with an Outer of the same parameter: Σ_{t,u} left_u[id_t] ⟨v_t, right_u⟩, a gather and a product.
+
+        In float64: what rounding takes is within `cross_slack`.
+
+        Source: the cross term of Phantom Clipping (DPFormer).
+        """
+        gathered = outer.left.gather(2, self.ids[:, None, :].expand(-1, outer.positions, -1))  # (n, U, T)
+        return torch.bmm(outer.right.double(), self.values.double().mT).mul_(gathered).sum(dim=(1, 2))
+
+    def cross_slack(self, outer: Outer, scales: Tensor) -> Tensor:
+        """What rounding may take from `inner`, where `scales` is the product of both terms' scales."""
+        return _slack(self.values.shape[2] + outer.positions * self.ids.shape[1], scales)
+
+    def dense_onto(self, gradients: Tensor) -> None:
+        """Adds to (n, rows, q), in the order of the positions."""
+        offsets = torch.arange(len(self), device=self.ids.device)[:, None] * self.rows
+        flat = gradients.view(-1, gradients.shape[2])
+        flat.index_add_(0, (self.ids + offsets).flatten(), self.values.flatten(0, 1))
+
+    def add_to(self, total: Tensor, factors: Tensor) -> None:
+        """total (rows, q) += Σ_i factors_i g_i."""
+        scaled = self.values * factors[:, None, None]
+        total.index_add_(0, self.ids.flatten(), scaled.flatten(0, 1).to(total.dtype))
+
+
+@dataclass(frozen=True)
+class Dense:
+    """g_i, formed: (n, …)."""
+
+    gradients: Tensor
+
+    def __len__(self) -> int:
+        return len(self.gradients)
+
+    def take(self, at: slice | Tensor) -> Dense:
+        return Dense(self.gradients[at])
+
+
+Term = Outer | Rows | Dense
+
+
+@dataclass(frozen=True)
+class Merged:
+    """All terms of one parameter: at most one of each kind. Their sum is the per-record gradient."""
+
+    outer: Outer | None
+    rows: Rows | None
+    dense: Dense | None
+
+    @classmethod
+    def of(cls, terms: Sequence[Term]) -> Merged:
+        """Terms of one kind become one: positions side by side, dense gradients added."""
+        outers = [each for each in terms if isinstance(each, Outer)]
+        rows = [each for each in terms if isinstance(each, Rows)]
+        dense = [each.gradients for each in terms if isinstance(each, Dense)]
+        outer = _joined_outer(outers) if outers else None
+        row = _joined_rows(rows) if rows else None
+        return cls(outer, row, Dense(torch.stack(dense).sum(dim=0) if len(dense) > 1 else dense[0]) if dense else None)
+
+    def __len__(self) -> int:
+        return next(len(each) for each in (self.outer, self.rows, self.dense) if each is not None)
+
+    def take(self, at: slice | Tensor) -> Merged:
+        return Merged(
+            self.outer.take(at) if self.outer else None,
+            self.rows.take(at) if self.rows else None,
+            self.dense.take(at) if self.dense else None,
+        )
+
+    def formed(self, shape: torch.Size) -> Tensor:
+        """The gradients themselves, (n, *shape), in the precision of the pass that made them."""
+        if self.outer is not None:
+            gradients = self.outer.dense()
+        elif self.rows is not None:
+            values = self.rows.values
+            gradients = values.new_zeros(len(self), self.rows.rows, values.shape[2])
+        else:
+            return self.dense.gradients.reshape(len(self), *shape) if self.dense else torch.empty(0)
+        if self.rows is not None:
+            self.rows.dense_onto(gradients)
+        gradients = gradients.view(len(self), *shape)
+        return gradients + self.dense.gradients.reshape(gradients.shape) if self.dense else gradients
+
+
+def _joined_outer(outers: list[Outer]) -> Outer:
+    if len(outers) == 1:
+        return outers[0]
+    return Outer(torch.cat([each.left for each in outers], dim=1), torch.cat([each.right for each in outers], dim=1))
+
+
+def _joined_rows(rows: list[Rows]) -> Rows:
+    if len(rows) == 1:
+        return rows[0]
+    ids, values = torch.cat([each.ids for each in rows], dim=1), torch.cat([each.values for each in rows], dim=1)
+    return Rows(ids, values, rows[0].rows)
+
+
+def _gram(vectors: Tensor) -> tuple[Tensor, float]:
+    """The Gram matrices of (n, T, p) in float64, (n, T, T), and their error over ‖v_t‖‖v_u‖.
+
+    Of narrower vectors the products are added in float32, BLOCK of them, and the blocks in float64.
+    """
+    width = vectors.shape[2]
+    if vectors.shape[1] == 1 or vectors.dtype == torch.float64:
+        wide = vectors.double()
+        return torch.bmm(wide, wide.mT), (width + 8) * ROUNDING
+    blocks = [each.float() for each in vectors.split(BLOCK, dim=2)]
+    total = torch.bmm(blocks[0], blocks[0].mT).double()
+    for block in blocks[1:]:
+        total += torch.bmm(block, block.mT)
+    return total, (min(width, BLOCK) + 8) * ROUNDING32 + len(blocks) * ROUNDING
+
+
+def _tiny(vectors: Tensor) -> float:
+    """What one product may lose by underflow in `_gram`."""
+    wide = vectors.dtype == torch.float64 or vectors.shape[1] == 1
+    return 0.0 if wide else torch.finfo(torch.float32).tiny
+
+
+def _slack(terms: int, magnitudes: Tensor) -> Tensor:
+    """What rounding can take from a float64 sum of products with so many additions, in any order."""
+    return (terms + 8) * ROUNDING * magnitudes

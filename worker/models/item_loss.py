@@ -1,0 +1,92 @@
+"""The output layer of a recommender and its loss in one: scores against all items never leave the cache twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from app.errors import PrivacyError
+
+CHUNK_BYTES = 2**21  # of the scores of some records: made, turned into residuals and multiplied while in the cache
+
+
+class ItemLoss(nn.Module):
+    """Cross-entropy of softmax(h Wᵀ) at each position, averaged over a record's positions that have a target.
+
+    The gradient at the scores, softmax − one-hot, is known in the forward pass, which makes it in place of the scores.
+    The clipping engine takes it from `noted`.
+
+    Args:
+        items: M, the rows of W; target 0 stands for none.
+        dim: d.
+    """
+
+    def __init__(self, items: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(items, dim))
+        self._noted: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(n,) losses of hidden (n, T, d) and targets (n, T)."""
+        real = targets != 0
+        weights = real / real.sum(dim=1, keepdim=True).clamp(min=1)
+        shares = weights.to(hidden.dtype)
+        losses, residuals = _Scored.apply(hidden, self.weight, targets, shares)  # type: ignore[no-untyped-call]
+        if not self.weight.requires_grad:
+            self._noted = residuals, hidden.detach() * shares[..., None]
+        result: Tensor = losses
+        return result
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """h Wᵀ, (…, M)."""
+        return F.linear(hidden, self.weight)
+
+    def noted(self) -> tuple[Tensor, Tensor]:
+        """Of the call just made: residuals (n, T, M), and hidden (n, T, d) times each position's share. Once.
+
+        Raises:
+            PrivacyError: there was no such call.
+        """
+        if self._noted is None:
+            raise PrivacyError("the loss layer was not called")
+        noted, self._noted = self._noted, None
+        return noted
+
+
+class _Scored(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        n, length, _ = hidden.shape
+        flat, target = hidden.flatten(0, 1), targets.reshape(-1, 1)
+        residuals, slopes = flat.new_empty(len(flat), len(weight)), torch.empty_like(flat)
+        losses, minus = torch.empty_like(flat[:, 0]), torch.full_like(flat[:, :1], -1.0)
+        rows = length * max(1, CHUNK_BYTES // max(1, length * len(weight) * flat.element_size()))
+        for at in range(0, len(flat), rows):
+            part = slice(at, at + rows)
+            chunk = torch.mm(flat[part], weight.mT, out=residuals[part])
+            torch.softmax(chunk, dim=1, out=chunk)
+            chosen = chunk.gather(1, target[part])[:, 0]
+            losses[part] = -chosen.clamp(min=torch.finfo(chunk.dtype).tiny).log()
+            chunk.scatter_add_(1, target[part], minus[part])
+            torch.mm(chunk, weight, out=slopes[part])
+        residuals = residuals.view(n, length, -1)
+        ctx.mark_non_differentiable(residuals)
+        ctx.set_materialize_grads(False)  # else zeros as large as the scores are made up for them
+        kept = (residuals, hidden, weights) if ctx.needs_input_grad[1] else ()
+        ctx.save_for_backward(slopes.view_as(hidden).mul_(weights[..., None]), *kept)
+        return (losses.view_as(weights) * weights).sum(dim=1), residuals
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if gradients[0] is None:
+            return None, None, None, None
+        slopes, *kept = ctx.saved_tensors
+        share = gradients[0][:, None, None]
+        slope = None
+        if kept:
+            residuals, hidden, weights = kept
+            slope = residuals.flatten(0, 1).mT @ (hidden * weights[..., None] * share).flatten(0, 1)
+        return slopes * share, slope, None, None

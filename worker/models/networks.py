@@ -1,0 +1,131 @@
+"""Networks of torch modules over dense features: `mlp`, `cnn`, and `linear` for the reference engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from app.contracts.job_spec import CnnModel, LinearModel, MlpModel
+from worker.data.records import Records
+from worker.models.base import Model, Parameters
+from worker.models.initial import keyed_normals
+
+PASS_BYTES = 2**28  # of what the layers of one automatic physical batch give out, and their gradients
+MAX_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Network(Model):
+    """A model that is a torch module.
+
+    Attributes:
+        features: d.
+        outputs: K; 1 means regression.
+        spec: what the job asked for.
+        dtype: of the passes. Parameters are kept in float64, and so are norms and sums.
+    """
+
+    features: int
+    outputs: int
+    spec: LinearModel | MlpModel | CnnModel
+    dtype: torch.dtype = torch.float32
+
+    def module(self) -> nn.Module:
+        """A new module, not initialized. Its input is (n, d); dimension 0 counts records in every layer."""
+        with torch.device("meta"):
+            layers = _LAYERS[self.spec.kind](self.spec, self.features, self.outputs)
+        return nn.Sequential(*layers).to(self.dtype).to_empty(device="cpu")
+
+    def init(self, key: bytes | None = None) -> Parameters:
+        """Normal weights of variance gain²/fan-in, zero biases; gain² is 2 before a ReLU, else 1. Keyed.
+
+        Source: He et al. 2015, "Delving deep into rectifiers"; LeCun et al. 1998 for tanh.
+        """
+        gain = 2.0 if getattr(self.spec, "activation", "") == "relu" else 1.0
+        return keyed_normals(self.module(), key, gain)
+
+    def record_losses(self, module: nn.Module, records: Records) -> Tensor:
+        """Each record's loss, (n,), with gradients; 0 for a record with a feature that is not finite."""
+        outputs = module(records.dense(self.dtype)).mT
+        losses = self.losses(outputs, records.labels.to(outputs.dtype) if self.outputs == 1 else records.labels)
+        return torch.where(torch.isfinite(records.private_norms), losses, 0.0)
+
+    def forward(self, parameters: Parameters, records: Records) -> Tensor:
+        module = self.module()
+        with torch.no_grad():
+            for name, value in module.named_parameters():
+                value.copy_(parameters[name])
+            pieces = [module(each.dense(self.dtype)).mT for each in records.split(self.physical_batch_size)]
+        return torch.cat([torch.zeros(self.outputs, 0), *pieces], dim=1).double()
+
+    @cached_property
+    def physical_batch_size(self) -> int:  # type: ignore[override]
+        """As many records as `PASS_BYTES` hold what the layers make of them, twice: values and gradients."""
+        numbers = 0
+
+        def count(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+            nonlocal numbers
+            numbers += output.numel()
+
+        with torch.device("meta"):
+            layers = _LAYERS[self.spec.kind](self.spec, self.features, self.outputs)
+            for layer in layers:
+                layer.register_forward_hook(count)
+            nn.Sequential(*layers)(torch.empty(1, self.features))
+        return max(1, min(MAX_ROWS, PASS_BYTES // (2 * self.dtype.itemsize * numbers)))
+
+
+class Scaled(nn.Module):
+    """x · s, for a public s; and x as (n, …) of a given shape, channels first."""
+
+    def __init__(self, scale: float, shape: tuple[int, ...] = (), *, channels_last: bool = False) -> None:
+        super().__init__()
+        self.scale, self.shape, self.channels_last = scale, shape, channels_last
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.shape:
+            x = x.unflatten(1, self.shape)
+        return x.movedim(-1, 1) if self.channels_last else x
+
+
+def _linear(spec: LinearModel, features: int, outputs: int) -> list[nn.Module]:
+    return [nn.Linear(features, outputs, bias=spec.bias)]
+
+
+def _mlp(spec: MlpModel, features: int, outputs: int) -> list[nn.Module]:
+    layers: list[nn.Module] = [Scaled(spec.input_scale)]
+    for size in spec.hidden:
+        layers += [nn.Linear(features, size), _ACTIVATIONS[spec.activation]()]
+        features = size
+    return [*layers, nn.Linear(features, outputs)]
+
+
+def _cnn(spec: CnnModel, features: int, outputs: int) -> list[nn.Module]:
+    """conv2: two convolutions, 28 × 28 (the MNIST model of TensorFlow Privacy's and Opacus' tutorials).
+
+    conv5: four convolutions and a linear layer, 32 × 32 × 3 (the CIFAR-10 model of Opacus' examples).
+    """
+    act = _ACTIVATIONS[spec.activation]
+    if spec.preset == "conv2":
+        return [
+            Scaled(spec.input_scale, (1, 28, 28)),
+            *(nn.Conv2d(1, 16, 8, stride=2, padding=3), act(), nn.MaxPool2d(2, 1)),
+            *(nn.Conv2d(16, 32, 4, stride=2), act(), nn.MaxPool2d(2, 1)),
+            *(nn.Flatten(), nn.Linear(512, 32), act(), nn.Linear(32, outputs)),
+        ]
+    last = spec.channels == "last"
+    layers: list[nn.Module] = [Scaled(spec.input_scale, (32, 32, 3) if last else (3, 32, 32), channels_last=last)]
+    for inputs, channels in ((3, 32), (32, 64), (64, 64), (64, 128)):
+        layers += [nn.Conv2d(inputs, channels, 3, padding=1), act()]
+        layers.append(nn.AvgPool2d(2) if channels < 128 else nn.AvgPool2d(4))
+    return [*layers, nn.Flatten(), nn.Linear(128, outputs)]
+
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+_LAYERS: dict[str, Callable[..., list[nn.Module]]] = {"linear": _linear, "mlp": _mlp, "cnn": _cnn}

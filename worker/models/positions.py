@@ -1,0 +1,17 @@
+"""Learned positions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Positions(nn.Module):
+    """Learned positions: x (n, T, q) + P[:T], for T up to `length`. A module of its own, so that it has a rule."""
+
+    def __init__(self, length: int, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(length, features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight[: x.shape[1]]
