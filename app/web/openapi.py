@@ -36,6 +36,9 @@ TAGS = {
     "datasets": "Data sets: registered by owners, each with a cap on what all jobs together may spend.",
     "ledger": "What was spent, by whom and for what; append-only and hash-chained.",
     "keys": "API keys, made and revoked by admins.",
+    "grants": "Which keys may see a data set, and which may train on it.",
+    "webhooks": "Signed messages to an address of the key's choice, when a job moves.",
+    "audit": "Who did what, when and from where; hash-chained.",
     "workers": "The processes that train.",
     "system": "Health and metrics of the service.",
 }
@@ -44,6 +47,10 @@ PARAMETERS = {
     "job_id": "A job's id: `job_…`.",
     "dataset_id": "A data set's id: `ds_…`.",
     "key_id": "A key's id: `key_…`.",
+    "webhook_id": "A webhook's id: `wh_…`.",
+    "key": "Only what this key did: its id.",
+    "action": "Only this action, as `job.cancelled`.",
+    "target": "Only what was done to this: an id.",
     "name": "The artifact's name, as the job lists it.",
     "after": "The cursor of the page before: its `next`.",
     "limit": "How many items at most.",
@@ -68,14 +75,31 @@ class Operation:
     headers: Json = field(default_factory=dict)
 
 
-LOCATION = {"Location": "The address of what was made."}
+LOCATION: Json = {"Location": "The address of what was made."}
 OPERATIONS = {
     "healthz": Operation("The process answers."),
     "readyz": Operation("Database, migrations and broker answer."),
     "show_metrics": Operation("The metrics, as text."),
     "list_keys": Operation("All keys.", ("forbidden",)),
     "create_key": Operation("The key, with its token: shown in this answer only.", ("forbidden",)),
-    "revoke_key": Operation("The key, revoked.", ("forbidden",)),
+    "show_own_key": Operation("The key that asks."),
+    "rotate_key": Operation("The key, with its new token: shown in this answer only.", ("forbidden", "wrong-state")),
+    "revoke_key": Operation("The key, revoked.", ("forbidden", "last-admin-key")),
+    "list_grants": Operation("All grants on the data set.", ("forbidden",)),
+    "set_grant": Operation("The grant.", ("forbidden",)),
+    "remove_grant": Operation("The grant has ended.", ("forbidden",)),
+    "create_webhook": Operation(
+        "The webhook, with its secret: shown in this answer only.", ("not-found", "too-many-webhooks"), LOCATION
+    ),
+    "list_webhooks": Operation("A page of webhooks."),
+    "show_webhook": Operation("The webhook."),
+    "change_webhook": Operation("The webhook, changed."),
+    "delete_webhook": Operation("The webhook and its deliveries are gone."),
+    "rotate_webhook_secret": Operation("The webhook, with its new secret: shown in this answer only."),
+    "test_webhook": Operation("The message, about to be sent."),
+    "list_deliveries": Operation("A page of deliveries."),
+    "list_audit": Operation("A page of entries.", ("forbidden",)),
+    "verify_audit": Operation("Whether the log is what its entries say.", ("forbidden",)),
     "register_dataset": Operation(
         "The data set.", ("forbidden", "duplicate-name", "duplicate-content", "limit-exceeded"), LOCATION
     ),
@@ -85,10 +109,18 @@ OPERATIONS = {
     "list_entries": Operation("A page of entries."),
     "verify_ledger": Operation("Whether the ledger is what its entries say."),
     "change_cap": Operation("The ledger with its new cap.", ("forbidden", "cap-too-low")),
-    "quote_job": Operation("The price.", ("not-found", "limit-exceeded")),
+    "quote_job": Operation("The price.", ("not-found", "forbidden", "limit-exceeded")),
     "submit_job": Operation(
         "The job, admitted; or the one that this Idempotency-Key made before.",
-        ("not-found", "budget-exceeded", "idempotency-key-reused", "limit-exceeded"),
+        (
+            "not-found",
+            "forbidden",
+            "budget-exceeded",
+            "policy-exceeded",
+            "idempotency-key-reused",
+            "too-many-jobs",
+            "limit-exceeded",
+        ),
         {**LOCATION, "Idempotent-Replayed": "?`true` where the job was made by an earlier request."},
     ),
     "list_jobs": Operation("A page of jobs.", ("not-found",)),
@@ -98,6 +130,7 @@ OPERATIONS = {
     "list_metrics": Operation("Every released number."),
     "download_artifact": Operation(
         "The file.",
+        ("forbidden",),
         headers={
             "Digest-SHA256": "SHA-256 of the file, in hex.",
             "ETag": "Changes with the file.",
@@ -134,6 +167,12 @@ MEMBERS: dict[str, Json] = {
     },
     "cap-too-low": {"smallest_epsilon": {"type": "number"}},
     "duplicate-content": {"dataset?": {"type": "string", "description": "The data set, where it is the caller's own."}},
+    "policy-exceeded": {
+        "requested": {"$ref": "#/components/schemas/Epsilon"},
+        "allowed": {"$ref": "#/components/schemas/Epsilon"},
+    },
+    "too-many-jobs": {"limit": {"type": "integer"}, "queued": {"type": "integer"}},
+    "too-many-requests": {"retry_after_s": {"type": "integer"}},
     "duplicate-name": {"name": {"type": "string"}},
     "idempotency-key-reused": {"job": {"type": "string"}},
     "too-large": {"limit_bytes?": {"type": "integer"}},
@@ -253,7 +292,7 @@ def _by_shape(operation: Json, path: str, method: str) -> Iterator[str]:
     """The problems that follow from what a route is."""
     yield "unknown-host"
     if "security" in operation:
-        yield from ("unauthenticated", "internal-error", "unavailable")
+        yield from ("unauthenticated", "too-many-requests", "internal-error", "unavailable")
     if "{" in path:
         yield "not-found"
     if "parameters" in operation or "requestBody" in operation:
@@ -265,7 +304,8 @@ def _by_shape(operation: Json, path: str, method: str) -> Iterator[str]:
 
 
 def _problem_headers(status: int) -> Json:
-    named = {401: ("WWW-Authenticate", "`Bearer`."), 503: ("Retry-After", "Seconds to wait.")}
+    wait = ("Retry-After", "Seconds to wait.")
+    named = {401: ("WWW-Authenticate", "`Bearer`."), 429: wait, 503: wait}
     if status not in named:
         return {}
     header, text = named[status]
