@@ -207,6 +207,8 @@ DATASET_VIEW: dict[str, Any] = {
     "id": DATASET,
     **{name: DATASET_SPECS["csv, text"][name] for name in ("name", "format", "task", "features", "privacy", "holdout")},
     "owner": KEY,
+    "access": "train",
+    "max_epsilon_per_job": None,
     "shape": {"records_train": 20000, "records_holdout": 5000, "features": 32768, "outputs": 2, "sparse": True},
     "content_hmac": SHA,
     "content_sha256": None,
@@ -218,6 +220,16 @@ DATASET_VIEW: dict[str, Any] = {
 REQUESTS: dict[str, dict[str, Any]] = {
     "quote_job": JOB_SPECS,
     "submit_job": JOB_SPECS,
+    "set_grant": {"to train, within a policy": {"access": "train", "max_epsilon_per_job": 0.5}},
+    "rotate_key": {"an hour for whoever still has the old token": {"overlap_s": 3600}},
+    "create_webhook": {
+        "of a data set's jobs": {
+            "url": "https://hooks.example.org/scrimp",
+            "events": ["job.succeeded", "job.failed"],
+            "dataset": DATASET,
+        }
+    },
+    "change_webhook": {"a pause": {"enabled": False}},
     "create_key": {"an analyst's key": {"name": "ada's notebook", "role": "analyst"}},
     "rotate_key": {"an hour's overlap": {"overlap_s": 3600}},
     "set_grant": {"to train, at most ε = 1 for one job": {"access": "train", "max_epsilon_per_job": 1.0}},
@@ -239,7 +251,7 @@ ANSWERS: dict[str, Any] = {
     "list_jobs": {"items": [JOB_VIEW], "next": None},
     "list_events": {"items": EVENTS, "next": None},
     "list_metrics": {"items": [METRIC], "next": None},
-    "register_dataset": {**DATASET_VIEW, "counts": {"train": 20011, "holdout": 4989}, "warnings": []},
+    "register_dataset": {**DATASET_VIEW, "access": "own", "counts": {"train": 20011, "holdout": 4989}, "warnings": []},
     "show_dataset": DATASET_VIEW,
     "list_datasets": {"items": [DATASET_VIEW], "next": None},
     "show_ledger": LEDGER,
@@ -266,6 +278,17 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "detail": "this Idempotency-Key was used for another job: take a new one",
         "job": JOB,
     },
+    "policy-exceeded": {
+        "detail": "the data set's owner allows this key at most ε = 0.5 for one job; this one costs ε = 1",
+        "requested": _epsilon(1.0),
+        "allowed": _epsilon(0.5),
+    },
+    "too-many-jobs": {
+        "detail": "this key has 100 jobs in the queue, and may have 100: wait until some have started",
+        "limit": 100,
+        "queued": 100,
+    },
+    "too-many-requests": {"detail": "this key may make 6000 requests a minute", "retry_after_s": 12},
     "cap-too-low": {"detail": "what is spent and held needs a cap of about ε = 1.72", "smallest_epsilon": 1.72},
     "policy-exceeded": {
         "detail": "the data set's owner allows this key at most ε = 1 for one job; this one costs ε = 2",

@@ -43,6 +43,7 @@ class Ids:
     finished_jobs: list[str]
     datasets: list[str]
     keys: list[str]
+    webhooks: list[str]
 
 
 @dataclass
@@ -111,7 +112,13 @@ def _run(strategy: Any, send: Callable[[Any], None], count: int, seed: int) -> b
 def _real(draw: st.DrawFn, strategy: Any, ids: Ids) -> Any:
     """A case with ids of what is there, mostly."""
     case = draw(strategy)
-    known = {"job_id": ids.jobs, "dataset_id": ids.datasets, "key_id": ids.keys, "name": ["model.safetensors"]}
+    known = {
+        "job_id": ids.jobs,
+        "dataset_id": ids.datasets,
+        "key_id": ids.keys,
+        "webhook_id": ids.webhooks,
+        "name": ["model.safetensors"],
+    }
     for name in case.path_parameters or {}:
         if name in known and draw(st.integers(0, 9)) < 8:
             case.path_parameters[name] = draw(st.sampled_from(known[name]))

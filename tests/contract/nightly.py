@@ -56,8 +56,8 @@ def _explored(role: str, count: int, seed: int) -> Report:
         db = Database.of(settings)
         scene = Scene(db, settings)
         made = everything(scene)
-        with service(scene, made, Path(folder) / "log") as (document, url, ids):
-            report = explore(document, url, scene.key(role).token, ids, count=count, seed=seed)
+        with service(scene, made, role, Path(folder) / "log") as (document, url, key, ids):
+            report = explore(document, url, key.token, ids, count=count, seed=seed)
         db.close()
         return report
 

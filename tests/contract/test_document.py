@@ -15,9 +15,11 @@ from pydantic import BaseModel
 from app import errors
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
-from app.keys.routes import KeyRequest
+from app.grants.routes import GrantRequest
+from app.keys.routes import KeyRequest, Rotation
 from app.ledger.schemas import CapChange
 from app.web import examples, openapi
+from app.webhooks.schemas import WebhookChange, WebhookRequest
 
 Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +112,10 @@ MODELS: list[tuple[type[BaseModel], Json]] = [
     *((JobSpec, spec) for spec in examples.JOB_SPECS.values()),
     *((DatasetSpec, spec) for spec in (examples.DATASET_SPECS | examples.SPEC_BY_PATH).values()),
     *((KeyRequest, body) for body in examples.REQUESTS["create_key"].values()),
+    *((GrantRequest, body) for body in examples.REQUESTS["set_grant"].values()),
+    *((Rotation, body) for body in examples.REQUESTS["rotate_key"].values()),
+    *((WebhookRequest, body) for body in examples.REQUESTS["create_webhook"].values()),
+    *((WebhookChange, body) for body in examples.REQUESTS["change_webhook"].values()),
     *((CapChange, body) for body in examples.REQUESTS["change_cap"].values()),
 ]
 

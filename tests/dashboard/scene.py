@@ -26,7 +26,7 @@ from tests.factories import add_dataset, job_spec
 
 XSS = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 SHA = "5e" * 32
-NAMES = {"admin": "Ada", "owner": "Olga", "analyst": "Anand"}
+NAMES = {"admin": "Ada", "owner": "Olga", "analyst": "Anand", "viewer": "Vera"}
 
 
 @dataclass
