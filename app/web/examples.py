@@ -231,17 +231,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "change_webhook": {"a pause": {"enabled": False}},
     "create_key": {"an analyst's key": {"name": "ada's notebook", "role": "analyst"}},
-    "rotate_key": {"an hour's overlap": {"overlap_s": 3600}},
-    "set_grant": {"to train, at most ε = 1 for one job": {"access": "train", "max_epsilon_per_job": 1.0}},
-    "create_webhook": {
-        "a job's end": {
-            "url": "https://example.com/scrimp",
-            "events": ["job.succeeded", "job.failed", "job.cancelled"],
-            "dataset": DATASET,
-            "description": "tells the team",
-        }
-    },
-    "change_webhook": {"disabled": {"enabled": False}, "other events": {"events": ["job.failed"]}},
     "change_cap": {"a raise": {"epsilon": 6.0, "reason": "A second year of studies, approved on 2026-02-27."}},
 }
 ANSWERS: dict[str, Any] = {
@@ -290,16 +279,5 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     },
     "too-many-requests": {"detail": "this key may make 6000 requests a minute", "retry_after_s": 12},
     "cap-too-low": {"detail": "what is spent and held needs a cap of about ε = 1.72", "smallest_epsilon": 1.72},
-    "policy-exceeded": {
-        "detail": "the data set's owner allows this key at most ε = 1 for one job; this one costs ε = 2",
-        "requested": _epsilon(2.0),
-        "allowed": _epsilon(1.0),
-    },
-    "too-many-jobs": {
-        "detail": "this key has 100 jobs in the queue, and may have 100: wait until some have started",
-        "limit": 100,
-        "queued": 100,
-    },
-    "too-many-requests": {"detail": "this key may make 600 requests a minute", "retry_after_s": 12},
     "wrong-state": {"detail": "there is nothing to cancel: the job is succeeded", "job_status": "succeeded"},
 }

@@ -35,15 +35,9 @@ TAGS = {
     "jobs": "Quotes and training jobs: what they cost, how they go, what they released.",
     "datasets": "Data sets: registered by owners, each with a cap on what all jobs together may spend.",
     "ledger": "What was spent, by whom and for what; append-only and hash-chained.",
-<<<<<<< HEAD
-    "grants": "Which keys may see a data set, and which may train on it.",
-    "keys": "API keys, made and revoked by admins; each may rotate itself.",
-    "webhooks": "Where a key wants to be told of its jobs' events; signed as Standard Webhooks says.",
-=======
     "keys": "API keys, made and revoked by admins.",
     "grants": "Which keys may see a data set, and which may train on it.",
     "webhooks": "Signed messages to an address of the key's choice, when a job moves.",
->>>>>>> contract
     "audit": "Who did what, when and from where; hash-chained.",
     "workers": "The processes that train.",
     "catalogue": "What a job may ask for: kinds of model.",
@@ -55,12 +49,9 @@ PARAMETERS = {
     "dataset_id": "A data set's id: `ds_…`.",
     "key_id": "A key's id: `key_…`.",
     "webhook_id": "A webhook's id: `wh_…`.",
-<<<<<<< HEAD
-=======
     "key": "Only what this key did: its id.",
     "action": "Only this action, as `job.cancelled`.",
     "target": "Only what was done to this: an id.",
->>>>>>> contract
     "name": "The artifact's name, as the job lists it.",
     "after": "The cursor of the page before: its `next`.",
     "limit": "How many items at most.",
@@ -92,23 +83,6 @@ OPERATIONS = {
     "show_metrics": Operation("The metrics, as text."),
     "list_keys": Operation("All keys.", ("forbidden",)),
     "create_key": Operation("The key, with its token: shown in this answer only.", ("forbidden",)),
-<<<<<<< HEAD
-    "revoke_key": Operation("The key, revoked.", ("forbidden", "last-admin-key")),
-    "show_own_key": Operation("The key that asks."),
-    "rotate_key": Operation("The key, with its new token: shown in this answer only.", ("forbidden", "wrong-state")),
-    "list_grants": Operation("Every grant.", ("forbidden",)),
-    "set_grant": Operation("The grant.", ("forbidden",)),
-    "remove_grant": Operation("It is removed.", ("forbidden",)),
-    "list_webhooks": Operation("A page of webhooks."),
-    "create_webhook": Operation(
-        "The webhook, with its secret: shown in this answer only.", ("not-found", "too-many-webhooks"), LOCATION
-    ),
-    "show_webhook": Operation("The webhook."),
-    "change_webhook": Operation("The webhook, changed."),
-    "delete_webhook": Operation("It is deleted."),
-    "rotate_webhook_secret": Operation("The webhook, with its new secret: shown in this answer only."),
-    "test_webhook": Operation("The delivery, about to be sent."),
-=======
     "show_own_key": Operation("The key that asks."),
     "rotate_key": Operation("The key, with its new token: shown in this answer only.", ("forbidden", "wrong-state")),
     "revoke_key": Operation("The key, revoked.", ("forbidden", "last-admin-key")),
@@ -124,7 +98,6 @@ OPERATIONS = {
     "delete_webhook": Operation("The webhook and its deliveries are gone."),
     "rotate_webhook_secret": Operation("The webhook, with its new secret: shown in this answer only."),
     "test_webhook": Operation("The message, about to be sent."),
->>>>>>> contract
     "list_deliveries": Operation("A page of deliveries."),
     "list_audit": Operation("A page of entries.", ("forbidden",)),
     "verify_audit": Operation("Whether the log is what its entries say.", ("forbidden",)),
@@ -145,13 +118,8 @@ OPERATIONS = {
             "forbidden",
             "budget-exceeded",
             "policy-exceeded",
-<<<<<<< HEAD
-            "too-many-jobs",
-            "idempotency-key-reused",
-=======
             "idempotency-key-reused",
             "too-many-jobs",
->>>>>>> contract
             "limit-exceeded",
         ),
         {**LOCATION, "Idempotent-Replayed": "?`true` where the job was made by an earlier request."},
@@ -163,11 +131,7 @@ OPERATIONS = {
     "list_metrics": Operation("Every released number."),
     "download_artifact": Operation(
         "The file.",
-<<<<<<< HEAD
         ("forbidden", "storage-full"),
-=======
-        ("forbidden",),
->>>>>>> contract
         headers={
             "Digest-SHA256": "SHA-256 of the file, in hex.",
             "ETag": "Changes with the file.",
@@ -213,9 +177,6 @@ MEMBERS: dict[str, Json] = {
     "too-many-requests": {"retry_after_s": {"type": "integer"}},
     "duplicate-name": {"name": {"type": "string"}},
     "idempotency-key-reused": {"job": {"type": "string"}},
-    "policy-exceeded": {"requested": {"type": "object"}, "allowed": {"type": "object"}},
-    "too-many-jobs": {"limit": {"type": "integer"}, "queued": {"type": "integer"}},
-    "too-many-requests": {"retry_after_s": {"type": "integer"}},
     "too-large": {"limit_bytes?": {"type": "integer"}},
     "wrong-state": {"job_status?": {"type": "string"}},
 }
