@@ -97,7 +97,7 @@ class Settings(BaseSettings):
 
     @property
     def effective_broker_url(self) -> str:
-        return self.broker_url or "spool://"
+        return self.broker_url or "spool://localhost"
 
     @property
     def broker_dir(self) -> Path:

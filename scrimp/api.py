@@ -42,7 +42,8 @@ def main() -> None:
         port=settings.port,
         server_header=False,
         proxy_headers=False,
-        access_log=False,  # /metrics counts requests; a line for each costs more than some requests
+        # /metrics counts requests, the audit log says who did what; a line for each costs more than some requests.
+        access_log=settings.log_level == "DEBUG",
         loop="uvloop",
         http=BoundedHttp,
         timeout_graceful_shutdown=2,

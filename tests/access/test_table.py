@@ -67,6 +67,8 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/readyz"): ANY,
     ("GET", "/metrics"): ANY,
     ("GET", "/openapi.json"): ANY,
+    ("GET", "/docs"): ANY,
+    ("GET", "/docs/static/{path:path}"): OPEN,
     ("GET", "/v1/workers"): ANY,
     ("GET", "/v1/models"): ANY,
     ("POST", "/v1/keys"): Rule(201, role=ADMINS, send=NEW_KEY),
@@ -142,7 +144,8 @@ def address(path: str, target: Target, world: World, *, by_name: bool = False) -
     }
     for name, value in values.items():
         path = path.replace(name, value)
-    return path.replace("{path:path}", "style.css" if "static" in path else "nothing-here")
+    file = "page.js" if path.startswith("/docs") else "style.css"
+    return path.replace("{path:path}", file if "static" in path else "nothing-here")
 
 
 def send(world: World, who: str, route: tuple[str, str], target: Target, *, by_name: bool = False) -> Any:
@@ -176,7 +179,7 @@ def wanted(world: World, who: str, route: tuple[str, str], target: Target) -> in
     rule = TABLE[route]
     if who in DEAD and rule.dead is not None:
         # A person is shown the way to the sign-in; a key that does not hold is told so.
-        return 303 if route[1].startswith("/dashboard") and who == "nobody" else rule.dead
+        return 303 if route[1].startswith(("/dashboard", "/docs")) and who == "nobody" else rule.dead
     if rule.role and ROLES.get(who, "analyst") not in rule.role:
         return rule.otherwise
     if rule.needs is None:
