@@ -100,7 +100,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         (HostCheck, {"allowed_hosts": settings.allowed_hosts}),
         (problems.Problems, {}),
         (RequestMetrics, {"registry": app.state.registry}),
-        (SecurityHeaders, {}),
+        (SecurityHeaders, {"behind_tls": settings.behind_tls}),
     ):
         app.add_middleware(middleware, **options)
     return app

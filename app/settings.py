@@ -35,6 +35,9 @@ class Settings(BaseSettings):
         ["127.0.0.1", "localhost", "[::1]"],
         description="Host headers that are answered (JSON list); others get 400, against DNS rebinding.",
     )
+    behind_tls: bool = Field(
+        False, description="A proxy ends TLS before the API: cookies are Secure and answers carry HSTS all the same."
+    )
     data_root: Path | None = Field(
         None, description="Folder that `path` registrations may read from; none: uploads only."
     )

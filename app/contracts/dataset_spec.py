@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from app.contracts.base import DeltaValue, Document, EpsilonValue, Unit
 
@@ -130,6 +130,14 @@ class DatasetSpec(Document):
     holdout: Annotated[SplitHoldout | PublicHoldout, Field(discriminator="kind")] | None = None
     path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
     holdout_path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _is_no_id(cls, name: str) -> str:
+        # Where a data set is asked for by its id, no other one may answer to it.
+        if name.startswith("ds_"):
+            raise ValueError("a name does not begin with `ds_`, as ids do")
+        return name
 
     @model_validator(mode="after")
     def _consistent(self) -> DatasetSpec:

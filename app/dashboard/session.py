@@ -147,7 +147,7 @@ def _set_cookie(response: Response, request: Request, name: str, value: str, max
         value,
         max_age=int(max_age_s),
         path=path,
-        secure=request.url.scheme == "https",
+        secure=request.url.scheme == "https" or request.app.state.settings.behind_tls,
         httponly=True,
         samesite="strict",
     )

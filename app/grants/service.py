@@ -77,10 +77,16 @@ def find(session: Session, caller: Caller, dataset: str, needed: Level = "view")
     ]
     if not seen:
         raise NotFound(NO_SUCH_DATASET)
-    # Somebody may have named a data set like another's id.
+    # One may be named like another's id, from before such names were refused.
     row, access = max(seen, key=lambda each: each[0].id == dataset)
     _check(access, needed)
     return row, access
+
+
+def access_by_id(session: Session, caller: Caller, dataset_id: str) -> Access | None:
+    """What this key may do with the data set of this id, never with one of this name; None where it may not see it."""
+    found = session.execute(with_grants(caller).where(Dataset.id == dataset_id)).one_or_none()
+    return access_of(caller, *found) if found is not None else None
 
 
 def require(session: Session, caller: Caller, dataset: str, needed: Level) -> Dataset:
@@ -107,8 +113,7 @@ def access_to_job(session: Session, caller: Caller, job: Job) -> Access | None:
     """What a key may do with the data set of a job; None where it may not see it."""
     if caller.is_admin:
         return OWN
-    row, grant = session.execute(with_grants(caller).where(Dataset.id == job.dataset_id)).one()
-    return access_of(caller, row, grant)
+    return access_by_id(session, caller, job.dataset_id)
 
 
 def visible(
@@ -167,7 +172,8 @@ def take_back(session: Session, caller: Caller, dataset: str, key_id: str) -> Da
         NotFound, Forbidden: as `find`; this key has no grant.
     """
     found = require(session, caller, dataset, "own")
-    grant = session.get(Grant, (found.id, key_id), with_for_update=True, populate_existing=True)
+    locked(session, key_id)  # as in `give`: the two take turns
+    grant = session.get(Grant, (found.id, key_id), populate_existing=True)
     if grant is None:
         raise NotFound("this key has no grant on the data set")
     session.delete(grant)
@@ -184,6 +190,19 @@ def list_grants(session: Session, caller: Caller, dataset: str) -> list[tuple[Gr
         .order_by(Grant.created_at, Grant.key_id)
     )
     return [(grant, key) for grant, key in session.execute(rows)]
+
+
+def check(access: Access | None, needed: Level) -> Access:
+    """The access, if it covers what is needed.
+
+    Raises:
+        NotFound: there is none.
+        Forbidden: there is less.
+    """
+    if access is None:
+        raise NotFound(NO_SUCH_DATASET)
+    _check(access, needed)
+    return access
 
 
 def _check(access: Access, needed: Level) -> None:

@@ -151,7 +151,7 @@ def _take_turn(session: Session, caller: Caller, dataset_id: str) -> tuple[ApiKe
     key = keys.locked(session, caller.id)
     if key is None or not keys.is_alive(key):
         raise Unauthenticated(keys.NOT_HELD)
-    return key, grants.find(session, caller, dataset_id, "train")[1]
+    return key, grants.check(grants.access_by_id(session, caller, dataset_id), "train")
 
 
 def _check_queue(session: Session, key: ApiKey, max_queued_jobs: int) -> None:

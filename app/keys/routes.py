@@ -141,5 +141,4 @@ def rotate_key(
 def revoke_key(key_id: str, db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyView:
     """Revokes a key, at once and for good. Its jobs go on. The last admin key that does not expire stays: 409."""
     with db.write() as session:
-        audit.record(session, "key.revoked", key_id)
         return KeyView.of(service.revoke(session, key_id), settings)

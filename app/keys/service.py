@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,6 +27,7 @@ from app.secrets import load_secret, write_private
 from app.settings import Settings
 
 Role = Literal["admin", "owner", "analyst", "viewer"]
+logger = logging.getLogger(__name__)
 ADMIN_FILE = "admin.key"
 NO_SUCH_KEY = "there is no such key"
 NOT_HELD = "this key is unknown, expired or was revoked"
@@ -191,6 +193,7 @@ def revoke(session: Session, key_id: str) -> ApiKey:
     if key.role == "admin" and is_alive(key) and not (lasting if key.expires_at is None else others):
         raise Conflict("last-admin-key", "this is the last admin key that does not expire: make another one first")
     key.revoked_at = now()
+    audit.record(session, "key.revoked", key.id)
     return key
 
 
@@ -229,10 +232,13 @@ def renew_admin_file(settings: Settings, key_id: str, token: str) -> None:
     path = settings.home / ADMIN_FILE
     try:
         held = path.read_text()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return
     if held.startswith(f"scrimp_{key_id}_"):
-        write_private(path, token + "\n", overwrite=True)
+        try:
+            write_private(path, token + "\n", overwrite=True)
+        except OSError as error:  # the token is in the answer all the same, and nowhere else
+            logger.error("%s could not be renewed: %s", ADMIN_FILE, type(error).__name__)
 
 
 def _tokens(key: ApiKey) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_ve
         Conflict: `wrong-state`, the job has not settled.
     """
     # Locked: of two relays at once, the second one sees the first one's.
-    job = session.get(Job, job_id, with_for_update=True)
+    job = session.get(Job, job_id, with_for_update={"key_share": True})
     if job is None:
         raise NotFound("there is no such job")
     if job.mechanism is None or find(session, job.dataset_id, f"hold:{job_id}") is None:

@@ -67,7 +67,9 @@ def _has_place(session: Session, job_id: str) -> bool:
     """Whether the job's key may have one more running job. Where there is a limit, holds the rows of both."""
     if limit_of_running(session, job_id) is None:
         return True
-    job = session.scalars(select(Job).where(Job.id == job_id, Job.status == "queued").with_for_update()).one_or_none()
+    job = session.scalars(
+        select(Job).where(Job.id == job_id, Job.status == "queued").with_for_update(key_share=True)
+    ).one_or_none()
     if job is None:
         return False
     key = session.get_one(ApiKey, job.key_id, with_for_update={"key_share": True}, populate_existing=True)

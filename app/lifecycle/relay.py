@@ -112,7 +112,11 @@ class Relay:
     def _note(self, rung: list[tuple[int, str]]) -> None:
         rows, jobs = zip(*rung, strict=True)
         # A row that is locked is being claimed, or noted by another relay: it need not be waited for.
-        queued = select(Job.id).where(Job.id.in_(jobs), Job.status == "queued").with_for_update(skip_locked=True)
+        queued = (
+            select(Job.id)
+            .where(Job.id.in_(jobs), Job.status == "queued")
+            .with_for_update(skip_locked=True, key_share=True)
+        )
         done = select(Outbox.id).where(Outbox.id.in_(rows)).with_for_update(skip_locked=True)
         with self.db.write() as session:
             session.execute(update(Job).where(Job.id.in_(queued)).values(rung_at=now()))

@@ -27,7 +27,7 @@ NO_SUCH_JOB = "there is no such job"
 
 def get_job(session: Session, job_id: str, *, lock: bool = False) -> Job:
     """The job; with `lock`, its row is held against claims and settlements until the transaction ends."""
-    job = session.get(Job, job_id, with_for_update=lock or None, populate_existing=lock)
+    job = session.get(Job, job_id, with_for_update={"key_share": True} if lock else None, populate_existing=lock)
     if job is None:
         raise NotFound(NO_SUCH_JOB)
     return job

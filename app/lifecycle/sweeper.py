@@ -30,7 +30,7 @@ def reap_expired(db: Database, max_attempts: int) -> int:
             lapsed = (
                 select(Job)
                 .where(Job.id == job_id, Job.status.in_(ACTIVE), Job.lease_expires_at < now())
-                .with_for_update()
+                .with_for_update(key_share=True)
             )
             job = session.scalars(lapsed).one_or_none()
             if job is not None:

@@ -40,8 +40,8 @@ HSTS = "max-age=31536000"
 class SecurityHeaders:
     """Adds the headers above to whatever the application answers."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, behind_tls: bool = False) -> None:
+        self.app, self.behind_tls = app, behind_tls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -56,7 +56,7 @@ class SecurityHeaders:
                 headers["Content-Security-Policy"] = policy_of(scope["path"])
                 for name, value in UNLESS_SAID.items():
                     headers.setdefault(name, value)
-                if scope["scheme"] == "https":
+                if self.behind_tls or scope["scheme"] == "https":
                     headers["Strict-Transport-Security"] = HSTS
             await send(message)
 

@@ -97,7 +97,7 @@ OPERATIONS = {
     "change_webhook": Operation("The webhook, changed."),
     "delete_webhook": Operation("The webhook and its deliveries are gone."),
     "rotate_webhook_secret": Operation("The webhook, with its new secret: shown in this answer only."),
-    "test_webhook": Operation("The message, about to be sent."),
+    "test_webhook": Operation("The message, about to be sent.", ("wrong-state",)),
     "list_deliveries": Operation("A page of deliveries."),
     "list_audit": Operation("A page of entries.", ("forbidden",)),
     "verify_audit": Operation("Whether the log is what its entries say.", ("forbidden",)),

@@ -24,6 +24,7 @@ from app.audit import record as audit
 from app.contracts.events import ANNOUNCED, WEBHOOK_TEST
 from app.db.engine import Database
 from app.db.models import Job, JobEvent, Webhook, WebhookDelivery, WebhookEvent
+from app.errors import InvalidRequest
 from app.ids import now
 from app.ledger.entries import canonical_json
 from app.lifecycle.repeat import in_thread
@@ -60,7 +61,7 @@ class Deliverer:
 
     def __init__(self, db: Database, key: bytes, policy: Policy, tls: ssl.SSLContext, retry_scale: float) -> None:
         self.db, self.key, self.policy, self.tls, self.retry_scale = db, key, policy, tls, retry_scale
-        self._busy: set[str] = set()  # a slow receiver takes one thread, not all of them
+        self._busy: set[str] = set()  # keys: the slow receivers of one take one thread, not all of them
         self._lock = threading.Lock()
         self._forget_at = now()
 
@@ -89,34 +90,37 @@ class Deliverer:
 
     def deliver_one(self) -> bool:
         """Tries one delivery that is due; False where there is none."""
-        claimed = self._claim()
-        if claimed is None:
+        taken = self._claim()
+        if taken is None:
             return False
+        claimed, key_id = taken
         try:
             result = self._try(claimed)
             self._record(claimed, result)
         finally:
             with self._lock:
-                self._busy.discard(claimed.webhook_id)
+                self._busy.discard(key_id)
         return True
 
-    def _claim(self) -> WebhookDelivery | None:
-        """Takes the delivery that is due longest, of a webhook that no thread of this process sends to."""
+    def _claim(self) -> tuple[WebhookDelivery, str] | None:
+        """Takes the delivery that is due longest, of a key for which no thread of this process sends; with the key."""
         with self._lock:
             due = (
-                select(WebhookDelivery)
+                select(WebhookDelivery, Webhook.key_id)
+                .join(Webhook, Webhook.id == WebhookDelivery.webhook_id)
                 .where(
                     WebhookDelivery.status == "pending",
                     WebhookDelivery.next_at <= now(),
-                    WebhookDelivery.webhook_id.not_in(self._busy),
+                    Webhook.key_id.not_in(self._busy),
                 )
                 .order_by(WebhookDelivery.next_at, WebhookDelivery.id)
                 .limit(1)
             )
             with self.db.read() as session:
-                found = session.scalar(due)
-            if found is None:
+                row = session.execute(due).one_or_none()
+            if row is None:
                 return None
+            found, key_id = row
             claim = (
                 update(WebhookDelivery)
                 .where(
@@ -131,8 +135,8 @@ class Deliverer:
             with self.db.write() as session:
                 claimed = session.scalars(claim).one_or_none()
             if claimed is not None:
-                self._busy.add(claimed.webhook_id)
-            return claimed
+                self._busy.add(key_id)
+            return (claimed, key_id) if claimed is not None else None
 
     def _try(self, delivery: WebhookDelivery) -> Result:
         """One try, if the webhook's key may still see what it would be told."""
@@ -150,7 +154,11 @@ class Deliverer:
             logger.error("the secret of %s can not be read: was webhook_key changed?", webhook.id)
             return Result(None, "secret-unreadable")
         except TargetRefused as refused:
-            return Result(None, refused.why)
+            # Not told apart: whether a name is unknown or leads inside is the network's own affair.
+            logger.info("no target for %s: %s", webhook.id, refused.why)
+            return Result(None, "target-refused")
+        except InvalidRequest:  # registered under rules that were laxer
+            return Result(None, "target-refused")
         body = canonical_json(delivery.payload)
         return send(target, addresses, signed(delivery.id, body, secrets, now()), body, self.tls)
 

@@ -12,7 +12,7 @@ from app.audit import record as audit
 from app.contracts.events import WEBHOOK_TEST
 from app.db.models import ApiKey, Webhook, WebhookDelivery
 from app.errors import Conflict, NotFound
-from app.grants.service import require, visible
+from app.grants.service import access_by_id, require, visible
 from app.ids import new_id, now, rfc3339
 from app.keys import service as keys
 from app.keys.service import Caller
@@ -27,12 +27,7 @@ def may_see(session: Session, key_id: str, dataset_id: str | None) -> bool:
     key = session.get(ApiKey, key_id)
     if key is None or not keys.is_alive(key):
         return False
-    try:
-        if dataset_id is not None:
-            require(session, Caller(key.id, key.name, key.role), dataset_id, "view")
-    except NotFound:
-        return False
-    return True
+    return dataset_id is None or access_by_id(session, Caller(key.id, key.name, key.role), dataset_id) is not None
 
 
 def create(
@@ -144,8 +139,20 @@ def rotate_secret(session: Session, key: bytes, caller: Caller, webhook_id: str)
 
 
 def test(session: Session, caller: Caller, webhook_id: str) -> WebhookDelivery:
-    """Sends a `webhook.test` now, once, the way of all others; its delivery tells how that went."""
-    webhook = get(session, caller, webhook_id)
+    """Sends a `webhook.test` now, once, the way of all others; its delivery tells how that went.
+
+    Raises:
+        NotFound: as `get`.
+        Conflict: `wrong-state`: the test before has not been sent yet.
+    """
+    webhook = get(session, caller, webhook_id, lock=True)
+    under_way = select(WebhookDelivery.id).where(
+        WebhookDelivery.webhook_id == webhook.id,
+        WebhookDelivery.type == WEBHOOK_TEST,
+        WebhookDelivery.status == "pending",
+    )
+    if session.scalar(under_way.limit(1)) is not None:
+        raise Conflict("wrong-state", "a test of this webhook is under way: wait for its result")
     sent = message(webhook, WEBHOOK_TEST, None, now(), {"webhook": webhook.id})
     session.add(sent)
     audit.record(session, "webhook.tested", webhook.id)

@@ -246,6 +246,23 @@ def test_workers_at_once_do_not_pass_the_limit(world: World) -> None:
     assert done == set(jobs)
 
 
+@pytest.mark.parametrize("backing", ["postgres"])
+def test_cancels_at_once_of_one_key_wait_for_each_other_in_one_order(world: World) -> None:
+    """A settlement rings another job of the key: it must not wait for a row that waits for it."""
+    world.add_key("busy", "analyst", limits=_own(max_running_jobs=1))
+    world.grant("busy", "train")
+    for _ in range(10):
+        jobs = [world.queued_job(world.mine, "busy") for _ in range(2)]
+        start = Barrier(2)
+
+        def cancel(job: str, start: Barrier = start) -> int:
+            start.wait()
+            return int(world.ask("busy", "POST", f"/v1/jobs/{job}/cancel").status_code)
+
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(cancel, jobs)) == [202, 202]
+
+
 def test_the_app_starts_without_its_store(world: World) -> None:
     url = f"redis://127.0.0.1:{servers.free_port()}/0"
     app = create_app(world.settings.model_copy(update={"limits_url": url}))

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from app.db.engine import Database
-from app.db.models import AuditEntry, Grant, Webhook, WebhookDelivery, WebhookEvent
+from app.db.models import AuditEntry, Dataset, Grant, Webhook, WebhookDelivery, WebhookEvent
 from app.ids import now
 from app.keys import service as keys
 from app.settings import Settings
@@ -169,6 +169,22 @@ def test_who_lost_the_grant_is_told_nothing_more(
     assert len(receiver.received()) == 1
 
 
+def test_a_data_set_named_like_anothers_id_opens_nothing(
+    db: Database, hook: Hook, receiver: Receiver, deliverer: Deliverer, submit: Submit
+) -> None:
+    """Such names are refused today; a row may be older."""
+    foreign = add_dataset(db)
+    with db.write() as session:
+        key = add_key(session, "owner")
+    namesake = add_dataset(db, owner=key, shared=False)
+    with db.write() as session:
+        session.get_one(Dataset, namesake).name = foreign
+    hook(key=key, events=["job.queued"])
+    submit(foreign)
+    deliverer.fan_out()
+    assert deliveries(db) == []
+
+
 def test_the_connection_goes_to_the_checked_address_under_the_name(
     db: Database, settings: Settings, hook: Hook, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,14 +275,14 @@ def test_a_claim_that_ran_out_is_taken_over_and_its_late_word_is_not_written(
     with db.write() as session:
         session.execute(update(WebhookDelivery).values(next_at=now() - LEASE))
     assert other.deliver_one()
-    slow._record(first, sending.Result(500, "refused"))
+    slow._record(first[0], sending.Result(500, "refused"))
     assert (deliveries(db)[0].status, deliveries(db)[0].attempts) == ("delivered", 2)
 
 
 def test_a_slow_receiver_keeps_one_thread_and_no_more(db: Database, hook: Hook, deliverer: Deliverer) -> None:
     webhook = hook()
-    for _ in range(2):
-        send_a_test(db, webhook)
+    send_a_test(db, webhook)
+    send_a_test(db, hook(key=webhook.key_id))
     assert deliverer._claim() is not None
     assert deliverer._claim() is None
     send_a_test(db, hook())

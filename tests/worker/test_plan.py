@@ -156,6 +156,20 @@ def test_private_batches_are_hidden_in_blocks_of_many_steps() -> None:
     assert public.block_end(1) == 2
 
 
+def test_a_job_that_ends_early_ends_with_no_short_block_either() -> None:
+    """A replay that was not identical has fewer steps left to pay for."""
+    changes = {"sampling": POISSON, "length": {"steps": 101}, "evaluation": {"noise_mu": 0.5}}
+    plan = plan_of(start_of(spec(**changes), SHAPE))
+    for last in range(50, 101):
+        first = 41
+        while (end := plan.block_end(first, last)) is not None:
+            assert end - first + 1 >= 10 and end <= last
+            first = end + 1
+            if first > last:
+                break
+        assert last - first + 1 < 10
+
+
 @pytest.mark.parametrize(("steps", "points"), [(10, 1), (21, 1), (25, 2), (101, 1), (999, 37), (1001, 100), (1954, 10)])
 def test_no_block_of_a_private_poisson_job_is_shorter_than_ten_steps(steps: int, points: int) -> None:
     changes = {"sampling": POISSON, "length": {"steps": steps}, "evaluation": {"noise_mu": 0.5, "points": points}}

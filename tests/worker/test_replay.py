@@ -18,7 +18,7 @@ def segment(salt: str, from_step: int, *blocks: tuple[int, int, str | None]) -> 
 
 
 def replay(*segments: Segment, allowed: int = 100, steps: int = 20) -> Replay:
-    return Replay(steps, segments, allowed, lambda first: -(-first // 4) * 4)
+    return Replay(steps, segments, allowed, lambda first, end: min(-(-first // 4) * 4, end))
 
 
 def blocks_of(record: Replay, step: int = 0) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ class Replay:
         steps: T.
         segments: the salts in use, oldest first; what one recorded is void where a later one rules.
         allowed_steps: how many steps that were not started yet may be charged.
-        block_end: for a first step, the last one of its block: a public function of the plan.
+        block_end: for a first step and the attempt's last one, the last one of its block: a public function of the plan.
 
     Attributes:
         end: the last step that this attempt runs: what was started and what may be, at most T.
@@ -32,7 +32,7 @@ class Replay:
     """
 
     def __init__(
-        self, steps: int, segments: tuple[Segment, ...], allowed_steps: int, block_end: Callable[[int], int]
+        self, steps: int, segments: tuple[Segment, ...], allowed_steps: int, block_end: Callable[[int, int], int | None]
     ) -> None:
         _check_segments(segments)
         self._steps, self._segments, self._block_end = steps, segments, block_end
@@ -66,7 +66,8 @@ class Replay:
         first = step + 1
         if first in self._blocks:
             return first, self._blocks[first]
-        return (first, min(self._block_end(first), self.end)) if first <= self.end else None
+        last = self._block_end(first, self.end) if first <= self.end else None
+        return None if last is None else (first, last)
 
     def resalted(self, message: Resalt, matched_step: int) -> Replay:
         """The record from now on: what is recorded up to the matched step, then fresh keys.

@@ -102,7 +102,7 @@ class _Supervised:
                 channel.send(start)
                 while True:
                     if self.watch.cancelled_at is not None:
-                        self._answer(channel, messages.Stop())
+                        return self._cancel()
                     if channel.pending(TICK_S):
                         said = channel.receive()
                         self.watch.heard()
@@ -119,6 +119,18 @@ class _Supervised:
             return False
         finally:
             channel.close()
+
+    def _cancel(self) -> bool:
+        """Ends the attempt at once: at a step's end the time would tell how long the step took. Its steps are charged
+        since they were started, so that nothing is lost that a stop at the next step would have kept."""
+        crashed = self.process is not None and self.process.poll() is not None
+        self.kill()
+        self.watch.stop()
+        if crashed:
+            self.log.gone("crashed")
+        else:
+            self.log.cancelled()
+        return False
 
     def kill(self) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -123,8 +123,8 @@ class ParameterBook:
             return False
         wide = 1 if merged.outer.left.dtype == torch.float64 else 2  # float64 products take twice the time
         ghost = positions**2 * (p + q) + wide * positions * p * q
-        passes = 1 if len(merged) * p * q * merged.outer.left.element_size() <= KEEP_BYTES else 2
-        return ghost <= passes * positions * p * q + MEMORY_COST * p * q
+        # Never the number of records: one more must not change how the others' norms are bounded.
+        return ghost <= 2 * positions * p * q + MEMORY_COST * p * q
 
     def _keeps(self) -> bool:
         size = len(self._merged) * self._shape.numel() * 8

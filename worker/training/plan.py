@@ -64,24 +64,34 @@ class Plan:
         points = self.evaluation_points
         return tuple(-(-self.steps * k // points) for k in range(1, points + 1))
 
-    def block_end(self, first: int) -> int:
+    def block_end(self, first: int, end: int | None = None) -> int | None:
         """The last step of the block that begins at `first`: blocks end at multiples of clamp(⌈T/25⌉, least, 1000), at
         evaluations and at T. A function of public numbers, the same in every attempt.
 
         `least` is 1, but 10 where batches are drawn: a block's end is seen from outside, and the time that one step
         took would tell how large its batch was, which amplification by sampling needs hidden.
+
+        Args:
+            end: the attempt's last step, where fewer than T are paid for; evaluations are not after it.
+
+        Returns:
+            None where batches are hidden and too few steps are left to hide one's time.
         """
+        end = self.steps if end is None else end
         least = MIN_POISSON_BLOCK_STEPS if self.sampling == "poisson" and not self.public else 1
         size = min(max(-(-self.steps // BLOCKS), least), MAX_BLOCK_STEPS)
         if least > 1:
-            return self._hidden_end(first, size)
-        return min(-(-first // size) * size, self.steps, *(step for step in self.evaluation_steps if step >= first))
+            return self._hidden_end(first, size, end)
+        return min(-(-first // size) * size, end, *(step for step in self.evaluation_steps if step >= first))
 
-    def _hidden_end(self, first: int, size: int) -> int:
+    def _hidden_end(self, first: int, size: int, last: int) -> int | None:
         """As above where batches are hidden: stretches between evaluations are cut into blocks of `size`, and what
         would be left with fewer than ten steps goes with the block before it."""
-        end = next(step for step in sorted({*self.evaluation_steps, self.steps}) if step >= first)
+        evaluations = {step for step in self.evaluation_steps if step <= last - MIN_POISSON_BLOCK_STEPS}
+        end = next(step for step in sorted({*evaluations, last}) if step >= first)
         left = end - first + 1
+        if left < MIN_POISSON_BLOCK_STEPS:
+            return None
         return end if left < size + MIN_POISSON_BLOCK_STEPS else first + size - 1
 
     def sampler(self, keys: Keys, records: int) -> Sampler:
