@@ -305,3 +305,22 @@ def test_random_architectures(made: tuple[nn.Module, Batch], kind: str, C: float
     wanted = one_at_a_time(module, batch, kind, C)
     parameters = parameters_of(module)
     assert_close(engine(module, kind, C).private_sum(parameters, [batch]), wanted)
+
+
+def test_how_others_are_bounded_does_not_depend_on_one_record_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients that cancel over positions: the two ways to a norm bound them differently, so that a batch must not go
+    from one way to the other because a record came."""
+    monkeypatch.setattr(books, "KEEP_BYTES", 2**20)  # as many bytes as 64 of these records need
+    positions, width = 40, 64
+    torch.manual_seed(0)
+    module = nn.Linear(width, width, bias=False)
+    x = torch.ones(1, positions, width) + 1e-3 * torch.randn(1, positions, width)
+    weights = 100 * torch.randn(1, 1, width) * torch.tensor([1.0, -1.0]).repeat(positions // 2)[None, :, None]
+
+    def of(model: nn.Module, batch: Tensor) -> Tensor:
+        return (model(batch) * weights).sum(dim=(1, 2))
+
+    clipped: Bookkeeping[Tensor] = Bookkeeping(module, of, len, kind="flat", max_grad_norm=1.0)
+    parameters = {"weight": torch.zeros(width, width, dtype=torch.float64)}
+    one, two = (clipped.private_sum(parameters, [x.expand(n, -1, -1).contiguous()])["weight"] for n in (64, 65))
+    assert float((one - two).norm()) <= 1 + 1e-6

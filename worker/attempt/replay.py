@@ -21,7 +21,7 @@ class Replay:
         steps: T.
         segments: the salts in use, oldest first; what one recorded is void where a later one rules.
         allowed_steps: how many steps that were not started yet may be charged.
-        block_end: for a first step and the attempt's last one, the last one of its block: a public function of the plan.
+        block_end: for a first step and the attempt's last one, the last one of its block: public, by the plan.
 
     Attributes:
         end: the last step that this attempt runs: what was started and what may be, at most T.
