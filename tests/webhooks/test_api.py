@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 from standardwebhooks import Webhook as Reference
 
 from app.db.engine import Database
@@ -123,7 +123,11 @@ def test_bad_requests(world: World, changes: dict[str, Any], pointer: str) -> No
 def test_lists_have_pages(world: World) -> None:
     ids = [make(world)["webhook"]["id"] for _ in range(3)]
     for _ in range(3):
-        world.call("POST", f"/v1/webhooks/{ids[0]}/test")
+        assert world.call("POST", f"/v1/webhooks/{ids[0]}/test").status_code == 202
+        again = world.call("POST", f"/v1/webhooks/{ids[0]}/test")
+        assert (again.status_code, again.json()["type"]) == (409, "/problems/wrong-state")  # one at a time
+        with world.db.write() as session:
+            session.execute(update(WebhookDelivery).values(status="delivered"))
     for path in ("/v1/webhooks", f"/v1/webhooks/{ids[0]}/deliveries"):
         whole = world.call("GET", path, params={"limit": 3}).json()["items"]
         first = world.call("GET", path, params={"limit": 2}).json()
