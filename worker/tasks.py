@@ -14,8 +14,9 @@ from app.db.engine import Database
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.presence import Presence
+from app.lifecycle.states import ring
 from app.settings import get_settings
-from worker.attempt.supervisor import run_attempt
+from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.celery_app import app
 
 
@@ -41,9 +42,15 @@ def _leave(**_: Any) -> None:
 
 @app.task(name=RUN_JOB)  # type: ignore[untyped-decorator]
 def run_job(job_id: str) -> None:
-    """Runs one attempt of a job, where it is queued. A late or doubled message finds nothing to claim."""
+    """Runs one attempt of a job, where it is queued. A late or doubled message finds nothing to claim.
+
+    A worker that was told to stop may be handed one more message, even that of the job it just gave back.
+    """
     settings, db = get_settings(), _database()
     with db.write() as session:
+        if STOPPING.is_set():
+            ring(session, job_id)
+            return
         held = claim(session, job_id, _presence().name, settings.lease_s)
     if held is not None:
         run_attempt(AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts), settings)

@@ -73,7 +73,7 @@ def test_a_worker_that_is_stopped_gives_its_job_to_another(cluster: Cluster) -> 
     assert stopped.wait(20) == 0
     ended = cluster.finished([job])[0]
     # Exactly one more attempt, by the other worker: the one that stops does not take back what it gave back.
-    assert [attempt["status"] for attempt in ended["attempts"]] == ["lost", "succeeded"]
+    assert [attempt["status"] for attempt in ended["attempts"]] == ["lost", "succeeded"], ended["attempts"]
     assert ended["attempts"][1]["worker"] != running
     assert "replay_mismatch" not in {event["type"] for event in cluster.get(f"/v1/jobs/{job}/events")["items"]}
     cluster.assert_charged(dataset, [ended])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from app.db.engine import Database
-from app.db.models import Attempt, Block, Dataset, Job
+from app.db.models import Attempt, Block, Dataset, Job, Outbox
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
@@ -130,3 +132,21 @@ def test_a_database_that_is_away_for_a_moment_costs_no_attempt(
     job_id, watched = run(db, settings, submit, away, attempt_silence_s=1.5)
     assert beats == [job_id] and watched.beats > 5
     assert ends(db, job_id) == ["crashed"], "for its silence, later"
+
+
+def test_a_worker_told_to_stop_claims_nothing_and_rings_for_another(
+    db: Database, submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRIMP_HOME", str(tmp_path))  # the module has its settings from the environment
+    tasks = importlib.import_module("worker.tasks")
+    stopping = threading.Event()
+    stopping.set()
+    monkeypatch.setattr(tasks, "STOPPING", stopping)
+    monkeypatch.setattr(tasks, "_database", lambda: db)
+    job_id = submit()
+    with db.write() as session:
+        session.execute(delete(Outbox))
+    tasks.run_job(job_id)
+    assert (job_row(db, job_id).status, job_row(db, job_id).attempt) == ("queued", 0)
+    with db.read() as session:
+        assert session.scalars(select(Outbox.job_id).where(Outbox.topic == "ring")).all() == [job_id]

@@ -256,11 +256,11 @@ def test_after_fresh_keys_a_job_resumes_bit_for_bit() -> None:
     weights = attempt(first)
     assert first.resalts == 1 and [s["from_step"] for s in first.segments] == [1, 11]
     assert same(attempt(first), weights)
-    assert first.resalts == 1 and first.started == 15
-    again = supervisor(sampling=POISSON)
-    again.hold, again.segments = 30, [dict(s, recorded=[]) for s in first.segments]
-    again.segments[0]["recorded"] = [each for each in first.segments[0]["recorded"] if each["last_step"] <= 5]
-    again.started = 10
+    assert first.resalts == 1 and first.started == 30
+    again = supervisor(sampling=POISSON, length={"steps": 20})
+    again.hold, again.segments = 60, [dict(s, recorded=[]) for s in first.segments]
+    again.segments[0]["recorded"] = [each for each in first.segments[0]["recorded"] if each["last_step"] <= 10]
+    again.started = 20
     assert same(attempt(again), weights)
 
 
