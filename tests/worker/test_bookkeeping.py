@@ -15,6 +15,7 @@ from app.errors import PrivacyError
 from tests.worker.layers import CASES, TOKENS, WIDTH, Batch, Scale, losses, one_at_a_time, take
 from worker.clipping import books
 from worker.clipping.bookkeeping import Bookkeeping
+from worker.clipping.engine import Clip
 from worker.models.positions import Positions
 
 
@@ -69,9 +70,19 @@ def test_divisors_act_before_the_clip(name: str) -> None:
     case = CASES[name]
     module, batch = case.module(), case.batch(6)
     parameters = parameters_of(module)
-    divisors = {n: 0.1 + torch.rand(p.shape, dtype=torch.float64) for n, p in parameters.items() if "bias" not in n}
+    divisors = {n: 0.1 + torch.rand(p.shape, dtype=torch.float64) for n, p in parameters.items()}
     wanted = one_at_a_time(module, batch, "flat", 0.3, divisors)
-    assert_close(engine(module, divisors=divisors).private_sum(parameters, [batch]), wanted)
+    assert_close(engine(module).private_sum(parameters, [batch], Clip(0.3, divisors)), wanted)
+
+
+@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
+def test_a_divisor_that_is_not_finite_gives_bounded_sums_not_errors(bad: float) -> None:
+    case = CASES["mlp"]
+    parameters = parameters_of(module := case.module())
+    divisors = {n: torch.full(p.shape, 0.5, dtype=torch.float64) for n, p in parameters.items()}
+    divisors[next(iter(divisors))].view(-1)[0] = bad
+    total = flat(engine(module).private_sum(parameters, [case.batch(6)], Clip(0.3, divisors)))
+    assert float(total.norm()) <= 6 * 0.3 * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv2d", "tied"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.worker.support import dense, records
-from worker.clipping.engine import clip_factors
+from worker.clipping.engine import Clip, clip_factors
 from worker.clipping.linear import LinearClipping, LinearGradient
 from worker.clipping.norms import norm_bound
 from worker.data.records import Records
@@ -40,11 +40,19 @@ def gradient_of_one(model: Linear, parameters: Parameters, x: Tensor, y: Tensor)
 
 
 def clipped_one_by_one(
-    model: Linear, parameters: Parameters, x: np.ndarray, y: np.ndarray, kind: str, C: float
+    model: Linear,
+    parameters: Parameters,
+    x: np.ndarray,
+    y: np.ndarray,
+    kind: str,
+    C: float,
+    divisors: Parameters | None = None,
 ) -> list[Tensor]:
     total = [torch.zeros_like(value) for value in parameters.values()]
     for row, label in zip(torch.from_numpy(x), torch.from_numpy(y), strict=True):
         gradient = gradient_of_one(model, parameters, row, label)
+        if divisors is not None:
+            gradient = [each / D for each, D in zip(gradient, divisors.values(), strict=True)]
         norm = float(torch.cat([each.flatten() for each in gradient]).norm())
         factor = 1 / max(1.0, norm / C) if kind == "flat" else C / (norm + 0.01)
         if np.isfinite(norm):
@@ -78,6 +86,42 @@ def test_the_sum_is_that_of_gradients_clipped_one_at_a_time(
     parameters = randomized(model)
     wanted = clipped_one_by_one(model, parameters, x, y, kind, C)
     assert_close(summed(model, parameters, records(x, y, sparse=sparse), kind, C), wanted)
+
+
+def divisors_of(model: Linear, seed: int = 0) -> Parameters:
+    """Over eight orders of magnitude, as preconditioners are."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: 10 ** (8 * torch.rand(value.shape, generator=generator, dtype=torch.float64) - 6)
+        for name, value in model.init().items()
+    }
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("classes", [1, 5])
+@pytest.mark.parametrize(("kind", "C"), [("flat", 10.0), ("flat", 1e9), ("automatic", 0.7)])
+def test_gradients_are_divided_before_they_are_clipped(
+    sparse: bool, bias: bool, classes: int, kind: Any, C: float
+) -> None:
+    x, y = dense(40, 12, classes)
+    x[np.random.default_rng(1).random(x.shape) < 0.5] = 0.0
+    x[3, 2] = np.nan
+    model = Linear(12, classes, bias=bias)
+    parameters, divisors = randomized(model), divisors_of(model)
+    wanted = clipped_one_by_one(model, parameters, np.delete(x, 3, 0), np.delete(y, 3), kind, C, divisors)
+    pieces = [each.prepared() for each in records(x, y, sparse=sparse).split(7)]
+    got = LinearClipping(model, kind, 3.0).private_sum(parameters, pieces, Clip(C, divisors))
+    assert_close(list(got.values()), wanted)
+
+
+def test_public_gradients_are_divided_too() -> None:
+    x, y = dense(30, 6, 3)
+    model = Linear(6, 3, bias=True)
+    divisors = divisors_of(model)
+    wanted = clipped_one_by_one(model, randomized(model), x, y, "flat", 1e30, divisors)
+    got = LinearGradient(model).private_sum(randomized(model), records(x, y).split(None), Clip(1.0, divisors))
+    assert_close(list(got.values()), wanted)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -184,10 +228,11 @@ def situations(draw: st.DrawFn) -> dict[str, Any]:
         "scale": draw(st.sampled_from([0.0, 1e-3, 1.0, 1e3])),
         "split": draw(st.sampled_from([None, 1, 2, 3])),
         "index": draw(st.integers(0, n - 1)),
+        "divided": draw(st.booleans()),
     }
 
 
-TIED = {"classes": 2, "bias": False, "sparse": False, "scale": 1.0, "split": None, "index": 0}
+TIED = {"classes": 2, "bias": False, "sparse": False, "scale": 1.0, "split": None, "index": 0, "divided": False}
 
 
 @settings(max_examples=300, deadline=None)
@@ -199,12 +244,12 @@ def test_one_record_changes_the_sum_by_at_most_c(case: dict[str, Any]) -> None:
     """Whatever the record, its neighbours, the split and the parameters: at most C(1 + 10⁻⁶)."""
     model = Linear(case["x"].shape[1], case["classes"], bias=case["bias"])
     parameters = randomized(model, case["scale"])
+    clip = Clip(case["C"], divisors_of(model)) if case["divided"] else None
 
     def of(x: np.ndarray, y: np.ndarray) -> Tensor:
-        batch = records(x, y, sparse=case["sparse"])
-        return torch.cat(
-            [each.flatten() for each in summed(model, parameters, batch, case["kind"], case["C"], case["split"])]
-        )
+        batches = [each.prepared() for each in records(x, y, sparse=case["sparse"]).split(case["split"])]
+        total = LinearClipping(model, case["kind"], case["C"]).private_sum(parameters, batches, clip)
+        return torch.cat([each.flatten() for each in total.values()])
 
     whole = of(case["x"], case["y"])
     without = of(np.delete(case["x"], case["index"], 0), np.delete(case["y"], case["index"]))

@@ -27,6 +27,7 @@ from tests.worker.support import (
 )
 from worker.attempt.messages import Finished
 from worker.clipping.bookkeeping import Bookkeeping
+from worker.clipping.engine import Clip
 from worker.clipping.linear import LinearClipping
 from worker.clipping.opacus import OpacusClipping
 from worker.clipping.plain import PlainGradient
@@ -113,6 +114,10 @@ def test_engines_agree(model: Any, kind: Any) -> None:
         found = opacus.private_sum(parameters, pieces)
         for name, value in books.items():
             torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-13)
+    clip = Clip(3.0, {name: 0.01 + torch.rand(value.shape, dtype=torch.float64) for name, value in books.items()})
+    divided = Bookkeeping(network.module(), network.record_losses, len, **how).private_sum(parameters, [batch], clip)
+    for name, value in opacus.private_sum(parameters, [batch], clip).items():
+        torch.testing.assert_close(divided[name], value, rtol=1e-10, atol=1e-13)
 
 
 def test_without_clipping_and_noise_engines_give_the_gradient() -> None:

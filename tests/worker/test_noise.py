@@ -110,6 +110,24 @@ def test_noise_of_a_step_covers_one_gradient_only() -> None:
     release.release(total, 2)
 
 
+def test_queries_of_a_step_have_noise_of_their_own() -> None:
+    """Query k of two tensors has the streams 2k and 2k + 1, whether it was prepared or not, and its own C."""
+    total = {"weight": torch.zeros(4, dtype=torch.float64), "bias": torch.zeros(2, dtype=torch.float64)}
+    release = GaussianRelease(KEY, noise_multiplier=2.0, max_grad_norm=3.0, expected_batch_size=10)
+    for query, C in ((0, 3.0), (1, 0.5)):
+        if query == 0:
+            release.prepare(total, 4)
+        noised = release.release(total, 4, query, C if query else None)
+        for index, (name, value) in enumerate(total.items()):
+            z = GaussianGenerator(KEY).noise(4, 2 * query + index, value.numel())
+            torch.testing.assert_close(noised[name], 2 * C * z / 10, rtol=0, atol=2 * C * 2.0**-11 / 10)
+    for step, query in ((4, 1), (4, 0), (3, 5), (5, -1)):
+        with pytest.raises(PrivacyError):
+            release.release(total, step, query)
+    with pytest.raises(PrivacyError):
+        release.release(total, 5, 0, 0.0)
+
+
 @pytest.mark.parametrize(
     "bad", [{"noise_multiplier": 0.0}, {"max_grad_norm": float("nan")}, {"expected_batch_size": 0}]
 )

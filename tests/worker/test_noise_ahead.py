@@ -204,9 +204,9 @@ class Watched:
             self.taken.append(address(noise))
             return take(noise)
 
-        def noted_release(each: GaussianRelease, private_sum: dict[str, torch.Tensor], step: int) -> Any:
+        def noted_release(each: GaussianRelease, private_sum: dict[str, torch.Tensor], step: int, *more: Any) -> Any:
             self.met.append((each._generator.stream._cipher.key, step))
-            return release(each, private_sum, step)
+            return release(each, private_sum, step, *more)
 
         monkeypatch.setattr(StepNoise, "begin", noted_begin)
         monkeypatch.setattr(StepNoise, "take", noted_take)

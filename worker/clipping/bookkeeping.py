@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from app.errors import PrivacyError
 from worker.clipping.books import ParameterBook
-from worker.clipping.engine import ClippingKind, clip_factors
+from worker.clipping.engine import Clip, ClippingKind, clip_factors
 from worker.clipping.norms import root_bound
 from worker.clipping.rules import Found, Rule, rule_of
 from worker.clipping.terms import Term
@@ -76,7 +76,6 @@ class Bookkeeping(Generic[B]):
         count: how many records a batch holds.
         kind: "flat", "automatic" or "per_layer" (each layer's block to C/√layers).
         max_grad_norm: C.
-        divisors: for some parameters, float64 tensors D > 0: g_i / D is clipped and summed in place of g_i.
         sum_type: of the sums over records; float64 but for measurements.
 
     Attributes:
@@ -94,19 +93,19 @@ class Bookkeeping(Generic[B]):
         *,
         kind: ClippingKind,
         max_grad_norm: float,
-        divisors: Mapping[str, Tensor] | None = None,
         sum_type: torch.dtype = torch.float64,
     ) -> None:
         refuse_mixing(module)
         self._module, self._losses, self._count = module, losses, count
         self._kind: ClippingKind = kind
-        self._norm, self._divisors, self._sum_type = max_grad_norm, dict(divisors or {}), sum_type
+        self._clip, self._sum_type = Clip(max_grad_norm), sum_type
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._open: _Pass | None = None
         self.fallbacks: tuple[str, ...] = ()
         self._attach()
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[B]) -> Parameters:
+    def private_sum(self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None) -> Parameters:
+        clip = clip or self._clip
         total = {name: torch.zeros_like(value, dtype=self._sum_type) for name, value in parameters.items()}
         if set(total) != set(self._trainable):
             raise PrivacyError("the parameters are not those of the model")
@@ -115,20 +114,18 @@ class Bookkeeping(Generic[B]):
                 self._trainable[name].copy_(value)
         for batch in batches:
             if self._count(batch) > 0:
-                self._add(total, batch)
-        for name, divisor in self._divisors.items():
-            total[name] /= divisor
-        return {name: value.double() for name, value in total.items()}
+                self._add(total, batch, clip)
+        return clip.divided({name: value.double() for name, value in total.items()})
 
-    def _add(self, total: Parameters, batch: B) -> None:
+    def _add(self, total: Parameters, batch: B, clip: Clip) -> None:
         terms = self._passes(batch).terms
         books = {
-            name: ParameterBook(terms.pop(id(parameter)), parameter.shape, self._divisors.get(name))
+            name: ParameterBook(terms.pop(id(parameter)), parameter.shape, (clip.divisors or {}).get(name))
             for name, parameter in self._trainable.items()
             if id(parameter) in terms
         }
         with torch.no_grad():
-            for name, factors in group_factors(books, self._trainable, self._kind, self._norm).items():
+            for name, factors in group_factors(books, self._trainable, self._kind, clip.max_grad_norm).items():
                 books.pop(name).add_to(total[name], factors)
 
     def _passes(self, batch: B) -> _Pass:

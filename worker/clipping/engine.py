@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
@@ -15,6 +16,26 @@ ClippingKind = Literal["flat", "automatic", "per_layer"]
 AUTOMATIC_GAMMA = 0.01
 
 
+@dataclass(frozen=True)
+class Clip:
+    """How one query clips: public numbers, and functions of noised gradients.
+
+    Attributes:
+        max_grad_norm: C.
+        divisors: float64 tensors D > 0 in the names and shapes of the parameters: g / D is clipped and summed in place
+            of g. None: nothing is divided.
+    """
+
+    max_grad_norm: float
+    divisors: Mapping[str, Tensor] | None = None
+
+    def divided(self, total: Parameters) -> Parameters:
+        """Σ c_i g_i / D of Σ c_i g_i: the divisor is the same for all records. 0 where D is not finite."""
+        if self.divisors is None:
+            return total
+        return {name: torch.where(torch.isfinite(D := self.divisors[name]), S / D, 0.0) for name, S in total.items()}
+
+
 class GradientEngine(Protocol):
     """Sums per-record gradients over one logical batch.
 
@@ -23,10 +44,14 @@ class GradientEngine(Protocol):
     record whose gradient is not finite contributes zero.
     """
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[Records]) -> Parameters:
+    def private_sum(self, parameters: Parameters, batches: Sequence[Records], clip: Clip | None = None) -> Parameters:
         """Σ over all records of all physical batches, float64, in the order and shapes of `parameters`.
 
         An empty batch gives zeros.
+
+        Args:
+            clip: this query's, where it is not the one that the engine was built with. An engine that does not clip
+                divides all the same.
         """
         ...
 

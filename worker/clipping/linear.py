@@ -6,14 +6,13 @@ and ‖residual‖·‖x‖ without, and the clipped sum is one product of the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from worker.clipping.engine import ClippingKind, clip_factors
+from worker.clipping.engine import Clip, ClippingKind, clip_factors
 from worker.clipping.norms import norm_bound, product_bound, root_bound
 from worker.data.records import Records
 from worker.models.base import Parameters
@@ -36,18 +35,23 @@ class LinearClipping:
     kind: ClippingKind
     max_grad_norm: float
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[Records]) -> Parameters:
-        return _summed(self.model, parameters, batches, self._clipped)
+    def private_sum(self, parameters: Parameters, batches: Sequence[Records], clip: Clip | None = None) -> Parameters:
+        by = clip or Clip(self.max_grad_norm)
 
-    def _clipped(self, residuals: Tensor, records: Records) -> Tensor:
-        """The residuals scaled so that residual ⊗ (x, 1) is clipped; zeros where a gradient is not finite."""
+        def clipped(residuals: Tensor, records: Records) -> Tensor:
+            """The residuals scaled so that residual ⊗ (x, 1) is clipped; zeros where a gradient is not finite."""
+            norms = self._norms(residuals, records) if by.divisors is None else _divided_norms(residuals, records, by)
+            factors = clip_factors(norms, self.kind, by.max_grad_norm)
+            # A factor of 0 is not enough: 0 · NaN is NaN.
+            return torch.where(torch.isfinite(norms), residuals * factors, 0.0)
+
+        return by.divided(_summed(self.model, parameters, batches, clipped))
+
+    def _norms(self, residuals: Tensor, records: Records) -> Tensor:
         inputs = records.private_norms
         if self.model.bias:
             inputs = root_bound(inputs.square() + 1.0, 2)
-        norms = product_bound(norm_bound(residuals, dim=0), inputs)
-        factors = clip_factors(norms, self.kind, self.max_grad_norm)
-        # A factor of 0 is not enough: 0 · NaN is NaN.
-        return torch.where(torch.isfinite(norms), residuals * factors, 0.0)
+        return product_bound(norm_bound(residuals, dim=0), inputs)
 
 
 @dataclass(frozen=True)
@@ -56,15 +60,25 @@ class LinearGradient:
 
     model: Linear
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[Records]) -> Parameters:
-        return _summed(self.model, parameters, batches, lambda residuals, _: residuals)
+    def private_sum(self, parameters: Parameters, batches: Sequence[Records], clip: Clip | None = None) -> Parameters:
+        total = _summed(self.model, parameters, batches, lambda residuals, _: residuals)
+        return clip.divided(total) if clip else total
 
 
-class _Scaling(Protocol):
-    def __call__(self, residuals: Tensor, records: Records, /) -> Tensor: ...
+def _divided_norms(residuals: Tensor, records: Records, by: Clip) -> Tensor:
+    """Upper bounds of ‖(residual ⊗ (x, 1)) / D‖ = √(Σ_k r_k² (Σ_j x_j²/D_kj² + 1/D_bk²)); ∞ where x is not finite."""
+    inverse = {name: divisor.square().reciprocal() for name, divisor in (by.divisors or {}).items()}
+    inputs = records.weighted_squares(inverse["weight"])
+    if "bias" in inverse:
+        inputs = inputs + inverse["bias"][:, None]
+    terms = sum(inverse["weight"].shape)
+    norms = root_bound((residuals.square() * inputs).sum(dim=0), terms)
+    return torch.where(torch.isfinite(records.private_norms), norms, torch.inf)
 
 
-def _summed(model: Linear, parameters: Parameters, batches: Sequence[Records], scaled: _Scaling) -> Parameters:
+def _summed(
+    model: Linear, parameters: Parameters, batches: Sequence[Records], scaled: Callable[[Tensor, Records], Tensor]
+) -> Parameters:
     """The sum over physical batches, in their order, so that it is the same in every run on one machine."""
     total = {name: torch.zeros_like(value) for name, value in parameters.items()}
     for records in batches:

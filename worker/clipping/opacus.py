@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from app.errors import PrivacyError
 from worker.clipping.bookkeeping import group_factors, refuse_mixing
 from worker.clipping.books import ParameterBook
-from worker.clipping.engine import ClippingKind
+from worker.clipping.engine import Clip, ClippingKind
 from worker.clipping.terms import Dense
 from worker.models.base import Parameters
 
@@ -40,9 +40,10 @@ class OpacusClipping(Generic[B]):
         self._wrapped = GradSampleModule(module, loss_reduction="sum")
         self._losses, self._count = losses, count
         self._kind: ClippingKind = kind
-        self._norm = max_grad_norm
+        self._clip = Clip(max_grad_norm)
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[B]) -> Parameters:
+    def private_sum(self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None) -> Parameters:
+        clip = clip or self._clip
         if set(parameters) != set(self._trainable):
             raise PrivacyError("the parameters are not those of the model")
         total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in parameters.items()}
@@ -51,12 +52,12 @@ class OpacusClipping(Generic[B]):
                 self._trainable[name].copy_(value)
         for batch in batches:
             if self._count(batch) > 0:
-                books = self._books(batch)
-                for name, factors in group_factors(books, self._trainable, self._kind, self._norm).items():
+                books = self._books(batch, clip.divisors or {})
+                for name, factors in group_factors(books, self._trainable, self._kind, clip.max_grad_norm).items():
                     books[name].add_to(total[name], factors)
-        return total
+        return clip.divided(total)
 
-    def _books(self, batch: B) -> dict[str, ParameterBook]:
+    def _books(self, batch: B, divisors: Mapping[str, Tensor]) -> dict[str, ParameterBook]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a first layer's input has no gradient, which torch mentions
             self._losses(self._wrapped, batch).sum().backward()
@@ -64,6 +65,6 @@ class OpacusClipping(Generic[B]):
         for name, parameter in self._trainable.items():
             gradients = parameter.grad_sample  # type: ignore[attr-defined]
             if gradients is not None:
-                books[name] = ParameterBook([Dense(gradients)], parameter.shape)
+                books[name] = ParameterBook([Dense(gradients)], parameter.shape, divisors.get(name))
         self._wrapped.zero_grad(set_to_none=True)
         return books

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from worker.clipping.engine import Clip
 from worker.models.base import Parameters
 
 B = TypeVar("B")
@@ -25,7 +26,7 @@ class PlainGradient(Generic[B]):
         self._module, self._losses = module, losses
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[B]) -> Parameters:
+    def private_sum(self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None) -> Parameters:
         total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in parameters.items()}
         with torch.no_grad():
             for name, value in parameters.items():
@@ -35,4 +36,4 @@ class PlainGradient(Generic[B]):
             gradients = torch.autograd.grad(loss, list(self._trainable.values()), materialize_grads=True)
             for name, gradient in zip(self._trainable, gradients, strict=True):
                 total[name] += gradient
-        return total
+        return clip.divided(total) if clip else total

@@ -47,6 +47,10 @@ class Records(Protocol):
         """Σ_i c_i ⊗ x_i: float64 (K, d), for coefficients (K, n). Deterministic on one machine."""
         ...
 
+    def weighted_squares(self, weights: Tensor) -> Tensor:
+        """Σ_j w_kj x_ij²: float64 (K, n), for weights (K, d)."""
+        ...
+
     def dense(self, dtype: torch.dtype) -> Tensor:
         """X: (n, d)."""
         ...
@@ -97,6 +101,9 @@ class DenseRecords:
 
     def adjoint(self, coefficients: Tensor) -> Tensor:
         return coefficients @ self._features.double()
+
+    def weighted_squares(self, weights: Tensor) -> Tensor:
+        return weights @ self._features.double().square().T
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         return self._features.to(dtype)
@@ -155,6 +162,9 @@ class SparseRecords:
         if self._backward is not None:
             return (self._backward @ coefficients.T.contiguous()).T.contiguous()
         return torch.from_numpy(np.ascontiguousarray((self._matrix.T @ coefficients.numpy().T).T))
+
+    def weighted_squares(self, weights: Tensor) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray((self._matrix.power(2) @ weights.numpy().T).T))
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         return self._forward.to_dense().to(dtype)

@@ -25,6 +25,7 @@ class StepNoise:
         generator: of the segment that rules the step.
         step: the logical step.
         sizes: numbers in each tensor, in the model's order.
+        first_tensor: the number of the first one's stream.
         device: where the Gaussians are wanted. For another device than the CPU, words are made ahead, and turned to
             Gaussians there.
 
@@ -33,9 +34,14 @@ class StepNoise:
     """
 
     def __init__(
-        self, generator: GaussianGenerator, step: int, sizes: Sequence[int], device: torch.device | str = "cpu"
+        self,
+        generator: GaussianGenerator,
+        step: int,
+        sizes: Sequence[int],
+        device: torch.device | str = "cpu",
+        first_tensor: int = 0,
     ) -> None:
-        self.address = (step, tuple(sizes), torch.device(device))
+        self.address = (step, first_tensor, tuple(sizes), torch.device(device))
         self._generator = generator
         self._on_cpu = _on_cpu(torch.device(device))
         dtype = torch.float64 if self._on_cpu else torch.int64
@@ -56,7 +62,7 @@ class StepNoise:
             helper.result()
         if self._helpers:
             torch.set_num_threads(threads)  # what new threads begin with: a helper has set it to its own number
-        return self._buffers if self._on_cpu else [gaussians(bits.to(self.address[2])) for bits in self._buffers]
+        return self._buffers if self._on_cpu else [gaussians(bits.to(self.address[3])) for bits in self._buffers]
 
     def drop(self) -> None:
         """Ends the work: nobody will take it."""
@@ -71,7 +77,7 @@ class StepNoise:
                 return
             out = self._buffers[index][start : start + CHUNK]
             bits = scratch[: len(out)] if self._on_cpu else out
-            self._generator.fill_bits(bits, self.address[0], index, start)
+            self._generator.fill_bits(bits, self.address[0], self.address[1] + index, start)
             if self._on_cpu:
                 gaussians(bits, out)
 

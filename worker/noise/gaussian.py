@@ -24,11 +24,13 @@ LOOK_AHEAD = 2**26
 class GradientRelease(Protocol):
     """Turns one step's private sum into what the optimizer may see."""
 
-    def prepare(self, parameters: Mapping[str, Tensor], step: int) -> None:
-        """Says that the step has begun, and what its gradient will look like: noise may be made in the meantime."""
+    def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
+        """Says that a query has begun, and what its gradient will look like: noise may be made in the meantime."""
         ...
 
-    def release(self, private_sum: dict[str, Tensor], step: int) -> NoisedGradient: ...
+    def release(
+        self, private_sum: dict[str, Tensor], step: int, query: int = 0, max_grad_norm: float | None = None
+    ) -> NoisedGradient: ...
 
 
 class GaussianRelease:
@@ -37,12 +39,13 @@ class GaussianRelease:
     Guarantee: where one record changes the sum by at most C in the ℓ₂ norm over all tensors together, a step is
     post-processing of one Gaussian mechanism with noise multiplier σ, floating point included. The divisor is the
     public L, never the realized batch. Each step's noise is used once: the same or an earlier step is refused, so
-    physical batches are summed first, and another state needs another key.
+    physical batches are summed first, and another state needs another key. A step may hold several queries, each with
+    noise of its own: query k of m tensors has the streams k·m … k·m + m − 1.
 
     Args:
         key: 32 secret bytes of the job's segment.
         noise_multiplier: σ, the noise's std over the sensitivity C.
-        max_grad_norm: C.
+        max_grad_norm: C, of queries that do not say another.
         expected_batch_size: L.
 
     Raises:
@@ -54,67 +57,74 @@ class GaussianRelease:
     def __init__(
         self, key: bytes | None, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: int
     ) -> None:
-        std = math.nextafter(noise_multiplier * max_grad_norm, math.inf)  # a product may have been rounded down
-        # Far inside the range of normal floats: near its ends a product rounds to nothing, and the noise with it.
-        if not (1e-100 < max_grad_norm < 1e100 and 1e-100 < std < 1e100 and expected_batch_size >= 1):
-            raise PrivacyError("noise needs σ > 0 and C > 0 that floats resolve, and L ≥ 1")
+        if expected_batch_size < 1:
+            raise PrivacyError("the divisor is at least 1")
         self._generator = GaussianGenerator(key)
-        self._std = std
+        self._noise_multiplier, self._max_grad_norm = noise_multiplier, max_grad_norm
+        noise_std(noise_multiplier, max_grad_norm)
         self._divisor = expected_batch_size
-        self._last_step = 0
+        self._last = (0, 0)
         self._ahead: StepNoise | None = None
 
-    def prepare(self, parameters: Mapping[str, Tensor], step: int) -> None:
-        """Has another thread make the step's noise from now on. Changes no bit of any release.
+    def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
+        """Has another thread make the query's noise from now on. Changes no bit of any release.
 
         Args:
             parameters: in names, shapes and device as the private sum will be.
             step: the step that has begun.
+            query: which of the step's.
 
         Raises:
-            PrivacyError: noise of this step was already used.
+            PrivacyError: noise of this query was already used.
         """
-        self._check(step)
+        self._check(step, query)
         if sum(value.numel() for value in parameters.values()) <= LOOK_AHEAD:
-            ahead = self._noise(parameters, step)
+            ahead = self._noise(parameters, step, query)
             ahead.begin()
             self._ahead = ahead
 
-    def release(self, private_sum: dict[str, Tensor], step: int) -> NoisedGradient:
-        """The step's noised mean gradient.
+    def release(
+        self, private_sum: dict[str, Tensor], step: int, query: int = 0, max_grad_norm: float | None = None
+    ) -> NoisedGradient:
+        """The query's noised mean gradient.
 
         Args:
             private_sum: float64 tensors; their order, the model's own, numbers the noise streams.
-            step: the logical step, larger than every one before.
+            step: the logical step.
+            query: which of the step's; (step, query) is larger than every one before.
+            max_grad_norm: C of this query, if it is another.
 
         Raises:
-            PrivacyError: noise of this step was already used, or a sum is not in float64, or not finite.
+            PrivacyError: noise of this query was already used, or a sum is not in float64, or not finite.
         """
-        self._check(step)
+        self._check(step, query)
+        std = noise_std(self._noise_multiplier, self._max_grad_norm if max_grad_norm is None else max_grad_norm)
         if any(value.dtype != torch.float64 for value in private_sum.values()):
             raise PrivacyError("clipped gradients are summed in float64")
-        self._last_step = step
-        noise = self._noise(private_sum, step)
+        self._last = (step, query)
+        noise = self._noise(private_sum, step, query)
         noised: dict[str, Tensor] = {}
         for index, ((name, value), z) in enumerate(zip(private_sum.items(), noise.take(), strict=True)):
-            total = add_noise(value, z, self._std, self._generator.stream, step, index)
+            stream = query * len(private_sum) + index
+            total = add_noise(value, z, std, self._generator.stream, step, stream)
             noised[name] = total.div_(self._divisor)
         return NoisedGradient(noised)
 
-    def _check(self, step: int) -> None:
-        if step <= self._last_step:
+    def _check(self, step: int, query: int) -> None:
+        if (step, query) <= self._last or step < 1 or query < 0:
             raise PrivacyError("the noise of a step covers one gradient only")
 
-    def _noise(self, like: Mapping[str, Tensor], step: int) -> StepNoise:
+    def _noise(self, like: Mapping[str, Tensor], step: int, query: int) -> StepNoise:
         """What was begun for this very step and these shapes, or a new one."""
         device = next((value.device for value in like.values()), torch.device("cpu"))
-        wanted = (step, tuple(value.numel() for value in like.values()), device)
+        sizes, first = tuple(value.numel() for value in like.values()), query * len(like)
+        wanted = (step, first, sizes, device)
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.address == wanted:
             return ahead
         if ahead is not None:
             ahead.drop()
-        return StepNoise(self._generator, step, wanted[1], device)
+        return StepNoise(self._generator, step, sizes, device, first)
 
 
 class PublicRelease:
@@ -123,8 +133,23 @@ class PublicRelease:
     def __init__(self, expected_batch_size: int) -> None:
         self._divisor = expected_batch_size
 
-    def prepare(self, parameters: Mapping[str, Tensor], step: int) -> None:
+    def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
         pass
 
-    def release(self, private_sum: dict[str, Tensor], step: int) -> NoisedGradient:
+    def release(
+        self, private_sum: dict[str, Tensor], step: int, query: int = 0, max_grad_norm: float | None = None
+    ) -> NoisedGradient:
         return NoisedGradient({name: value / self._divisor for name, value in private_sum.items()})
+
+
+def noise_std(noise_multiplier: float, max_grad_norm: float) -> float:
+    """s ≥ σC: a product may have been rounded down.
+
+    Raises:
+        PrivacyError: σ or C is not positive and finite, or so near the ends of the floats' range that the noise would
+            round to nothing.
+    """
+    std = math.nextafter(noise_multiplier * max_grad_norm, math.inf)
+    if not (1e-100 < max_grad_norm < 1e100 and 1e-100 < std < 1e100):
+        raise PrivacyError("noise needs σ > 0 and C > 0 that floats resolve")
+    return std
