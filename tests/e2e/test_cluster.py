@@ -51,7 +51,7 @@ def test_work_is_shared_and_done_once_though_messages_are_lost_and_doubled(clust
     jobs = [first for first, _ in twice[: cluster.jobs]]
     assert len(set(jobs)) == cluster.jobs
     assert {each for pair in twice for each in pair} == set(jobs)
-    ended = cluster.finished(jobs, 120)
+    ended = cluster.finished(jobs, 300)
     shares = cluster.assert_once(dataset, ended)
     # Both workers had a share, and what one API admitted the other knows.
     assert set(shares) == {worker["name"] for worker in cluster.get("/v1/workers")["items"]}
