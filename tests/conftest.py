@@ -15,9 +15,18 @@ from app.keys import service as keys
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
-from tests import servers
+from tests import servers, warm
 
 BACKINGS = ("sqlite", "postgres")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_pricing() -> Iterator[None]:
+    """Services of this process price with real helper processes, which go from one service to the next."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.jobs.pricing.LimitedServer", warm.WarmServer)
+        yield
+    warm.end()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Requests that schemathesis makes up from the OpenAPI document, sent to a running service; what is wrong with answers.
 
-One role at a time: the document is the same for all, what a role may do is not. The ids of real jobs, data sets and
-keys are put into most requests, so that they reach what is behind the lookup. Prices are kept cheap: nearly all plans
+Made up once and sent under one role after the other: the document is the same for all, what a role may do is not. The
+ids of real jobs, data sets and keys are put into most requests, so that they reach what is behind the lookup. Prices are kept cheap: nearly all plans
 are full batch, as a Poisson plan costs seconds of numerics that are not tested here.
 """
 
@@ -37,13 +37,30 @@ TIMEOUT_S = 60
 
 @dataclass
 class Ids:
-    """What is in the service. `keys` may be revoked."""
+    """What is in the service: as many of each as SIZES says. `keys` may be revoked."""
 
     jobs: list[str]
     finished_jobs: list[str]
     datasets: list[str]
     keys: list[str]
     webhooks: list[str]
+
+
+SIZES = {"jobs": 6, "finished_jobs": 3, "datasets": 3, "keys": 3, "webhooks": 3}
+PLACES = {"job_id": "jobs", "dataset_id": "datasets", "key_id": "keys", "webhook_id": "webhooks"}
+
+
+@dataclass
+class Drawn:
+    """A request, and where in it an id of what is there goes: (a part of it, a member's name, of `Ids`, which one)."""
+
+    case: Any
+    slots: list[tuple[Json, str, str, int]] = field(default_factory=list)
+
+    def fill(self, ids: Ids) -> Any:
+        for part, name, kind, number in self.slots:
+            part[name] = getattr(ids, kind)[number]
+        return self.case
 
 
 @dataclass
@@ -58,36 +75,53 @@ class Report:
         return sum(self.statuses.values())
 
 
-def explore(document: Json, url: str, token: str, ids: Ids, *, count: int, seed: int) -> Report:
-    """Sends `count` requests or a few more, evenly over all operations: half as the document says, half not.
+def draw_requests(document: Json, *, count: int, seed: int) -> list[Drawn]:
+    """Makes up `count` requests or a few more, evenly over all operations: half as the document says, half not.
 
-    In rounds, as one may find fewer than it was asked for. An operation without parameters is asked once a round.
+    They hold no id of any service: what they are filled with before they are sent, so that each role is sent them all,
+    and they are made up once. In rounds, as one may find fewer than it was asked for. An operation without parameters
+    is asked once a round.
     """
-    report = Report()
+    made: list[Drawn] = []
     # The key is ours to send: a made-up one would only ever see the first line of every route.
     config = schemathesis.Config.from_dict({"generation": {"with-security-parameters": False}})
     schema = schemathesis.openapi.from_dict(document, config=config)
     strategies = []
     for operation in (found.ok() for found in schema.get_all_operations()):
         described = document["paths"][operation.path][operation.method]
-        plain = not ({"parameters", "requestBody"} & set(described))  # nothing wrong can be sent
-        modes = [GenerationMode.POSITIVE] if plain else [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
-        strategies += [(_real(operation.as_strategy(generation_mode=mode), ids), plain) for mode in modes]
+        plain = not ({"parameters", "requestBody"} & set(described))
+        modes = [GenerationMode.POSITIVE, *([] if _takes_anything(described) else [GenerationMode.NEGATIVE])]
+        strategies += [(_real(operation.as_strategy(generation_mode=mode)), plain) for mode in modes]
     varied = sum(not plain for _strategy, plain in strategies)
+    while (missing := count - len(made)) > 0:
+        for strategy, plain in strategies:
+            _run(strategy, made.append, 1 if plain else ceil(missing / varied), seed)
+        seed += 1
+    return made
+
+
+def explore(drawn: list[Drawn], url: str, token: str, ids: Ids) -> Report:
+    """Sends all of them with a key."""
+    report = Report()
     with requests.Session() as session:
         session.headers["Authorization"] = f"Bearer {token}"
         send = _sender(session, url, report)
-        while (missing := count - report.requests) > 0:
-            for each in list(strategies):
-                strategy, plain = each
-                if not _run(strategy, send, 1 if plain else ceil(missing / varied), seed):
-                    strategies.remove(each)
-            seed += 1
+        for each in drawn:
+            send(each.fill(ids))
     return report
 
 
-def _run(strategy: Any, send: Callable[[Any], None], count: int, seed: int) -> bool:
-    """Sends up to `count` cases. False where there are none: nothing is wrong in a path that takes any text."""
+def _takes_anything(described: Json) -> bool:
+    """Whether nothing wrong can be sent: there are no parameters, or texts in the path alone. To find out takes long."""
+    free = [
+        each["in"] == "path" and {"type"} == set(each["schema"]) - {"title", "description"}
+        for each in described.get("parameters", ())
+    ]
+    return "requestBody" not in described and all(free)
+
+
+def _run(strategy: Any, take: Callable[[Drawn], None], count: int, seed: int) -> None:
+    """Draws up to `count` requests."""
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -97,42 +131,39 @@ def _run(strategy: Any, send: Callable[[Any], None], count: int, seed: int) -> b
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @hypothesis.given(case=strategy)
-    def run(case: Any) -> None:
-        send(case)
+    @hypothesis.given(drawn=strategy)
+    def run(drawn: Drawn) -> None:
+        take(drawn)
 
-    try:
-        run()
-    except hypothesis.errors.Unsatisfiable:
-        return False
-    return True
+    run()
 
 
 @st.composite
-def _real(draw: st.DrawFn, strategy: Any, ids: Ids) -> Any:
-    """A case with ids of what is there, mostly."""
+def _real(draw: st.DrawFn, strategy: Any) -> Drawn:
+    """A request with ids of what is there, mostly."""
     case = draw(strategy)
-    known = {
-        "job_id": ids.jobs,
-        "dataset_id": ids.datasets,
-        "key_id": ids.keys,
-        "webhook_id": ids.webhooks,
-        "name": ["model.safetensors"],
-    }
+    drawn = Drawn(case)
+
+    def slot(part: Json, name: str, kind: str) -> None:
+        drawn.slots.append((part, name, kind, draw(st.integers(0, SIZES[kind] - 1))))
+
     for name in case.path_parameters or {}:
-        if name in known and draw(st.integers(0, 9)) < 8:
-            case.path_parameters[name] = draw(st.sampled_from(known[name]))
+        if name in {*PLACES, "name"} and draw(st.integers(0, 9)) < 8:
+            if name == "name":
+                case.path_parameters[name] = "model.safetensors"
+            else:
+                slot(case.path_parameters, name, PLACES[name])
     if isinstance(case.body, dict):
         if "dataset" in case.body and draw(st.integers(0, 9)) < 8:
-            case.body["dataset"] = draw(st.sampled_from(ids.datasets))
+            slot(case.body, "dataset", "datasets")
         if isinstance(case.body.get("sampling"), dict) and draw(st.integers(0, 19)) > 0:
             case.body["sampling"] = {"kind": "full_batch"}
     if draw(st.integers(0, 19)) == 0:
         case.headers["Authorization"] = draw(st.sampled_from(["Bearer scrimp_key_a_b", "Basic eDp5", "Bearer"]))
     if case.path.endswith("/events") and draw(st.booleans()):
-        case.path_parameters["job_id"] = draw(st.sampled_from(ids.finished_jobs))
+        slot(case.path_parameters, "job_id", "finished_jobs")
         case.headers["Accept"] = "text/event-stream"
-    return case
+    return drawn
 
 
 def _sender(session: requests.Session, url: str, report: Report) -> Callable[[Any], None]:

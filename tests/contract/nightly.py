@@ -20,8 +20,9 @@ from app.db.migrate import upgrade
 from app.keys.service import Role
 from app.secrets import ensure_secrets
 from app.settings import Settings
-from tests.contract.machine import Report, explore
-from tests.contract.test_schemathesis import SEED, service
+from tests.contract.machine import Report, draw_requests, explore
+from tests.contract.test_schemathesis import SEED, SETTINGS, document_of, visitor
+from tests.dashboard.conftest import serving
 from tests.dashboard.scene import Scene, everything
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "reports" / "contract.md"
@@ -56,8 +57,9 @@ def _explored(role: str, count: int, seed: int) -> Report:
         db = Database.of(settings)
         scene = Scene(db, settings)
         made = everything(scene)
-        with service(scene, made, role, Path(folder) / "log") as (document, url, key, ids):
-            report = explore(document, url, key.token, ids, count=count, seed=seed)
+        with serving(home, Path(folder) / "log", **SETTINGS) as url:
+            drawn = draw_requests(document_of(scene, url), count=count, seed=seed)
+            report = explore(drawn, url, *visitor(scene, made, role))
         db.close()
         return report
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, get_args
 
 import httpx
@@ -14,7 +12,7 @@ from app.grants import service as grants
 from app.keys.service import Role
 from app.secrets import load_secret
 from app.webhooks import service as webhooks
-from tests.contract.machine import Ids, Report, explore
+from tests.contract.machine import Drawn, Ids, Report, draw_requests, explore
 from tests.dashboard.conftest import serving
 from tests.dashboard.scene import Everything, Key, Scene
 
@@ -27,20 +25,27 @@ SETTINGS = {
 }
 
 
-@contextmanager
-def service(scene: Scene, made: Everything, role: str, log: Path) -> Iterator[tuple[Json, str, Key, Ids]]:
-    """The service over a scene as a role sees it: its document, its address, a key, and what is in it."""
-    key, webhooks = _key(scene, made, role)
-    ids = Ids(
+def ids_of(scene: Scene, made: Everything, webhooks: list[str]) -> Ids:
+    """What is in the service over a scene."""
+    return Ids(
         jobs=[made.succeeded, made.running, made.failed, made.cancelled, made.public, made.queued],
         finished_jobs=[made.succeeded, made.failed, made.cancelled],
         datasets=[made.reviews, made.incomes, made.digits],
         keys=[scene.key("analyst").id for _ in range(3)],  # not its own: who revokes that is asked no more
         webhooks=webhooks,
     )
-    with serving(scene.settings.home, log, **SETTINGS) as url:
-        headers = {"Authorization": f"Bearer {scene.admin.token}"}
-        yield httpx.get(f"{url}/openapi.json", headers=headers).json(), url, key, ids
+
+
+def document_of(scene: Scene, url: str) -> Json:
+    """The service's document: the same for every role."""
+    headers = {"Authorization": f"Bearer {scene.admin.token}"}
+    return dict(httpx.get(f"{url}/openapi.json", headers=headers).json())
+
+
+def visitor(scene: Scene, made: Everything, role: str) -> tuple[str, Ids]:
+    """A token of the role, and the ids that it asks about."""
+    key, webhooks = _key(scene, made, role)
+    return key.token, ids_of(scene, made, webhooks)
 
 
 def _key(scene: Scene, made: Everything, role: str) -> tuple[Key, list[str]]:
@@ -57,14 +62,31 @@ def _key(scene: Scene, made: Everything, role: str) -> tuple[Key, list[str]]:
     return key, found
 
 
+@pytest.fixture(scope="module")
+def url(whole: tuple[Scene, Everything], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(whole[0].settings.home, tmp_path_factory.mktemp("server") / "log", **SETTINGS) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def operations(whole: tuple[Scene, Everything], url: str) -> int:
+    return sum(map(len, document_of(whole[0], url)["paths"].values()))
+
+
+@pytest.fixture(scope="module")
+def drawn(whole: tuple[Scene, Everything], url: str) -> list[Drawn]:
+    return draw_requests(document_of(whole[0], url), count=REQUESTS, seed=SEED)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("role", get_args(Role))
-def test_every_answer_is_documented(whole: tuple[Scene, Everything], tmp_path: Path, role: str) -> None:
-    with service(*whole, role, tmp_path / "log") as (document, url, key, ids):
-        report: Report = explore(document, url, key.token, ids, count=REQUESTS, seed=SEED)
+def test_every_answer_is_documented(
+    whole: tuple[Scene, Everything], url: str, drawn: list[Drawn], operations: int, role: str
+) -> None:
+    report: Report = explore(drawn, url, *visitor(*whole, role))
     assert report.findings == []
     assert report.requests >= REQUESTS
     # The requests were not all turned away at the door.
     answered = {status for _operation, status in report.statuses}
     assert {200, 404, 422} <= answered
-    assert len({operation for operation, _status in report.statuses}) == sum(map(len, document["paths"].values()))
+    assert len({operation for operation, _status in report.statuses}) == operations
