@@ -15,7 +15,7 @@ from torch import Tensor
 
 from worker.clipping.engine import ClippingKind, clip_factors
 from worker.clipping.norms import norm_bound, product_bound, root_bound
-from worker.data.records import Records
+from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
 from worker.models.linear import Linear
 
@@ -36,10 +36,10 @@ class LinearClipping:
     kind: ClippingKind
     max_grad_norm: float
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[Records]) -> Parameters:
+    def private_sum(self, parameters: Parameters, batches: Sequence[FeatureRecords]) -> Parameters:
         return _summed(self.model, parameters, batches, self._clipped)
 
-    def _clipped(self, residuals: Tensor, records: Records) -> Tensor:
+    def _clipped(self, residuals: Tensor, records: FeatureRecords) -> Tensor:
         """The residuals scaled so that residual ⊗ (x, 1) is clipped; zeros where a gradient is not finite."""
         inputs = records.private_norms
         if self.model.bias:
@@ -56,15 +56,15 @@ class LinearGradient:
 
     model: Linear
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[Records]) -> Parameters:
+    def private_sum(self, parameters: Parameters, batches: Sequence[FeatureRecords]) -> Parameters:
         return _summed(self.model, parameters, batches, lambda residuals, _: residuals)
 
 
 class _Scaling(Protocol):
-    def __call__(self, residuals: Tensor, records: Records, /) -> Tensor: ...
+    def __call__(self, residuals: Tensor, records: FeatureRecords, /) -> Tensor: ...
 
 
-def _summed(model: Linear, parameters: Parameters, batches: Sequence[Records], scaled: _Scaling) -> Parameters:
+def _summed(model: Linear, parameters: Parameters, batches: Sequence[FeatureRecords], scaled: _Scaling) -> Parameters:
     """The sum over physical batches, in their order, so that it is the same in every run on one machine."""
     total = {name: torch.zeros_like(value) for name, value in parameters.items()}
     for records in batches:
