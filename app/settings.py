@@ -42,6 +42,10 @@ class Settings(BaseSettings):
         None, description="Folder that `path` registrations may read from; none: uploads only."
     )
 
+    models_root: Path | None = Field(
+        None, description="Folder of feature extractors, one a subfolder; none: there are no extractors."
+    )
+
     max_upload_bytes: int = Field(512 * MIB, description="Largest data file accepted.")
     max_body_bytes: int = Field(1 * MIB, description="Largest JSON body accepted.")
     body_time_s: float = Field(30.0, description="How long a request's body may take to arrive.")

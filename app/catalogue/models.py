@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from app.contracts.base import Document
-from app.contracts.job_spec import CnnModel, LinearModel, MlpModel, Model
+from app.contracts.job_spec import CnnModel, LinearModel, MatrixFactorizationModel, MlpModel, Model
 
 MAX_PARAMETERS = 50_000_000
 CNN_FEATURES = {"conv2": 28 * 28, "conv5": 3 * 32 * 32}
@@ -29,7 +29,7 @@ class Layer(Document):
 class Entry:
     """A kind of model, as the catalogue shows it."""
 
-    document: type[LinearModel] | type[MlpModel] | type[CnnModel]
+    document: type[LinearModel] | type[MlpModel] | type[CnnModel] | type[MatrixFactorizationModel]
     summary: str
     when_to_use: str
     takes: tuple[str, ...]
@@ -41,7 +41,7 @@ CATALOGUE: dict[str, Entry] = {
         LinearModel,
         "One linear layer from the features to the outputs, started at zero.",
         "The first thing to try: few parameters mean little noise. The only kind for hashed text, and the fastest.",
-        ("hashed_text", "columns", "tensor"),
+        ("hashed_text", "columns", "tensor", "text"),
         "Softmax or least-squares regression; privately on fixed features: Tramèr & Boneh 2021, "
         '"Differentially private learning needs better features (or much more data)".',
     ),
@@ -61,22 +61,36 @@ CATALOGUE: dict[str, Entry] = {
         "conv2: the MNIST model of TensorFlow Privacy's and Opacus' tutorials. conv5: the CIFAR-10 model of Opacus' "
         "examples.",
     ),
+    "matrix_factorization": Entry(
+        MatrixFactorizationModel,
+        "A vector and a bias for each user and each item; a rating is predicted by their product.",
+        "Ratings. Privately a small `dim`: each of a rating's rows is learned from few ratings.",
+        ("interactions",),
+        'Koren, Bell & Volinsky 2009, "Matrix factorization techniques for recommender systems".',
+    ),
 }
 
 
-def layers(model: Model, features: int, outputs: int) -> list[Layer]:
+def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0, 0)) -> list[Layer]:
     """The layers that have parameters, in the order of the model's tensors.
 
     Args:
         model: what a job asks for.
         features: the data set's public number of features.
         outputs: its classes, or 1.
+        rows: the users and items that it declares, where its task is to rate.
     """
     if model.kind == "linear":
-        return [_dense("", features, outputs, bias=model.bias)]
+        inputs = (model.extractor.features if model.extractor else None) or features
+        return [_dense("", inputs, outputs, bias=model.bias)]
     if model.kind == "mlp":
         sizes = [features, *model.hidden, outputs]
         return [_dense(str(1 + 2 * at), sizes[at], sizes[at + 1]) for at in range(len(sizes) - 1)]
+    if model.kind == "matrix_factorization":
+        names = (("user", rows[0]), ("item", rows[1]))
+        biases = [Layer(name=f"{name}_bias", kind="embedding", shapes={"": [size]}) for name, size in names]
+        factors = [Layer(name=f"{name}s", kind="embedding", shapes={"": [size, model.dim]}) for name, size in names]
+        return factors + (biases if model.bias else [])
     if model.preset == "conv2":
         return [_conv("1", 1, 16, 8), _conv("4", 16, 32, 4), _dense("8", 512, 32), _dense("10", 32, outputs)]
     channels = [3, 32, 64, 64, 128]
@@ -92,8 +106,13 @@ def _conv(name: str, inputs: int, outputs: int, kernel: int) -> Layer:
     return Layer(name=name, kind="conv2d", shapes={"weight": [outputs, inputs, kernel, kernel], "bias": [outputs]})
 
 
-def refusal(model: Model, features_kind: str, features: int, outputs: int) -> tuple[str, str] | None:
+def refusal(
+    model: Model, features_kind: str, features: int, outputs: int, rows: tuple[int, int] = (0, 0)
+) -> tuple[str, str] | None:
     """Why a model does not fit a data set, as (pointer, detail); None where it does. From public numbers."""
+    if model.kind == "linear" and (model.extractor is not None) != (features_kind == "text"):
+        detail = "texts want an extractor, and extractors take features of kind `text` (GET /v1/extractors)"
+        return "/model/extractor", f"{detail}; this data set's are `{features_kind}`"
     takes = CATALOGUE[model.kind].takes
     if features_kind not in takes:
         wanted = " or ".join(f"`{kind}`" for kind in takes)
@@ -101,7 +120,7 @@ def refusal(model: Model, features_kind: str, features: int, outputs: int) -> tu
     if model.kind == "cnn" and features != CNN_FEATURES[model.preset]:
         wanted = f"{CNN_IMAGES[model.preset]}, {CNN_FEATURES[model.preset]} numbers"
         return "/model/preset", f"`{model.preset}` takes images of {wanted}; this data set's records have {features}"
-    parameters = sum(layer.parameters for layer in layers(model, features, outputs))
+    parameters = sum(layer.parameters for layer in layers(model, features, outputs, rows))
     if model.kind != "linear" and parameters > MAX_PARAMETERS:
         return "/model", f"that is {parameters} parameters; at most {MAX_PARAMETERS}"
     return None

@@ -1,4 +1,4 @@
-"""/v1/models: what can be trained, what each kind takes and when to use it."""
+"""/v1/models and /v1/extractors: what can be trained, what each kind takes and when to use it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pydantic import Field
 
 from app.catalogue.models import CATALOGUE
 from app.contracts.base import Document
+from app.extractors import registry
 from app.keys.auth import current_key
+from app.web.deps import ServiceSettings
 
 router = APIRouter(prefix="/v1", tags=["catalogue"], dependencies=[Depends(current_key)])
 
@@ -26,6 +28,36 @@ class ModelView(Document):
 class ModelList(Document):
     items: list[ModelView]
     next: None = None
+
+
+class ExtractorView(Document):
+    name: str
+    kind: str
+    takes: str  # the kind of features
+    features: int
+    sha256: str
+
+
+class ExtractorList(Document):
+    items: list[ExtractorView]
+    next: None = None
+
+
+@router.get("/extractors")
+def list_extractors(settings: ServiceSettings) -> ExtractorList:
+    """The frozen feature extractors of this service, for `model.extractor` of a linear model."""
+    return ExtractorList(
+        items=[
+            ExtractorView(
+                name=each.name,
+                kind=each.manifest.kind,
+                takes="text",
+                features=each.manifest.features,
+                sha256=each.sha256,
+            )
+            for each in registry.every(settings.models_root)
+        ]
+    )
 
 
 @router.get("/models")

@@ -10,9 +10,14 @@ from app.contracts.base import DeltaValue, Document, EpsilonValue, Unit
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+ScaleEnd = Annotated[float, Field(ge=-1e6, le=1e6)]
 ClassLabel = (
     Annotated[int, Field(ge=-(2**53), le=2**53)] | Annotated[str, StringConstraints(min_length=1, max_length=200)]
 )
+
+
+IdText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+MAX_IDS = 10_000_000
 
 
 class ClassificationTask(Document):
@@ -32,6 +37,31 @@ class RegressionTask(Document):
     label: ColumnName
 
 
+class RatingTask(Document):
+    """How a user rates an item. One rating is one record, and unit `example` protects one rating, not a user.
+
+    `scale` is the public range of ratings: predictions start at its middle and are scored within it.
+    """
+
+    kind: Literal["rating"] = "rating"
+    user: ColumnName = "user_id"
+    item: ColumnName = "item_id"
+    rating: ColumnName = "rating"
+    scale: tuple[ScaleEnd, ScaleEnd]
+
+    @property
+    def label(self) -> str:
+        return self.rating
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RatingTask:
+        if self.scale[0] >= self.scale[1]:
+            raise ValueError("scale is (lowest, highest)")
+        if len({self.user, self.item, self.rating}) < 3:
+            raise ValueError("user, item and rating are three columns")
+        return self
+
+
 class HashedText(Document):
     """A text column as hashed n-grams, L2-normalized, sparse. Nothing is fitted to the data."""
 
@@ -46,6 +76,13 @@ class HashedText(Document):
         if self.ngrams[0] > self.ngrams[1]:
             raise ValueError("ngrams is (shortest, longest)")
         return self
+
+
+class Text(Document):
+    """A text column as it is, for a job's frozen extractor to make features of."""
+
+    kind: Literal["text"] = "text"
+    column: ColumnName
 
 
 class Columns(Document):
@@ -66,6 +103,63 @@ class Tensor(Document):
 
     kind: Literal["tensor"] = "tensor"
     array: ColumnName
+
+
+class NumberedIds(Document):
+    """The whole numbers first, first + 1, …, first + count − 1."""
+
+    kind: Literal["numbered"] = "numbered"
+    count: Annotated[int, Field(strict=True, ge=1, le=MAX_IDS)]
+    first: Annotated[int, Field(strict=True, ge=0, le=2**53)] = 1
+
+    @property
+    def rows(self) -> int:
+        return self.count
+
+
+class ListedIds(Document):
+    """A public list."""
+
+    kind: Literal["listed"] = "listed"
+    ids: Annotated[list[IdText], Field(min_length=1, max_length=50_000)]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> ListedIds:
+        if len(set(self.ids)) != len(self.ids):
+            raise ValueError("ids must be distinct")
+        return self
+
+    @property
+    def rows(self) -> int:
+        return len(self.ids)
+
+
+class HashedIds(Document):
+    """Any id, by the first 64 bits of its SHA-256 modulo `buckets`: no list is needed, and some ids share a row."""
+
+    kind: Literal["hashed"] = "hashed"
+    buckets: Annotated[int, Field(strict=True, ge=1, le=MAX_IDS)]
+
+    @property
+    def rows(self) -> int:
+        return self.buckets
+
+
+Ids = Annotated[NumberedIds | ListedIds | HashedIds, Field(discriminator="kind")]
+
+
+class Interactions(Document):
+    """Pairs of a user and an item. Which of them there are is declared: a list made of the data would tell of them.
+
+    `unknown`: a row with an id that is not declared makes the file refused, or is dropped; how many are, the owner is
+    told when the data set is registered, and nobody else.
+    """
+
+    kind: Literal["interactions"] = "interactions"
+    layout: Literal["inter", "dat", "csv", "tsv", "parquet"]
+    users: Ids
+    items: Ids
+    unknown: Literal["refuse", "drop"] = "refuse"
 
 
 class Cap(Document):
@@ -121,11 +215,15 @@ class PublicHoldout(Document):
     kind: Literal["public"] = "public"
 
 
+Task = Annotated[ClassificationTask | RegressionTask | RatingTask, Field(discriminator="kind")]
+Features = Annotated[HashedText | Text | Columns | Tensor | Interactions, Field(discriminator="kind")]
+
+
 class DatasetSpec(Document):
     name: Name
-    format: Literal["csv", "parquet", "npz", "jsonl"]
-    task: Annotated[ClassificationTask | RegressionTask, Field(discriminator="kind")]
-    features: Annotated[HashedText | Columns | Tensor, Field(discriminator="kind")]
+    format: Literal["csv", "parquet", "npz", "jsonl", "interactions"]
+    task: Task
+    features: Features
     privacy: DatasetPrivacy
     holdout: Annotated[SplitHoldout | PublicHoldout, Field(discriminator="kind")] | None = None
     path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
@@ -141,12 +239,18 @@ class DatasetSpec(Document):
 
     @model_validator(mode="after")
     def _consistent(self) -> DatasetSpec:
+        kinds = (self.format == "interactions", self.task.kind == "rating", self.features.kind == "interactions")
+        if len(set(kinds)) > 1:
+            raise ValueError(
+                "format 'interactions', a task of kind 'rating' and features of kind 'interactions' go together"
+            )
         if self.features.kind == "tensor" and self.format != "npz":
             raise ValueError("features of kind 'tensor' come from an npz file")
         if self.features.kind != "tensor" and self.format == "npz":
             raise ValueError("an npz file has arrays: use features of kind 'tensor'")
         named = {
             "hashed_text": [getattr(self.features, "column", None)],
+            "text": [getattr(self.features, "column", None)],
             "columns": getattr(self.features, "columns", []),
         }
         if self.task.label in named.get(self.features.kind, []) or self.task.label == getattr(

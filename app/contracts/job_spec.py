@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
+from app.contracts.extractor import ExtractorRef
 
 # Of learning rates: with weight decay below 1/η, an update shrinks parameters and never flips or amplifies them.
 Positive = Annotated[float, Field(strict=True, ge=1e-12, le=1e12)]
@@ -15,9 +16,13 @@ Bound = Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
 
 
 class LinearModel(Document):
-    """One linear layer: logits = x Wᵀ (+ b) for classification, one output for regression."""
+    """One linear layer: logits = x Wᵀ (+ b) for classification, one output for regression.
+
+    With an `extractor` x is what this frozen, public model makes of each record: a linear probe.
+    """
 
     kind: Literal["linear"] = "linear"
+    extractor: ExtractorRef | None = None
     bias: bool = False
     init: Literal["zeros"] = "zeros"
 
@@ -51,7 +56,16 @@ class CnnModel(Document):
     input_scale: InputScale = 1.0
 
 
-Model = LinearModel | MlpModel | CnnModel
+class MatrixFactorizationModel(Document):
+    """Ratings: f = middle of the scale + ⟨p_u, q_i⟩ (+ biases), squared error. p and q start as small Gaussians."""
+
+    kind: Literal["matrix_factorization"] = "matrix_factorization"
+    dim: Annotated[int, Field(strict=True, ge=1, le=1024)] = 8
+    bias: bool = True
+    init_std: Annotated[float, Field(strict=True, ge=1e-6, le=10.0)] = 0.1
+
+
+Model = LinearModel | MlpModel | CnnModel | MatrixFactorizationModel
 
 
 class ConstantSchedule(Document):

@@ -137,7 +137,7 @@ class Texts:
         (cell,) = row
         if cell is None:
             self._missing += 1
-        elif not isinstance(cell, str) or not _is_unicode(cell):
+        elif not isinstance(cell, str) or not is_unicode(cell):
             self._wrong += 1
         else:
             self.values.append(cell)
@@ -203,7 +203,7 @@ def _whole(label: str) -> str:
     return str(int(value)) if value.is_integer() else label
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """False where it holds lone surrogates: undecodable bytes of a CSV file, or JSON's own."""
     try:
         text.encode()

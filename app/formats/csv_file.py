@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
 
-from app.formats.records import Records
+from app.formats.records import Table
 
 MAX_CELL_CHARACTERS = MAX_LINE_CHARACTERS = 32 * 1024 * 1024
-SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
-def read(path: Path, records: Records) -> None:
+Header = Callable[[list[str], Table], list[str]]
+
+
+def read(path: Path, records: Table, *, header: Header | None = None, **dialect: Any) -> None:
+    """Other separators are a matter of the csv module's `dialect`; `header` makes names of the first line's cells."""
     csv.field_size_limit(MAX_CELL_CHARACTERS)
     # Bytes that are not UTF-8 become lone surrogates, which are counted in the columns that are used.
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        _check_separator(file.readline(MAX_LINE_CHARACTERS), records)
+        _check_separator(file.readline(MAX_LINE_CHARACTERS), records, dialect.get("delimiter", ","))
         file.seek(0)
-        rows = csv.reader(_lines(file, records), strict=True)
+        rows = csv.reader(_lines(file, records), strict=True, **dialect)
         try:
-            _read(rows, records)
+            _read(rows, records, header)
         except csv.Error as error:
             # The module's own texts ("',' expected after '\"'", "unexpected end of data") hold nothing of the cells.
             raise records.broken(f"line {rows.line_num}: {error}") from None
 
 
-def _lines(file: TextIO, records: Records) -> Iterator[str]:
+def _lines(file: TextIO, records: Table) -> Iterator[str]:
     """The file's lines, none of them of a length that is a memory's."""
     number = 0
     while line := file.readline(MAX_LINE_CHARACTERS + 1):
@@ -38,14 +42,16 @@ def _lines(file: TextIO, records: Records) -> Iterator[str]:
         yield line
 
 
-def _check_separator(first_line: str, records: Records) -> None:
-    """Raises InvalidRequest where the wanted columns are all there, but not between commas."""
+def _check_separator(first_line: str, records: Table, right: str) -> None:
+    """Raises InvalidRequest where the wanted columns are all there, but between other separators."""
     wanted = {each.name for each in (*records.features, records.label)}
-    if wanted <= _split(first_line, ","):
+    if wanted <= _split(first_line, right):
         return
     for separator, name in SEPARATORS.items():
         if wanted <= _split(first_line, separator):
-            raise records.broken(f"its columns are separated by {name} ({separator!r}); write it with commas")
+            raise records.broken(
+                f"its columns are separated by {name} ({separator!r}); write it with {SEPARATORS[right]}"
+            )
 
 
 def _split(line: str, separator: str) -> set[str]:
@@ -55,10 +61,12 @@ def _split(line: str, separator: str) -> set[str]:
         return set()
 
 
-def _read(rows: Any, records: Records) -> None:
+def _read(rows: Any, records: Table, named: Header | None) -> None:
     header = next(rows, None)
     if not header:
         raise records.broken("it is empty; the first line names the columns")
+    if named is not None:
+        header = named(header, records)
     records.begin(header)
     places = [header.index(each.name) for each in records.features]
     take = itemgetter(*places) if len(places) > 1 else lambda row: (row[places[0]],)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,32 +13,58 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from app.formats.columns import Numbers
-from app.formats.records import Records, Wanted
+from app.formats.records import Records, Table, Wanted
 
 BATCH_ROWS = 8192
 CELL_BYTES = 8  # of a number, once unpacked
 
 
 def read(path: Path, records: Records) -> None:
+    with _opened(path, records) as file:
+        for each in _begun(file, records):
+            _check_type(file.schema_arrow.field(each.name).type, each, records)
+        _read(file, records)
+
+
+def read_rows(path: Path, table: Table) -> None:
+    """Row by row, ids (texts or whole numbers) and a number."""
+    with _opened(path, table) as file:
+        wanted = _begun(file, table)
+        for each in wanted:
+            _check_row_type(file.schema_arrow.field(each.name).type, each, table)
+        for batch in _batches(file, table):
+            *ids, label = (_plain(batch.column(each.name)).to_pylist() for each in wanted)
+            for row, value in zip(zip(*ids, strict=True), label, strict=True):
+                table.add(row, value)
+
+
+@contextmanager
+def _opened(path: Path, table: Table) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path, memory_map=False, pre_buffer=False) as file:
-            _read(file, records)
+            yield file
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, ValueError):  # their texts may quote cells
-        raise records.broken("it is not a whole Parquet file of a kind that is supported") from None
+        raise table.broken("it is not a whole Parquet file of a kind that is supported") from None
+
+
+def _begun(file: pq.ParquetFile, table: Table) -> list[Wanted]:
+    table.begin(file.schema_arrow.names)
+    return [*table.features, table.label]
+
+
+def _batches(file: pq.ParquetFile, table: Table) -> Iterator[pa.RecordBatch]:
+    names = [each.name for each in (*table.features, table.label)]
+    claimed = max(_claimed(file.metadata, set(names)), file.metadata.num_rows * len(names) * CELL_BYTES)
+    if claimed > table.max_unpacked_bytes:
+        raise table.broken(f"it unpacks to {claimed} bytes; at most {table.max_unpacked_bytes} are allowed")
+    yield from file.iter_batches(BATCH_ROWS, columns=names, use_threads=False)
 
 
 def _read(file: pq.ParquetFile, records: Records) -> None:
-    records.begin(file.schema_arrow.names)
-    wanted = [*records.features, records.label]
-    for each in wanted:
-        _check_type(file.schema_arrow.field(each.name).type, each, records)
-    names = [each.name for each in wanted]
-    claimed = max(_claimed(file.metadata, set(names)), file.metadata.num_rows * len(names) * CELL_BYTES)
-    if claimed > records.max_unpacked_bytes:
-        raise records.broken(f"it unpacks to {claimed} bytes; at most {records.max_unpacked_bytes} are allowed")
-    for batch in file.iter_batches(BATCH_ROWS, columns=names, use_threads=False):
+    names = [each.name for each in (*records.features, records.label)]
+    for batch in _batches(file, records):
         records.count += batch.num_rows
         if records.texts is not None:
             for text in _plain(batch.column(names[0])).to_pylist():
@@ -81,3 +109,11 @@ def _check_type(found: pa.DataType, wanted: Wanted, records: Records) -> None:
         fits = is_text if records.texts is not None else is_number or pa.types.is_decimal(plain)
     if not fits:
         raise records.unsuited(wanted, f"is of type {str(found)[:60]}, which can not be used here")
+
+
+def _check_row_type(found: pa.DataType, wanted: Wanted, table: Table) -> None:
+    plain = found.value_type if pa.types.is_dictionary(found) else found
+    is_id = pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_integer(plain)
+    is_number = pa.types.is_integer(plain) or pa.types.is_floating(plain)
+    if not (is_number if wanted == table.label else is_id):
+        raise table.unsuited(wanted, f"is of type {str(found)[:60]}, which can not be used here")

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from app.contracts.dataset_spec import DatasetSpec, HashedText
 from app.errors import InvalidRequest
-from app.formats import digests
+from app.formats import digests, interactions
 from app.formats.columns import Classes, chunks
 from app.formats.foreign import what_else
 from app.formats.records import Records
-from app.formats.stored import Csr, StoredPart, save_part
+from app.formats.stored import Csr, Features, Pairs, StoredPart, Texts, save_part
 
 # Imported when it is needed: pyarrow for Parquet alone.
 READERS = {"csv": "csv_file", "jsonl": "jsonl_file", "npz": "npz_file", "parquet": "parquet_file"}
@@ -32,6 +32,7 @@ class Parsed:
 
     part: StoredPart
     digests: digests.RecordDigests
+    dropped: int = 0  # rows with ids that are not declared
 
     @property
     def records(self) -> int:
@@ -78,12 +79,20 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
         "sparse": data.part.sparse,
         "contents": [each for name in files for each in _contents(name, hashes[name][1], parsed[name], keys)],
         "content_sha256": hashes["file"][0],
-        "counts": {"records": data.records} | {name: len(part.y) for name, part in parts.items()},
+        "counts": _counts(spec, data, extra) | {name: len(part.y) for name, part in parts.items()},
         "warnings": _warnings(spec, data, extra, parts),
     }
 
 
 def _parsed(spec: DatasetSpec, path: Path, name: str, keys: digests.Keys, max_unpacked_bytes: int) -> Parsed:
+    if spec.format == "interactions":
+        ratings = interactions.new_records(spec, name, max_unpacked_bytes)
+        if other := what_else(path, "parquet" if ratings.layout == "parquet" else "csv"):
+            raise ratings.broken(f"it is {other}")
+        interactions.read(path, ratings)
+        ratings.check()
+        part = StoredPart(x=ratings.pairs(), y=ratings.targets())
+        return Parsed(part, digests.record_digests(ratings.contents(), keys), ratings.dropped)
     records = Records(spec, name, max_unpacked_bytes)
     if other := what_else(path, spec.format):
         raise records.broken(f"it is {other}")
@@ -91,10 +100,11 @@ def _parsed(spec: DatasetSpec, path: Path, name: str, keys: digests.Keys, max_un
     records.check()
     y = records.targets()
     labels = digests.label_contents(y, records.labels.names if isinstance(records.labels, Classes) else None)
-    if records.texts is not None and isinstance(spec.features, HashedText):
+    if records.texts is not None:
         texts = records.texts.values
+        x = hashed(texts, spec.features) if isinstance(spec.features, HashedText) else Texts.of(texts)
         return Parsed(
-            StoredPart(x=hashed(texts, spec.features), y=y),
+            StoredPart(x=x, y=y),
             digests.record_digests(digests.text_contents(texts, labels), keys),
         )
     matrix = records.matrix()
@@ -135,7 +145,11 @@ def _float32(matrix: NDArray[Any]) -> NDArray[np.float32]:
     return out
 
 
-def _rows(x: NDArray[np.float32] | Csr, mask: NDArray[np.bool_]) -> NDArray[np.float32] | Csr:
+def _rows(x: Features, mask: NDArray[np.bool_]) -> Features:
+    if isinstance(x, Pairs):
+        return Pairs(x.users[mask], x.items[mask], x.sizes)
+    if isinstance(x, Texts):
+        return Texts.of([text for text, kept in zip(x.texts(), mask.tolist(), strict=True) if kept])
     if not isinstance(x, Csr):
         return x[mask]
     lengths = np.diff(x.indptr)
@@ -146,6 +160,13 @@ def _rows(x: NDArray[np.float32] | Csr, mask: NDArray[np.bool_]) -> NDArray[np.f
 
 def _saved(path: Path, part: StoredPart) -> dict[str, str]:
     return {"file": path.name, "sha256": save_part(path, part)}
+
+
+def _counts(spec: DatasetSpec, data: Parsed, extra: Parsed | None) -> dict[str, int]:
+    counts = {"records": data.records}
+    if spec.features.kind == "interactions" and spec.features.unknown == "drop":
+        counts["dropped"] = data.dropped + (extra.dropped if extra else 0)
+    return counts
 
 
 def _contents(name: str, file_hmac: str, parsed: Parsed, keys: digests.Keys) -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.dataset_spec import DatasetSpec, HashedText, Text
 from app.errors import InvalidRequest
 from app.formats.columns import Classes, Fault, Numbers, Texts, fault, json_number, refuse, text_number, unusable
 
@@ -23,30 +23,26 @@ class Wanted:
     pointer: str
 
 
-class Records:
-    """One file's records. A reader calls `begin` with the file's column names, `add` for each record, and is done.
+class Table:
+    """One file, as a reader sees it: it calls `begin` with the file's column names, `add` for each record, and is done.
 
     Args:
-        spec: the data set's specification.
+        format: what errors call the file's format.
         file: "file" or "holdout_file": which one errors speak of.
         max_unpacked_bytes: what a compressed file may claim to unpack to.
+        features, label: the columns that are wanted.
     """
 
-    def __init__(self, spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> None:
-        self.spec, self.file, self.max_unpacked_bytes = spec, file, max_unpacked_bytes
+    def __init__(
+        self, format: str, file: str, max_unpacked_bytes: int, features: Sequence[Wanted], label: Wanted
+    ) -> None:
+        self.format, self.file, self.max_unpacked_bytes = format, file, max_unpacked_bytes
+        self.features, self.label = features, label
         self.count = 0
-        self.label = Wanted(spec.task.label, "/task/label")
-        self.features = _features(spec)
-        names, pointers = [each.name for each in self.features], [each.pointer for each in self.features]
-        number = json_number if spec.format == "jsonl" else text_number if spec.format == "csv" else float
-        self.tensor: NDArray[Any] | None = None  # an NPZ file's features come whole
-        self.texts = Texts(names[0], pointers[0]) if spec.features.kind == "hashed_text" else None
-        self.numbers = Numbers(names, pointers, number)
-        self.labels: Classes | Numbers
-        if spec.task.kind == "classification":
-            self.labels = Classes(self.label.name, self.label.pointer, spec.task.classes)
-        else:
-            self.labels = Numbers([self.label.name], [self.label.pointer], number)
+
+    def add(self, row: Sequence[Any], label: Any) -> None:
+        """One record: its feature cells in the specification's order, and its label. None where there is none."""
+        raise NotImplementedError
 
     def begin(self, names: Sequence[str]) -> None:
         """Raises InvalidRequest where names are there twice or a wanted one is not."""
@@ -63,8 +59,39 @@ class Records:
             message = f"The {self._noun} has no column {absent[0].name!r}; it has {_shown(names)}"
             raise InvalidRequest(message, errors, file=self.file)
 
+    def broken(self, detail: str) -> InvalidRequest:
+        """An error of the file as a whole. `detail` holds nothing of its content but names of columns."""
+        message = f"The {self._noun} can not be read as {self.format}: {detail}"
+        return InvalidRequest(message, [{"pointer": f"/{self.file}", "detail": detail}], file=self.file)
+
+    def unsuited(self, wanted: Wanted, detail: str) -> InvalidRequest:
+        """An error of a whole column."""
+        return InvalidRequest.at(wanted.pointer, f"column {wanted.name!r} {detail}", column=wanted.name, file=self.file)
+
+    @property
+    def _noun(self) -> str:
+        return "data file" if self.file == "file" else "hold-out file"
+
+
+class Records(Table):
+    """The records of one file: features and label, or the counts of what can not be one."""
+
+    def __init__(self, spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> None:
+        label = Wanted(spec.task.label, "/task/label")
+        super().__init__(spec.format, file, max_unpacked_bytes, _features(spec), label)
+        self.spec = spec
+        names, pointers = [each.name for each in self.features], [each.pointer for each in self.features]
+        number = json_number if spec.format == "jsonl" else text_number if spec.format == "csv" else float
+        self.tensor: NDArray[Any] | None = None  # an NPZ file's features come whole
+        self.texts = Texts(names[0], pointers[0]) if spec.features.kind in ("hashed_text", "text") else None
+        self.numbers = Numbers(names, pointers, number)
+        self.labels: Classes | Numbers
+        if spec.task.kind == "classification":
+            self.labels = Classes(self.label.name, self.label.pointer, spec.task.classes)
+        else:
+            self.labels = Numbers([self.label.name], [self.label.pointer], number)
+
     def add(self, row: Sequence[Any], label: Any) -> None:
-        """One record: its feature cells in the specification's order, and its label. None where there is none."""
         self.count += 1
         (self.texts or self.numbers).add(row)
         self.add_label(label)
@@ -90,32 +117,20 @@ class Records:
         values = self.labels.values()
         return values if isinstance(self.labels, Classes) else values[:, 0]
 
-    def broken(self, detail: str) -> InvalidRequest:
-        """An error of the file as a whole. `detail` holds nothing of its content but names of columns."""
-        message = f"The {self._noun} can not be read as {self.spec.format}: {detail}"
-        return InvalidRequest(message, [{"pointer": f"/{self.file}", "detail": detail}], file=self.file)
-
-    def unsuited(self, wanted: Wanted, detail: str) -> InvalidRequest:
-        """An error of a whole column."""
-        return InvalidRequest.at(wanted.pointer, f"column {wanted.name!r} {detail}", column=wanted.name, file=self.file)
-
     def _feature_faults(self) -> list[Fault]:
         if self.tensor is not None:
             bad = int(unusable(self.tensor).sum())
             return fault(self.features[0].pointer, self.features[0].name, {"not finite in 32 bits": bad})
         return (self.texts or self.numbers).faults()
 
-    @property
-    def _noun(self) -> str:
-        return "data file" if self.file == "file" else "hold-out file"
-
 
 def _features(spec: DatasetSpec) -> list[Wanted]:
-    if spec.features.kind == "hashed_text":
+    if isinstance(spec.features, HashedText | Text):
         return [Wanted(spec.features.column, "/features/column")]
     if spec.features.kind == "tensor":
         return [Wanted(spec.features.array, "/features/array")]
-    return [Wanted(name, f"/features/columns/{i}") for i, name in enumerate(spec.features.columns)]
+    names = spec.features.columns if spec.features.kind == "columns" else []
+    return [Wanted(name, f"/features/columns/{i}") for i, name in enumerate(names)]
 
 
 def _shown(names: Sequence[str]) -> str:

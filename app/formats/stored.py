@@ -2,6 +2,8 @@
 
     dense     x float32 (n, d), y (n,)
     sparse    CSR: indptr int64 (n + 1,), indices int32, data float32, shape int64 (2,), y (n,)
+    pairs     users int32 (n,), items int32 (n,), sizes int64 (2,): how many of both are declared; y (n,)
+    texts     utf8 uint8 (bytes,), ends int64 (n,): where each text ends; y (n,)
 
 y is the int64 index of the class, or a float64 target. A part may hold no record at all: how many it holds is private.
 Only numpy is needed here: the worker loads parts with this module.
@@ -12,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,15 +42,57 @@ class Csr:
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """Of each record the row of its user and of its item, in lists of `sizes` rows."""
+
+    users: NDArray[np.int32]
+    items: NDArray[np.int32]
+    sizes: tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(records, users + items): a pair is a vector with two ones."""
+        return (len(self.users), sum(self.sizes))
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts one after the other, for an extractor to read. Each counts as one feature."""
+
+    utf8: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Texts:
+        encoded = [text.encode() for text in texts]
+        ends = np.cumsum([len(each) for each in encoded], dtype=np.int64)
+        return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (len(self.ends), 1)
+
+    def texts(self) -> Iterator[str]:
+        """In the order of the records."""
+        start = 0
+        for end in self.ends.tolist():
+            yield self.utf8[start:end].tobytes().decode()
+            start = end
+
+
+Features = NDArray[np.float32] | Csr | Pairs | Texts
+
+
+@dataclass(frozen=True)
 class StoredPart:
     """Records in the order of the file. Everything in it is private where the data set is."""
 
-    x: NDArray[np.float32] | Csr
+    x: Features
     y: NDArray[np.int64] | NDArray[np.float64]
 
     @property
     def sparse(self) -> bool:
-        return isinstance(self.x, Csr)
+        return isinstance(self.x, Csr | Pairs)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -57,22 +102,24 @@ class StoredPart:
 
 def save_part(path: Path, part: StoredPart) -> str:
     """Write a new file of mode 0600, synced to disk. Returns its SHA-256."""
-    if isinstance(part.x, Csr):
-        shape = np.asarray(part.x.shape, dtype=np.int64)
-        arrays: dict[str, Any] = {
-            "indptr": part.x.indptr,
-            "indices": part.x.indices,
-            "data": part.x.data,
-            "shape": shape,
-        }
-    else:
-        arrays = {"x": part.x}
+    arrays = _arrays(part.x)
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
         np.savez(file, allow_pickle=False, **arrays, y=part.y)
         file.flush()
         os.fsync(file.fileno())
         file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _arrays(x: Features) -> dict[str, NDArray[Any]]:
+    if isinstance(x, Csr):
+        shape = np.asarray(x.shape, dtype=np.int64)
+        return {"indptr": x.indptr, "indices": x.indices, "data": x.data, "shape": shape}
+    if isinstance(x, Pairs):
+        return {"users": x.users, "items": x.items, "sizes": np.asarray(x.sizes, dtype=np.int64)}
+    if isinstance(x, Texts):
+        return {"utf8": x.utf8, "ends": x.ends}
+    return {"x": x}
 
 
 def load_part(path: Path | str, sha256: str) -> StoredPart:
@@ -96,5 +143,10 @@ def _assembled(arrays: dict[str, NDArray[Any]]) -> StoredPart:
     y = arrays["y"]
     if "x" in arrays:
         return StoredPart(x=arrays["x"], y=y)
+    if "utf8" in arrays:
+        return StoredPart(x=Texts(arrays["utf8"], arrays["ends"]), y=y)
+    if "users" in arrays:
+        users, items = (int(size) for size in arrays["sizes"])
+        return StoredPart(x=Pairs(arrays["users"], arrays["items"], (users, items)), y=y)
     rows, columns = (int(size) for size in arrays["shape"])
     return StoredPart(x=Csr(arrays["indptr"], arrays["indices"], arrays["data"], (rows, columns)), y=y)

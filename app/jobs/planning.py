@@ -37,6 +37,12 @@ class DatasetFacts:
     cap_delta: float | None
 
     @property
+    def rows(self) -> tuple[int, int]:
+        """Declared users and items, where there are any."""
+        features = self.spec.features
+        return (features.users.rows, features.items.rows) if features.kind == "interactions" else (0, 0)
+
+    @property
     def is_private(self) -> bool:
         return self.spec.privacy.sensitivity == "private"
 
@@ -87,7 +93,7 @@ def plan(spec: JobSpec, facts: DatasetFacts) -> Plan:
         raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
     _check_evaluation(spec, facts, steps)
     rate = 1.0 if spec.sampling.kind == "full_batch" else batch / records
-    return Plan(spec, facts, steps, batch, rate, _pricing(spec, facts, steps, batch, rate))
+    return Plan(spec, facts, steps, batch, rate, _pricing(spec, facts, steps, batch, rate), _warnings(spec, facts))
 
 
 def _steps(spec: JobSpec, records: int, batch: int) -> int:
@@ -116,11 +122,13 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
 
 def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
     features = facts.spec.features.kind
-    refused = refusal(spec.model, features, facts.features, facts.outputs)
+    refused = refusal(spec.model, features, facts.features, facts.outputs, facts.rows)
     if refused is not None:
         raise InvalidRequest.at(*refused)
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "hashed_text":
         raise InvalidRequest.at("/clipping/engine", "`opacus` forms dense gradients: use `bookkeeping` on hashed text")
+    if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "interactions":
+        raise InvalidRequest.at("/clipping/engine", "ratings are clipped by `bookkeeping`")
 
 
 def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
@@ -172,6 +180,16 @@ def _releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[s
             "records": facts.records_holdout,
         }
     ]
+
+
+def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
+    task = facts.spec.task
+    if task.kind != "rating" or spec.evaluation is None or not facts.holdout_is_private:
+        return ()
+    largest = (task.scale[1] - task.scale[0]) ** 2
+    if spec.evaluation.loss_bound >= largest:
+        return ()
+    return (f"squared errors above loss_bound = {spec.evaluation.loss_bound:g} count as that; they reach {largest:g}",)
 
 
 def default_delta(records: int) -> float:

@@ -61,9 +61,9 @@ FILE: Responses = {
 
 
 @router.post("/quotes", operation_id="quote_job")
-def quote(spec: JobSpec, db: Db, pricing: Pricing, caller: CurrentKey) -> Quote:
+def quote(spec: JobSpec, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey) -> Quote:
     """What a job would cost, line by line, and whether it fits now. Charges and reserves nothing."""
-    return Quote.model_validate(service.quote(db, pricing, caller, spec))
+    return Quote.model_validate(service.quote(db, pricing, caller, spec, models_root=settings.models_root))
 
 
 @router.post("/jobs", status_code=201, operation_id="submit_job", response_model=JobView)
@@ -76,7 +76,8 @@ def submit(
     idempotency_key: IdempotencyKey,
 ) -> Response:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec gives the same job again."""
-    job_id, created = service.submit(db, pricing, caller, spec, idempotency_key, settings.max_queued_jobs)
+    limit, models_root = settings.max_queued_jobs, settings.models_root
+    job_id, created = service.submit(db, pricing, caller, spec, idempotency_key, limit, models_root=models_root)
     headers = {"Location": f"/v1/jobs/{job_id}"} | ({} if created else {"Idempotent-Replayed": "true"})
     return as_json(_view(db, caller, job_id), 201, headers)
 

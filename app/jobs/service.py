@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import secrets
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import IntegrityError
@@ -21,6 +22,7 @@ from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import ApiKey, Job
 from app.errors import BudgetError, Conflict, Forbidden, PolicyError, Unauthenticated
+from app.extractors import registry as extractors
 from app.grants import service as grants
 from app.grants.service import Access
 from app.ids import new_id, now
@@ -38,7 +40,9 @@ from app.privacy.mechanism import MechanismConfig
 NO_CHARGE = {"train": 0, "holdout": 0, "unit": None}
 
 
-def quote(db: Database, pricing: PricingService, caller: Caller, spec: JobSpec) -> dict[str, Any]:
+def quote(
+    db: Database, pricing: PricingService, caller: Caller, spec: JobSpec, *, models_root: Path | None = None
+) -> dict[str, Any]:
     """What a job would cost, and whether it fits now. Writes nothing but the price into the cache.
 
     Raises:
@@ -47,10 +51,10 @@ def quote(db: Database, pricing: PricingService, caller: Caller, spec: JobSpec) 
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
         facts = repository.dataset_facts(session, dataset)
-    planned, priced = _price(pricing, spec, facts)
+    planned, priced = _price(pricing, extractors.resolved(spec, models_root), facts)
     with db.read() as session:
         left = repository.remaining(session, planned.facts.id)
-        pace = repository.seconds_per_step(session, planned.facts.id, spec)
+        pace = repository.seconds_per_step(session, planned.facts.id, planned.spec)
     body = _quote_body(planned, priced)
     body["estimated_duration_s"] = round(pace * planned.steps, 1) if pace is not None else None
     if left is None or planned.pricing is None:
@@ -67,7 +71,14 @@ def quote(db: Database, pricing: PricingService, caller: Caller, spec: JobSpec) 
 
 
 def submit(
-    db: Database, pricing: PricingService, caller: Caller, spec: JobSpec, idempotency_key: str, max_queued_jobs: int
+    db: Database,
+    pricing: PricingService,
+    caller: Caller,
+    spec: JobSpec,
+    idempotency_key: str,
+    max_queued_jobs: int,
+    *,
+    models_root: Path | None = None,
 ) -> tuple[str, bool]:
     """Admits a job if its whole cost fits.
 
@@ -91,7 +102,7 @@ def submit(
         facts = repository.dataset_facts(session, dataset)
     if before is not None:
         return before, False
-    planned, priced = _price(pricing, spec, facts)
+    planned, priced = _price(pricing, extractors.resolved(spec, models_root), facts)
     try:
         with db.write() as session:
             key, access = _take_turn(session, caller, facts.id)
@@ -208,7 +219,7 @@ def _quote_body(planned: Plan, priced: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model_body(planned: Plan) -> dict[str, Any]:
-    found = layers(planned.spec.model, planned.facts.features, planned.facts.outputs)
+    found = layers(planned.spec.model, planned.facts.features, planned.facts.outputs, planned.facts.rows)
     parameters = sum(layer.parameters for layer in found)
     return {"parameters": parameters, "layers": [layer.model_dump(mode="json") for layer in found]}
 

@@ -141,6 +141,7 @@ OPERATIONS = {
     "show_certificate": Operation("The certificate.", ("wrong-state", "certificate-pending", "storage-full")),
     "list_workers": Operation("Workers seen in the last day."),
     "list_models": Operation("Every kind of model, with the JSON schema of its settings."),
+    "list_extractors": Operation("Every frozen feature extractor of this service."),
 }
 
 PER_ACCOUNT = {

@@ -251,10 +251,13 @@ def start_of(
 
 
 def plan_of(start: dict[str, Any]) -> Plan:
+    message = Start.model_validate(start | {"segments": [{"from_step": 1, **keys_of("x")}], "allowed_steps": 0})
     return build_plan(
         JobSpec.model_validate(start["spec"]),
         MechanismConfig.model_validate(start["mechanism"]) if start["mechanism"] else None,
-        Start.model_validate(start | {"segments": [{"from_step": 1, **keys_of("x")}], "allowed_steps": 0}).shape,
+        message.shape,
+        message.task,
+        message.features,
         steps=start["steps"],
         data_public=start["data_public"],
         holdout_public=start["holdout_public"],

@@ -35,6 +35,7 @@ from worker.attempt.messages import (
     FailureCode,
     Go,
     Mismatch,
+    Part,
     ProtocolError,
     Ready,
     Resalt,
@@ -45,7 +46,10 @@ from worker.attempt.messages import (
     Written,
 )
 from worker.attempt.replay import Replay
-from worker.data.parts import load_records
+from worker.data.parts import load_records, load_stored, records_of
+from worker.data.records import Records
+from worker.extractors.bert import ExtractorMissingError
+from worker.extractors.features import extracted
 from worker.models.files import save_model
 from worker.telemetry import Telemetry
 from worker.training.loop import Training
@@ -107,6 +111,8 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         start.spec,
         start.mechanism,
         start.shape,
+        start.task,
+        start.features,
         steps=start.steps,
         data_public=start.data_public,
         holdout_public=start.holdout_public,
@@ -119,9 +125,10 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         holdout_public=start.holdout_public,
         released=start.released,
     )
-    train = load_records(start.parts.train, start.shape)
+    load = _loader(start, link)
+    train = load(start.parts.train)
     scored = start.parts.holdout is not None and plan.evaluation_points > 0
-    holdout = load_records(start.parts.holdout, start.shape) if start.parts.holdout and scored else None
+    holdout = load(start.parts.holdout) if start.parts.holdout and scored else None
     channel.send(Ready(device="cpu"))
     training = Training(
         plan,
@@ -141,12 +148,30 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     telemetry.finished(outcome.steps, artifacts, outcome.warnings + missed)
 
 
+def _loader(start: Start, link: SupervisorLink) -> Callable[[Part], Records]:
+    """What makes records of a stored part, through the job's extractor where it has one."""
+    extractor = start.spec.model.extractor if start.spec.model.kind == "linear" else None
+    if extractor is None:
+        return lambda part: load_records(part, start.shape)
+    if start.extractor_dir is None or start.cache_dir is None or extractor.sha256 is None:
+        raise ExtractorMissingError("this worker has no models root")
+    folder, sha256, cache = Path(start.extractor_dir), extractor.sha256, Path(start.cache_dir)
+
+    def load(part: Part) -> Records:
+        stored = load_stored(part, start.shape)
+        return records_of(extracted(stored, part.sha256, folder, sha256, cache, lambda: link.poll(0)))
+
+    return load
+
+
 def failure_code(error: BaseException) -> FailureCode:
     """The closed code of whatever ended an attempt. It is all that is said."""
     if isinstance(error, PrivacyError):
         return "privacy-invariant"
     if isinstance(error, DataDamagedError):
         return "data-damaged"
+    if isinstance(error, ExtractorMissingError):
+        return "extractor-missing"
     if isinstance(error, ProtocolError):
         return "protocol"
     if isinstance(error, StorageFailed):

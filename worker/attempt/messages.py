@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
 from app.contracts.base import Document
-from app.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
+from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import JobSpec
 from app.errors import WorkerError
 from app.privacy.mechanism import MechanismConfig
@@ -37,13 +37,16 @@ Sha256Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Step = Annotated[int, Field(ge=0)]
 
 # The closed set of what can go wrong in an attempt, with the only texts that leave it: no value, no path, no traceback.
-FailureCode = Literal["data-damaged", "out-of-memory", "privacy-invariant", "protocol", "storage", "internal"]
+FailureCode = Literal[
+    "data-damaged", "out-of-memory", "privacy-invariant", "protocol", "storage", "extractor-missing", "internal"
+]
 FAILURE_TEXTS: dict[FailureCode, str] = {
     "data-damaged": "A stored part of the data set is missing, or is not what was registered.",
     "out-of-memory": "The attempt needs more memory than there is; set a smaller physical_batch_size.",
     "privacy-invariant": "A privacy invariant does not hold; nothing was released.",
     "protocol": "The attempt and its supervisor disagree about the protocol.",
     "storage": "The model's files could not be written.",
+    "extractor-missing": "The extractor is not in this worker's models root, or is not the one that was admitted.",
     "internal": "The attempt failed.",
 }
 
@@ -136,6 +139,8 @@ class Start(Document):
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
         allowed_steps: how many steps that were not started yet may still be charged.
+        extractor_dir: the extractor's folder, where the job has one.
+        cache_dir: where its features are kept: within the data set's own folder.
         output_dir: an existing folder of this attempt's own for its artifacts; nothing in it is published before
             `finished`.
     """
@@ -144,8 +149,8 @@ class Start(Document):
     job_id: str
     spec: JobSpec
     mechanism: MechanismConfig | None
-    task: Annotated[ClassificationTask | RegressionTask, Field(discriminator="kind")]
-    features: Annotated[HashedText | Columns | Tensor, Field(discriminator="kind")]
+    task: Task
+    features: Features
     shape: Shape
     parts: Parts
     data_public: bool
@@ -154,6 +159,8 @@ class Start(Document):
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     released: tuple[Released, ...] = ()
     allowed_steps: Annotated[int, Field(ge=0)]
+    extractor_dir: str | None = None
+    cache_dir: str | None = None
     output_dir: str
 
 

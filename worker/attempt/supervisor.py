@@ -254,7 +254,12 @@ class _Supervised:
             if part
         }
         holdout = dataset.spec.get("holdout")
+        extractor = (job.spec["model"].get("extractor") or {}).get("name")
+        models = self.settings.models_root
+        cache = root / "datasets" / dataset.id / "features"
         return {
+            "extractor_dir": str(models.resolve() / extractor) if extractor and models else None,
+            "cache_dir": str(cache) if extractor else None,
             "job_id": job.id,
             "spec": job.spec,
             "mechanism": job.mechanism,

@@ -9,9 +9,11 @@ from app.privacy.mechanism import TrainingMechanism
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import GradientEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
+from worker.clipping.matrix_factorization import RatingClipping, RatingGradient
 from worker.clipping.plain import PlainGradient
 from worker.models.base import Model
 from worker.models.linear import Linear
+from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.networks import Network
 
 
@@ -29,6 +31,8 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
     opacus = clipping is not None and clipping.engine == "opacus"
     if isinstance(model, Linear) and not opacus:
         return LinearClipping(model, training.clipping, training.max_grad_norm) if training else LinearGradient(model)
+    if isinstance(model, MatrixFactorization):
+        return RatingClipping(model, training.clipping, training.max_grad_norm) if training else RatingGradient(model)
     network = _network(model)
     if training is None:
         return PlainGradient(network.module(), network.record_losses)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from worker.data.records import Records
 from worker.models.base import Parameters
 
 ClippingKind = Literal["flat", "automatic", "per_layer"]
@@ -44,10 +43,10 @@ class GradientEngine(Protocol):
     record whose gradient is not finite contributes zero.
     """
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[Records], clip: Clip | None = None) -> Parameters:
+    def private_sum(self, parameters: Parameters, batches: Sequence[Any], clip: Clip | None = None) -> Parameters:
         """Σ over all records of all physical batches, float64, in the order and shapes of `parameters`.
 
-        An empty batch gives zeros.
+        The batches are of the model's kind of records. An empty batch gives zeros.
 
         Args:
             clip: this query's, where it is not the one that the engine was built with. An engine that does not clip

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from worker.clipping.engine import Clip, ClippingKind, clip_factors
 from worker.clipping.norms import norm_bound, product_bound, root_bound
-from worker.data.records import Records
+from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
 from worker.models.linear import Linear
 
@@ -35,10 +35,12 @@ class LinearClipping:
     kind: ClippingKind
     max_grad_norm: float
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[Records], clip: Clip | None = None) -> Parameters:
+    def private_sum(
+        self, parameters: Parameters, batches: Sequence[FeatureRecords], clip: Clip | None = None
+    ) -> Parameters:
         by = clip or Clip(self.max_grad_norm)
 
-        def clipped(residuals: Tensor, records: Records) -> Tensor:
+        def clipped(residuals: Tensor, records: FeatureRecords) -> Tensor:
             """The residuals scaled so that residual ⊗ (x, 1) is clipped; zeros where a gradient is not finite."""
             norms = self._norms(residuals, records) if by.divisors is None else _divided_norms(residuals, records, by)
             factors = clip_factors(norms, self.kind, by.max_grad_norm)
@@ -47,7 +49,7 @@ class LinearClipping:
 
         return by.divided(_summed(self.model, parameters, batches, clipped))
 
-    def _norms(self, residuals: Tensor, records: Records) -> Tensor:
+    def _norms(self, residuals: Tensor, records: FeatureRecords) -> Tensor:
         inputs = records.private_norms
         if self.model.bias:
             inputs = root_bound(inputs.square() + 1.0, 2)
@@ -60,12 +62,14 @@ class LinearGradient:
 
     model: Linear
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[Records], clip: Clip | None = None) -> Parameters:
+    def private_sum(
+        self, parameters: Parameters, batches: Sequence[FeatureRecords], clip: Clip | None = None
+    ) -> Parameters:
         total = _summed(self.model, parameters, batches, lambda residuals, _: residuals)
         return clip.divided(total) if clip else total
 
 
-def _divided_norms(residuals: Tensor, records: Records, by: Clip) -> Tensor:
+def _divided_norms(residuals: Tensor, records: FeatureRecords, by: Clip) -> Tensor:
     """Upper bounds of ‖(residual ⊗ (x, 1)) / D‖ = √(Σ_k r_k² (Σ_j x_j²/D_kj² + 1/D_bk²)); ∞ where x is not finite."""
     inverse = {name: divisor.square().reciprocal() for name, divisor in (by.divisors or {}).items()}
     inputs = records.weighted_squares(inverse["weight"])
@@ -77,7 +81,10 @@ def _divided_norms(residuals: Tensor, records: Records, by: Clip) -> Tensor:
 
 
 def _summed(
-    model: Linear, parameters: Parameters, batches: Sequence[Records], scaled: Callable[[Tensor, Records], Tensor]
+    model: Linear,
+    parameters: Parameters,
+    batches: Sequence[FeatureRecords],
+    scaled: Callable[[Tensor, FeatureRecords], Tensor],
 ) -> Parameters:
     """The sum over physical batches, in their order, so that it is the same in every run on one machine."""
     total = {name: torch.zeros_like(value) for name, value in parameters.items()}

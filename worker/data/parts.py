@@ -6,8 +6,10 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from app.formats.stored import Csr, DataDamagedError, StoredPart, load_part
+from app.errors import PrivacyError
+from app.formats.stored import Csr, DataDamagedError, Pairs, StoredPart, Texts, load_part
 from worker.attempt.messages import Part, Shape
+from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 
 
@@ -23,9 +25,24 @@ def load_records(part: Part, shape: Shape) -> Records:
     Raises:
         DataDamagedError: the file is missing, is not what was registered, or does not have this shape.
     """
+    return records_of(load_stored(part, shape))
+
+
+def load_stored(part: Part, shape: Shape) -> StoredPart:
+    """A stored part, checked against the data set's shape; raises as above."""
     stored = load_part(part.path, part.sha256)
     check(stored, shape)
+    return stored
+
+
+def records_of(stored: StoredPart) -> Records:
+    """A part as records of its kind."""
     labels = torch.from_numpy(stored.y)
+    if isinstance(stored.x, Texts):
+        raise PrivacyError("texts are trained on through an extractor only")
+    if isinstance(stored.x, Pairs):
+        users, items = (torch.from_numpy(rows.astype(np.int64)) for rows in (stored.x.users, stored.x.items))
+        return RatingRecords(users, items, labels)
     if isinstance(stored.x, Csr):
         matrix = scipy.sparse.csr_matrix((stored.x.data, stored.x.indices, stored.x.indptr), shape=stored.x.shape)
         return SparseRecords(matrix, labels)
@@ -41,7 +58,15 @@ def check(stored: StoredPart, shape: Shape) -> None:
         and features == shape.features
         and len(stored.y) == records
         and stored.y.dtype == (np.int64 if classes else np.float64)
+        and (not isinstance(stored.x, Pairs) or _declared(stored.x))
         and not (classes and records and (stored.y.min() < 0 or stored.y.max() >= shape.outputs))
     )
     if not fits:
         raise DataDamagedError("a stored part of the data set does not have the data set's shape")
+
+
+def _declared(pairs: Pairs) -> bool:
+    """Whether all rows are those of the declared lists."""
+    sides = zip((pairs.users, pairs.items), pairs.sizes, strict=True)
+    same = len(pairs.users) == len(pairs.items)
+    return same and all(not len(rows) or (rows.min() >= 0 and rows.max() < size) for rows, size in sides)

@@ -26,18 +26,38 @@ BATCH_BYTES = 2**24  # of the float64 features of one automatic physical batch: 
 
 
 class Records(Protocol):
-    """n records with d features.
+    """n records.
 
     Attributes:
         labels: int64 class indices or float64 targets, (n,).
+    """
+
+    labels: Tensor
+
+    def __len__(self) -> int: ...
+
+    def select(self, indices: NDArray[np.int64]) -> Records:
+        """The records of these indices, in their order."""
+        ...
+
+    def split(self, physical_batch_size: int | None) -> Sequence[Records]:
+        """Consecutive pieces of at most so many records; None: a size that suits the machine. None of no records."""
+        ...
+
+    def prepared(self) -> Records:
+        """These records, made ready for use in many steps."""
+        ...
+
+
+class FeatureRecords(Records, Protocol):
+    """n records with d features.
+
+    Attributes:
         private_norms: float64 (n,), upper bounds of ‖x‖; ∞ for a record with a feature that is not finite. The features
             of such a record are held as zeros, so that 0 · NaN can not reach a sum.
     """
 
-    labels: Tensor
     private_norms: Tensor
-
-    def __len__(self) -> int: ...
 
     def apply(self, weight: Tensor) -> Tensor:
         """W Xᵀ: float64 (K, n), for a weight (K, d)."""
@@ -55,17 +75,7 @@ class Records(Protocol):
         """X: (n, d)."""
         ...
 
-    def select(self, indices: NDArray[np.int64]) -> Records:
-        """The records of these indices, in their order."""
-        ...
-
-    def split(self, physical_batch_size: int | None) -> Sequence[Records]:
-        """Consecutive pieces of at most so many records; None: a size that suits the machine. None of no records."""
-        ...
-
-    def prepared(self) -> Records:
-        """These records, made ready for use in many steps."""
-        ...
+    def split(self, physical_batch_size: int | None) -> Sequence[FeatureRecords]: ...
 
 
 class DenseRecords:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from worker.data.records import Records
 
 # Named tensors in an order that never changes for a model: it numbers the noise streams.
 Parameters = dict[str, Tensor]
 
 
 class Model(ABC):
-    """From d features to K outputs.
+    """From d features to K outputs. Each kind works on its own kind of records (worker.data.parts).
 
     Classification (K ≥ 2 classes, also two): loss −log softmax(f)_y. Regression (K = 1): loss ½(f − y)².
 
@@ -37,7 +36,7 @@ class Model(ABC):
         """The first parameters, float64: a function of the key and of public sizes."""
 
     @abstractmethod
-    def forward(self, parameters: Parameters, records: Records) -> Tensor:
+    def forward(self, parameters: Parameters, records: Any) -> Tensor:
         """Outputs f, float64 (K, n): logits, or the prediction. Records are the fast dimension: K is small."""
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:

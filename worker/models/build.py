@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import torch
 
+from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import JobSpec
 from app.errors import PrivacyError
 from worker.attempt.messages import Shape
 from worker.models.base import Model
 from worker.models.linear import Linear
+from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.networks import Network
 
 
-def build_model(spec: JobSpec, shape: Shape) -> Model:
+def build_model(spec: JobSpec, shape: Shape, task: Task, features: Features) -> Model:
     """The model that a job trains on data of a public shape.
 
     Raises:
         PrivacyError: admission let through what does not fit.
     """
     if spec.model.kind == "linear":
-        return Linear(shape.features, shape.outputs, bias=spec.model.bias)
+        inputs = (spec.model.extractor.features if spec.model.extractor else None) or shape.features
+        return Linear(inputs, shape.outputs, bias=spec.model.bias)
+    if spec.model.kind == "matrix_factorization":
+        if task.kind != "rating" or features.kind != "interactions":
+            raise PrivacyError("matrix factorization is admitted for ratings only")
+        users, items = features.users.rows, features.items.rows
+        asked = spec.model
+        return MatrixFactorization(users, items, asked.dim, task.scale, bias=asked.bias, init_std=asked.init_std)
     if shape.sparse:
         raise PrivacyError("this kind of model takes dense features")
     dtype = torch.float64 if spec.runtime.dtype == "float64" else torch.float32

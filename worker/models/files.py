@@ -11,9 +11,10 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from app.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
+from app.contracts.dataset_spec import Features, Interactions, Task
 from worker.attempt.messages import ArtifactFile
 from worker.models.base import Model, Parameters
+from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.networks import Network, Scaled
 
 WEIGHTS = "model.safetensors"
@@ -47,14 +48,30 @@ outputs = network(x).detach().numpy()
 """
 _CLASSES = 'print(card["task"]["classes"][int(outputs[0].argmax())])\n'
 _NUMBER = "print(float(outputs[0, 0]))\n"
+_ROWS = {
+    "numbered": '{side} = lambda id: int(id) - card["features"]["{side}"]["first"]  # the row of an id\n',
+    "listed": '{side} = card["features"]["{side}"]["ids"].index  # the row of an id, a text\n',
+    "hashed": """\
+import hashlib
+def {side}(id):  # the row of an id, a text
+    return int.from_bytes(hashlib.sha256(id.encode()).digest()[:8], "big") % card["features"]["{side}"]["buckets"]
+""",
+}
+_RATING = """\
+u, i = users("1"), items("1")
+low, high = card["task"]["scale"]
+rating = (low + high) / 2 + float(tensors["users"][u] @ tensors["items"][i])
+"""
+_RATING_BIAS = 'rating += float(tensors["user_bias"][u] + tensors["item_bias"][i])\n'
+_WITHIN = "print(min(max(rating, low), high))\n"
 
 
 def save_model(
     folder: Path,
     model: Model,
     parameters: Parameters,
-    task: ClassificationTask | RegressionTask,
-    features: HashedText | Columns | Tensor,
+    task: Task,
+    features: Features,
 ) -> tuple[ArtifactFile, ...]:
     """Writes model.safetensors (float32) and model.json.
 
@@ -80,16 +97,18 @@ def save_model(
 def model_card(
     model: Model,
     tensors: dict[str, list[int]],
-    task: ClassificationTask | RegressionTask,
-    features: HashedText | Columns | Tensor,
+    task: Task,
+    features: Features,
 ) -> dict[str, Any]:
     """What the weights are: kind, inputs, outputs, the data set's task and features, and a snippet that uses them."""
     asked: dict[str, Any] = {"bias": "bias" in tensors}
+    if isinstance(model, MatrixFactorization):
+        asked = {"dim": model.dim, "bias": model.bias}
     if isinstance(model, Network):
         asked = {"model": model.spec.model_dump(mode="json")}
     return {
         "format": "scrimp-model/1",
-        "kind": model.spec.kind if isinstance(model, Network) else "linear",
+        "kind": _kind(model),
         "weights": WEIGHTS,
         "inputs": model.features,
         "outputs": model.outputs,
@@ -97,19 +116,34 @@ def model_card(
         "tensors": tensors,
         "task": task.model_dump(mode="json"),
         "features": features.model_dump(mode="json"),
-        "usage": _usage(model, "bias" in tensors, features),
+        "usage": _usage(model, "bias" in tensors or "user_bias" in tensors, features),
     }
 
 
-def _usage(model: Model, bias: bool, features: HashedText | Columns | Tensor) -> str:
+def _usage(model: Model, bias: bool, features: Features) -> str:
+    if isinstance(features, Interactions):
+        return _rating_usage(features, bias)
     row = 'the values of card["features"]["columns"], in that order'
     inputs = _TEXT
     if features.kind != "hashed_text":
-        inputs = _DENSE.format(row=row if features.kind == "columns" else "one record of the array, flattened")
+        rows = {"columns": row, "text": "what the extractor of the job's specification makes of a text"}
+        inputs = _DENSE.format(row=rows.get(features.kind, "one record of the array, flattened"))
     outputs = f'outputs = np.asarray(x @ tensors["weight"].T){" + tensors[" + repr("bias") + "]" if bias else ""}\n'
     if isinstance(model, Network):
         outputs = _network_usage(model)
     return _LOAD + inputs + outputs + (_CLASSES if model.classification else _NUMBER)
+
+
+def _kind(model: Model) -> str:
+    if isinstance(model, MatrixFactorization):
+        return "matrix_factorization"
+    return model.spec.kind if isinstance(model, Network) else "linear"
+
+
+def _rating_usage(features: Interactions, bias: bool) -> str:
+    sides = (("users", features.users), ("items", features.items))
+    rows = "".join(_ROWS[ids.kind].format(side=side) for side, ids in sides)
+    return _LOAD + rows + _RATING + (_RATING_BIAS if bias else "") + _WITHIN
 
 
 def _network_usage(network: Network) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from worker.data.records import Records
+from worker.data.records import FeatureRecords
 from worker.models.base import Model, Parameters
 
 
@@ -32,7 +32,7 @@ class Linear(Model):
             parameters["bias"] = torch.zeros(self.outputs, dtype=torch.float64)
         return parameters
 
-    def forward(self, parameters: Parameters, records: Records) -> Tensor:
+    def forward(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
         outputs = records.apply(parameters["weight"])
         return outputs + parameters["bias"][:, None] if self.bias else outputs
 

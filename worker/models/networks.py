@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from app.contracts.job_spec import CnnModel, LinearModel, MlpModel
-from worker.data.records import Records
+from worker.data.records import FeatureRecords
 from worker.models.base import Model, Parameters
 from worker.models.initial import keyed_normals
 
@@ -48,13 +48,13 @@ class Network(Model):
         gain = 2.0 if getattr(self.spec, "activation", "") == "relu" else 1.0
         return keyed_normals(self.module(), key, gain)
 
-    def record_losses(self, module: nn.Module, records: Records) -> Tensor:
+    def record_losses(self, module: nn.Module, records: FeatureRecords) -> Tensor:
         """Each record's loss, (n,), with gradients; 0 for a record with a feature that is not finite."""
         outputs = module(records.dense(self.dtype)).mT
         losses = self.losses(outputs, records.labels.to(outputs.dtype) if self.outputs == 1 else records.labels)
         return torch.where(torch.isfinite(records.private_norms), losses, 0.0)
 
-    def forward(self, parameters: Parameters, records: Records) -> Tensor:
+    def forward(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
         module = self.module()
         with torch.no_grad():
             for name, value in module.named_parameters():

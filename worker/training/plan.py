@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import Clipping, DpSgd, JobSpec
 from app.errors import PrivacyError
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig, NoisySum
@@ -129,6 +130,8 @@ def build_plan(
     spec: JobSpec,
     mechanism: MechanismConfig | None,
     shape: Shape,
+    task: Task,
+    features: Features,
     *,
     steps: int,
     data_public: bool,
@@ -139,7 +142,7 @@ def build_plan(
     Args:
         spec: the job's specification.
         mechanism: the stored mechanism.
-        shape: the data set's public numbers.
+        shape, task, features: what is public of the data set.
         steps: T of the stored plan.
         data_public, holdout_public: what is declared public.
 
@@ -152,7 +155,7 @@ def build_plan(
     batch = spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else shape.records_train
     if mechanism is not None:
         _check_agreement(spec, mechanism, shape, steps=steps, batch=batch, holdout_public=holdout_public)
-    model = build_model(spec, shape)
+    model = build_model(spec, shape, task, features)
     engine = build_engine(model, spec.clipping, mechanism.training if mechanism else None)
     physical = spec.runtime.physical_batch_size
     return Plan(

@@ -1,0 +1,70 @@
+"""The extractors of the models root: read by their manifests, which tell all that a quote needs, without torch."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from app.contracts.extractor import MANIFEST, BertManifest, ExtractorName, ExtractorRef
+from app.contracts.job_spec import JobSpec
+from app.errors import InvalidRequest
+
+MAX_MANIFEST_BYTES = 1 << 16
+_NAME: TypeAdapter[str] = TypeAdapter(ExtractorName)
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """A folder under the models root with a manifest. `sha256`: of the manifest, which holds the files'."""
+
+    name: str
+    folder: Path
+    sha256: str
+    manifest: BertManifest
+
+
+def find(models_root: Path | None, name: str) -> Extractor | None:
+    """The extractor of this name; None where there is none, or its folder leads out of the models root."""
+    if models_root is None:
+        return None
+    try:
+        root, folder = models_root.resolve(), (models_root / _NAME.validate_python(name)).resolve(strict=True)
+        if folder.parent != root:
+            return None
+        with (folder / MANIFEST).open("rb") as file:
+            content = file.read(MAX_MANIFEST_BYTES)
+        return Extractor(name, folder, hashlib.sha256(content).hexdigest(), BertManifest.model_validate_json(content))
+    except (OSError, ValidationError):
+        return None
+
+
+def every(models_root: Path | None) -> list[Extractor]:
+    """All of them, by name."""
+    if models_root is None or not models_root.is_dir():
+        return []
+    found = (find(models_root, entry.name) for entry in sorted(models_root.iterdir()))
+    return [each for each in found if each is not None]
+
+
+def resolved(spec: JobSpec, models_root: Path | None) -> JobSpec:
+    """The specification with its extractor pinned: content hash and number of features filled in.
+
+    Raises:
+        InvalidRequest: there is no such extractor, or it is another than the one that was named.
+    """
+    asked = spec.model.extractor if spec.model.kind == "linear" else None
+    if asked is None:
+        return spec
+    found = find(models_root, asked.name)
+    if found is None:
+        known = ", ".join(each.name for each in every(models_root)) or "none"
+        raise InvalidRequest.at("/model/extractor/name", f"there is no such extractor here; there are: {known}")
+    if asked.sha256 not in (None, found.sha256):
+        raise InvalidRequest.at("/model/extractor/sha256", f"the extractor of this name has {found.sha256}")
+    if asked.features not in (None, found.manifest.features):
+        raise InvalidRequest.at("/model/extractor/features", f"it makes {found.manifest.features} features")
+    pinned = ExtractorRef(name=found.name, sha256=found.sha256, features=found.manifest.features)
+    return spec.model_copy(update={"model": spec.model.model_copy(update={"extractor": pinned})})

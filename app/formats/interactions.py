@@ -1,0 +1,216 @@
+"""Interaction tables: who rated what, and how. Ids become rows of public lists, which were declared beforehand.
+
+    inter     RecBole's: tab-separated, a header of name:type, nothing is quoted
+    dat       MovieLens's: user::item::rating::timestamp, no header
+    csv, tsv  one header row
+    parquet   ids as texts or whole numbers
+
+Other columns, such as a timestamp, are not read.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.contracts.dataset_spec import DatasetSpec, HashedIds, Ids, Interactions, NumberedIds, RatingTask
+from app.errors import InvalidRequest
+from app.formats import csv_file
+from app.formats.columns import Fault, Numbers, fault, is_unicode, refuse, text_number
+from app.formats.records import Table, Wanted
+from app.formats.stored import Pairs
+
+DAT_COLUMNS = ("user_id", "item_id", "rating", "timestamp")
+MAX_LINE_BYTES = 1 << 20
+MAX_ID_CHARACTERS = 200
+INTER_NUMBERS, INTER_IDS = ("float",), ("token",)
+
+
+class IdColumn:
+    """A column of ids: cells become rows of the declared list, and what can not is counted.
+
+    Args:
+        name, pointer: the column, and where the specification names it.
+        ids: the public declaration.
+        drop: rows with an id that is not declared are left out rather than refused.
+    """
+
+    def __init__(self, name: str, pointer: str, ids: Ids, drop: bool) -> None:
+        self.name, self.pointer, self.drop = name, pointer, drop
+        self._ids = ids
+        self._rows = {id_: row for row, id_ in enumerate(ids.ids)} if ids.kind == "listed" else {}
+        self._counts = {"missing": 0, "not an id": 0, "not declared": 0}
+
+    def find(self, cell: Any) -> tuple[int, str] | None:
+        """The row and the id's text; None, and counted, where there is none."""
+        text = _text(cell)
+        if text is None:
+            missing = cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
+            self._counts["missing" if missing else "not an id"] += 1
+            return None
+        row = self._row(text)
+        if row is None:
+            self._counts["not declared"] += 1
+            return None
+        return row, text
+
+    def faults(self) -> list[Fault]:
+        counts = dict(self._counts)
+        if self.drop:
+            del counts["not declared"]
+        return fault(self.pointer, self.name, counts)
+
+    def _row(self, text: str) -> int | None:
+        if isinstance(self._ids, HashedIds):
+            return hashed_row(text, self._ids.buckets)
+        if isinstance(self._ids, NumberedIds):
+            return _numbered(text, self._ids)
+        return self._rows.get(text)
+
+
+class Ratings(Table):
+    """The ratings of one file, filled by a reader as any other records.
+
+    Memory: 8 bytes of indices, 8 of the rating and 16 of references a record, and each distinct id once.
+    """
+
+    def __init__(self, task: RatingTask, features: Interactions, file: str, max_bytes: int) -> None:
+        wanted = [Wanted(task.user, "/task/user"), Wanted(task.item, "/task/item")]
+        super().__init__(features.layout, file, max_bytes, wanted, Wanted(task.rating, "/task/rating"))
+        self.task, self.layout = task, features.layout
+        self.dropped = 0
+        drop = features.unknown == "drop"
+        self._columns = (
+            IdColumn(task.user, "/task/user", features.users, drop),
+            IdColumn(task.item, "/task/item", features.items, drop),
+        )
+        self._sizes = (features.users.rows, features.items.rows)
+        self._rows = (array("i"), array("i"))
+        self._texts: tuple[list[str], list[str]] = ([], [])
+        self._distinct: dict[str, str] = {}
+        number = float if features.layout == "parquet" else text_number
+        self._ratings = Numbers([task.rating], ["/task/rating"], number)
+
+    def add(self, row: Sequence[Any], label: Any) -> None:
+        found = [column.find(cell) for column, cell in zip(self._columns, row, strict=True)]
+        if found[0] is None or found[1] is None:
+            self.dropped += 1
+            return
+        self.count += 1
+        for (index, text), rows, texts in zip((found[0], found[1]), self._rows, self._texts, strict=True):
+            rows.append(index)
+            texts.append(self._distinct.setdefault(text, text))
+        self._ratings.add((label,))
+
+    def check(self) -> None:
+        refuse([*self._columns[0].faults(), *self._columns[1].faults(), *self._rating_faults()], self.file)
+        if self.count == 0:
+            raise self.broken("there are no records in it" + (" with declared ids" if self.dropped else ""))
+
+    def pairs(self) -> Pairs:
+        users, items = (np.frombuffer(rows, dtype=np.int32) for rows in self._rows)
+        return Pairs(users, items, self._sizes)
+
+    def targets(self) -> NDArray[np.float64]:
+        return self._ratings.values()[:, 0]
+
+    def contents(self) -> Iterator[bytes]:
+        """What each rating's digest is made of: the ids as texts and the rating, in whatever format they came."""
+        for user, item, rating in zip(*self._texts, self.targets().tolist(), strict=True):
+            one, other = user.encode(), item.encode()
+            yield b"i" + struct.pack("<QQ", len(one), len(other)) + one + other + struct.pack("<d", rating + 0.0)
+
+    def _rating_faults(self) -> list[Fault]:
+        if found := self._ratings.faults():
+            return found
+        low, high = self.task.scale
+        ratings = self.targets()
+        outside = int(np.count_nonzero((ratings < low) | (ratings > high)))
+        return fault("/task/rating", self.task.rating, {"outside the declared scale": outside})
+
+
+def hashed_row(text: str, buckets: int) -> int:
+    """The row of an id where ids are hashed: a public function of the id alone."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % buckets
+
+
+def read(path: Path, records: Ratings) -> None:
+    if records.layout == "parquet":
+        from app.formats import parquet_file  # noqa: PLC0415 - pyarrow, for Parquet alone
+
+        parquet_file.read_rows(path, records)
+    elif records.layout == "dat":
+        _read_dat(path, records)
+    elif records.layout == "inter":
+        csv_file.read(path, records, header=_untyped, delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        csv_file.read(path, records, delimiter="\t" if records.layout == "tsv" else ",")
+
+
+def _untyped(header: list[str], table: Table) -> list[str]:
+    """RecBole's name:type as names; ids must be tokens, and the rating a float."""
+    typed = [name.rpartition(":") for name in header]
+    if not all(name and type_ for name, _, type_ in typed):
+        raise table.broken("its first line must name each column as name:type")
+    types = {name: type_ for name, _, type_ in typed}
+    for wanted in (*table.features, table.label):
+        right = INTER_NUMBERS if wanted == table.label else INTER_IDS
+        if types.get(wanted.name, right[0]) not in right:
+            raise table.unsuited(wanted, f"must be of type {right[0]!r} here")
+    return [name for name, _, _ in typed]
+
+
+def _read_dat(path: Path, records: Ratings) -> None:
+    records.begin(DAT_COLUMNS)
+    places = [DAT_COLUMNS.index(each.name) for each in (*records.features, records.label)]
+    wrong, first, number = 0, 0, 0
+    with path.open("rb") as file:
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if len(line) > MAX_LINE_BYTES:
+                raise records.broken(f"line {number} is longer than {MAX_LINE_BYTES} bytes")
+            cells = line.rstrip(b"\r\n").decode(errors="surrogateescape").split("::")
+            if len(cells) in (len(DAT_COLUMNS) - 1, len(DAT_COLUMNS)) and max(places) < len(cells):
+                user, item, rating = (cells[place] for place in places)
+                records.add((user, item), rating)
+            elif line.strip():
+                wrong += 1
+                first = first or number
+    if wrong:
+        raise records.broken(
+            f"{wrong} lines are not user::item::rating or user::item::rating::timestamp; first {first}"
+        )
+
+
+def _text(cell: Any) -> str | None:
+    """An id as text: a text as it is, a whole number as its digits. Nothing else is one."""
+    if isinstance(cell, bool):
+        return None
+    if isinstance(cell, int):
+        return str(cell)
+    if isinstance(cell, str) and 0 < len(cell) <= MAX_ID_CHARACTERS and is_unicode(cell):
+        return cell
+    return None
+
+
+def _numbered(text: str, ids: NumberedIds) -> int | None:
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and str(int(text)) == text):
+        return None
+    row = int(text) - ids.first
+    return row if 0 <= row < ids.count else None
+
+
+def new_records(spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> Ratings:
+    """Raises InvalidRequest where the specification is not one of interactions."""
+    if not isinstance(spec.task, RatingTask) or not isinstance(spec.features, Interactions):
+        raise InvalidRequest.at("/task", "an interaction table has a task of kind 'rating'")
+    return Ratings(spec.task, spec.features, file, max_unpacked_bytes)

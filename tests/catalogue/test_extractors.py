@@ -1,0 +1,91 @@
+"""Extractors through the API: listed, pinned at admission, refused where they do not fit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.extractors import registry
+from tests.datasets.conftest import Api, new_api
+from tests.datasets.conftest import spec as declared
+from tests.worker.extractor import write_extractor
+
+CSV = "t,y\n" + "".join(f'"a film, number {i}",{i % 2}\n' for i in range(60))
+TEXT = {"kind": "text", "column": "t"}
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    root = tmp_path / "models"
+    write_extractor(root / "tiny")
+    return root
+
+
+@pytest.fixture
+def text_api(tmp_path: Path, migrated_database: Path, models: Path) -> Any:
+    made = new_api(tmp_path / "home", migrated_database, models_root=models)
+    yield made
+    made.close()
+
+
+def post(api: Api, path: str, dataset: str, extractor: Any, **changes: Any) -> Any:
+    body = {
+        "dataset": dataset,
+        "model": {"kind": "linear", "extractor": extractor},
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0},
+        "privacy": {"target_epsilon": 1.0},
+        "length": {"steps": 10},
+    }
+    return api.client.post(path, json=body | changes, headers=api.headers("owner") | {"Idempotency-Key": "k"})
+
+
+def test_a_job_pins_its_extractor(text_api: Api, models: Path) -> None:
+    made = text_api.upload(declared("texts", features=TEXT), CSV)
+    assert made.status_code == 201, made.text
+    assert made.json()["shape"]["features"] == 1
+    (listed,) = text_api.get("/v1/extractors", "analyst").json()["items"]
+    sha256 = write_extractor(models.parent / "copy")
+    assert listed == {"name": "tiny", "kind": "bert_mean", "takes": "text", "features": 8, "sha256": sha256}
+    quote = post(text_api, "/v1/quotes", "texts", {"name": "tiny"}).json()
+    assert quote["model"]["parameters"] == 2 * 8
+    job = post(text_api, "/v1/jobs", "texts", {"name": "tiny"})
+    assert job.status_code == 201, job.text
+    assert job.json()["spec"]["model"]["extractor"] == {"name": "tiny", "sha256": sha256, "features": 8}
+    shutil.rmtree(models / "tiny")
+    again = post(text_api, "/v1/jobs", "texts", {"name": "tiny"})
+    assert again.status_code == 201 and again.json()["id"] == job.json()["id"], "the same request is the same job"
+
+
+def test_refusals(text_api: Api) -> None:
+    text_api.upload(declared("texts", features=TEXT), CSV)
+    text_api.upload(declared("numbers"))
+    cases: list[tuple[str, Any, str]] = [
+        ("texts", None, "/model/extractor"),
+        ("numbers", {"name": "tiny"}, "/model/extractor"),
+        ("texts", {"name": "other"}, "/model/extractor/name"),
+        ("texts", {"name": "../tiny"}, "/model/extractor/name"),
+        ("texts", {"name": "tiny", "sha256": "0" * 64}, "/model/extractor/sha256"),
+        ("texts", {"name": "tiny", "features": 9}, "/model/extractor/features"),
+    ]
+    for dataset, extractor, pointer in cases:
+        answer = post(text_api, "/v1/quotes", dataset, extractor)
+        assert answer.status_code == 422, (extractor, answer.text)
+        assert answer.json()["errors"][0]["pointer"] == pointer
+    mlp = post(text_api, "/v1/quotes", "texts", None, model={"kind": "mlp", "hidden": [2]})
+    assert mlp.json()["errors"][0]["pointer"] == "/model/kind"
+    hashed = text_api.upload(declared("hashed", features={"kind": "hashed_text", "column": "t"}), CSV)
+    assert hashed.json()["type"] == "/problems/duplicate-content", "the same texts, whatever is made of them"
+
+
+def test_nothing_outside_of_the_models_root_is_found(tmp_path: Path, models: Path) -> None:
+    write_extractor(tmp_path / "outside")
+    (models / "link").symlink_to(tmp_path / "outside")
+    (models / "broken").mkdir()
+    (models / "broken" / "extractor.json").write_text('{"format": "scrimp-extractor/1"}')
+    for name in ("link", "broken", "..", ".", "", "tiny/../tiny", "/etc", "a\x00b", str(tmp_path / "outside")):
+        assert registry.find(models, name) is None
+    assert [each.name for each in registry.every(models)] == ["tiny"]
+    assert registry.every(None) == [] and registry.every(tmp_path / "absent") == []

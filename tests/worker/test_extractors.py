@@ -1,0 +1,177 @@
+"""Frozen extractors: a function of each record alone, made once, kept as privately as the data."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from app.errors import PrivacyError
+from app.formats.stored import DataDamagedError, StoredPart, Texts, load_part, save_part
+from tests.worker.extractor import CONFIG, PIECES, write_extractor
+from tests.worker.support import Supervisor, run_thread, spec, start_of
+from worker.attempt.messages import Failed, Finished
+from worker.data.parts import records_of
+from worker.extractors.bert import BertMean, Encoder, ExtractorMissingError
+from worker.extractors.features import extracted
+from worker.extractors.wordpiece import WordPiece
+
+TEXTS = ["a good film", "bad films, a", "", "GOOD,é", "a " * 40, "unheard of"]
+
+
+def tokens(text: str, max_tokens: int = 16) -> list[str]:
+    ids = WordPiece("".join(piece + "\n" for piece in PIECES), lowercase=True, max_tokens=max_tokens).ids(text)
+    return [PIECES[each] for each in ids]
+
+
+def test_words_and_pieces() -> None:
+    assert tokens("A good\u00a0film") == ["[CLS]", "a", "good", "film", "[SEP]"]
+    assert tokens("films,ea é") == ["[CLS]", "film", "##s", ",", "e", "##a", "e", "[SEP]"]
+    assert tokens("good\u0000 x [SEP]") == ["[CLS]", "good", *["[UNK]"] * 4, "[SEP]"], "no text can end itself"
+    assert tokens("") == ["[CLS]", "[SEP]"]
+    assert tokens("a " * 40, 5) == ["[CLS]", "a", "a", "a", "[SEP]"]
+
+
+def test_the_encoder_is_the_reference_s(tmp_path: Path) -> None:
+    """Against torch's own layers: post-norm, GELU, mean of all tokens, length 1."""
+    sha256 = write_extractor(tmp_path / "e")
+    extractor = BertMean(tmp_path / "e", sha256)
+    encoder = extractor._encoder
+    ids = torch.tensor([2, 4, 5, 7, 3])
+    x = encoder.norm(encoder.words(ids) + encoder.positions.weight[:5] + encoder.types.weight[0])
+    for block in encoder.blocks:
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", 1e-12, batch_first=True)
+        layer.self_attn.in_proj_weight.data = torch.cat([block.query.weight, block.key.weight, block.value.weight])
+        layer.self_attn.in_proj_bias.data = torch.cat([block.query.bias, block.key.bias, block.value.bias])
+        for ours, theirs in (
+            (block.merge, layer.self_attn.out_proj),
+            (block.widen, layer.linear1),
+            (block.narrow, layer.linear2),
+            (block.attention_norm, layer.norm1),
+            (block.norm, layer.norm2),
+        ):
+            theirs.load_state_dict(ours.state_dict())
+        x = layer(x[None])[0]
+    torch.testing.assert_close(extractor("a good film"), F.normalize(x.mean(dim=0), dim=0), atol=1e-6, rtol=1e-5)
+    assert not encoder.training and not any(p.requires_grad for p in encoder.parameters())
+    mixing = (torch.nn.Dropout, torch.nn.modules.batchnorm._BatchNorm)
+    assert not any(isinstance(module, mixing) for module in encoder.modules())
+
+
+def part(texts: list[str] = TEXTS) -> StoredPart:
+    return StoredPart(x=Texts.of(texts), y=np.arange(len(texts), dtype=np.int64) % 2)
+
+
+def features(folder: Path, sha256: str, cache: Path, texts: list[str] = TEXTS, name: str = "0" * 64) -> np.ndarray:
+    made = extracted(part(texts), name, folder, sha256, cache, lambda: None)
+    assert isinstance(made.x, np.ndarray)
+    return made.x
+
+
+def test_features_do_not_depend_on_the_other_records(tmp_path: Path) -> None:
+    """Bit for bit: in any order, alone or among others."""
+    sha256 = write_extractor(tmp_path / "e")
+    whole = features(tmp_path / "e", sha256, tmp_path / "c")
+    turned = features(tmp_path / "e", sha256, tmp_path / "c", TEXTS[::-1], "1" * 64)
+    assert np.array_equal(whole, turned[::-1])
+    for row, text in enumerate(TEXTS):
+        assert np.array_equal(features(tmp_path / "e", sha256, tmp_path / f"c{row}", [text])[0], whole[row])
+
+
+def test_features_are_made_once_and_kept_privately(tmp_path: Path) -> None:
+    sha256 = write_extractor(tmp_path / "e")
+    cache, steps = tmp_path / "data" / "features", []
+    cache.parent.mkdir()
+
+    def made(name: str = "0" * 64, extractor: str = sha256, folder: str = "e") -> Any:
+        return extracted(part(), name, tmp_path / folder, extractor, cache, lambda: steps.append(1)).x
+
+    first = made()
+    assert len(steps) == len(TEXTS)
+    assert np.array_equal(made(), first) and len(steps) == len(TEXTS), "from the cache"
+    (kept,) = cache.iterdir()
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600 and stat.S_IMODE(cache.stat().st_mode) == 0o700
+    made(name="1" * 64)
+    other = write_extractor(tmp_path / "other", seed=1)
+    assert not np.array_equal(made(extractor=other, folder="other"), first)
+    assert len(steps) == 3 * len(TEXTS) and len(list(cache.iterdir())) == 3, "keyed by part and extractor"
+    kept.write_bytes(b"damaged")
+    assert np.array_equal(made(), first) and len(steps) == 4 * len(TEXTS), "damaged: made again"
+
+
+def test_a_stop_leaves_nothing_behind(tmp_path: Path) -> None:
+    sha256 = write_extractor(tmp_path / "e")
+
+    def stop() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        extracted(part(), "0" * 64, tmp_path / "e", sha256, tmp_path / "c", stop)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("name", ["extractor.json", "config.json", "model.safetensors", "vocab.txt"])
+def test_a_changed_or_missing_file_is_refused(tmp_path: Path, name: str) -> None:
+    sha256 = write_extractor(tmp_path / "e")
+    content = (tmp_path / "e" / name).read_bytes()
+    for change in (content + b" ", b"", None):
+        (tmp_path / "e" / name).unlink() if change is None else (tmp_path / "e" / name).write_bytes(change)
+        with pytest.raises(ExtractorMissingError):
+            BertMean(tmp_path / "e", sha256)
+
+
+def test_an_encoder_of_another_kind_is_refused(tmp_path: Path) -> None:
+    sha256 = write_extractor(tmp_path / "e", files={})
+    with pytest.raises(ExtractorMissingError):
+        BertMean(tmp_path / "e", sha256)
+    with pytest.raises(KeyError):
+        Encoder({key: value for key, value in CONFIG.items() if key != "hidden_size"})
+
+
+def test_texts_are_stored_whole(tmp_path: Path) -> None:
+    sha256 = save_part(tmp_path / "p", part())
+    loaded = load_part(tmp_path / "p", sha256)
+    assert isinstance(loaded.x, Texts) and list(loaded.x.texts()) == TEXTS and loaded.shape == (6, 1)
+    none = Texts.of([])
+    assert list(none.texts()) == [] and none.shape == (0, 1)
+    with pytest.raises(PrivacyError):
+        records_of(loaded)
+    with pytest.raises(DataDamagedError):
+        extracted(StoredPart(np.zeros((2, 1), np.float32), np.zeros(2)), "", tmp_path, "", tmp_path, lambda: None)
+
+
+def attempt(tmp_path: Path, sha256: str, **changes: Any) -> Supervisor:
+    texts = ["a good film" if i % 2 else "bad films" for i in range(20)]
+    stored = {}
+    for name, n in (("train", 20), ("holdout", 8)):
+        digest = save_part(tmp_path / name, StoredPart(x=Texts.of(texts[:n]), y=np.arange(n) % 2))
+        stored[name] = {"path": str(tmp_path / name), "sha256": digest}
+    shape = {"records_train": 20, "records_holdout": 8, "features": 1, "outputs": 2, "sparse": False}
+    extractor = {"name": "tiny", "sha256": sha256, "features": 8}
+    job = spec(model={"kind": "linear", "extractor": extractor}, privacy=None)
+    start = start_of(job, shape, public=True, parts=stored, output_dir=tmp_path)
+    more = {"extractor_dir": str(tmp_path / "e"), "cache_dir": str(tmp_path / "features")}
+    return Supervisor(start | {"features": {"kind": "text", "column": "t"}} | more | changes)
+
+
+def test_a_linear_probe_from_texts_to_the_model(tmp_path: Path) -> None:
+    supervisor = attempt(tmp_path, write_extractor(tmp_path / "e"))
+    ended = run_thread(supervisor)
+    assert isinstance(ended.last, Finished)
+    assert supervisor.metrics["accuracy", 10]["value"] == 1.0
+    card = json.loads((tmp_path / "model.json").read_text())
+    assert card["inputs"] == 8 and card["tensors"]["weight"] == [2, 8]
+    assert len(list((tmp_path / "features").iterdir())) == 2
+
+
+def test_a_worker_without_the_extractor_says_so(tmp_path: Path) -> None:
+    write_extractor(tmp_path / "e")
+    for supervisor in (attempt(tmp_path, "0" * 64),):
+        ended = run_thread(supervisor)
+        assert isinstance(ended.last, Failed) and ended.last.code == "extractor-missing"

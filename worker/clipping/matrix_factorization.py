@@ -1,0 +1,115 @@
+"""Exact per-record clipping of matrix factorization, without forming a single per-record gradient.
+
+One rating touches one row of each tensor: with r = f − y its gradient is r q_i in row u of the users, r p_u in row i of
+the items, and r in each bias. So ‖g‖ = |r| · √(‖p_u‖² + ‖q_i‖² + 2), without biases |r| · √(‖p_u‖² + ‖q_i‖²), and the
+clipped sum adds the scaled rows up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from worker.clipping.engine import Clip, ClippingKind, clip_factors
+from worker.clipping.norms import norm_bound, product_bound, root_bound
+from worker.data.ratings import RatingRecords, add_rows
+from worker.models.base import Parameters
+from worker.models.matrix_factorization import MatrixFactorization
+
+
+@dataclass(frozen=True)
+class RatingClipping:
+    """Σ clip_C(g_i) for matrix factorization; see GradientEngine for the guarantee.
+
+    Attributes:
+        model: the model.
+        kind: "flat", "automatic", or "per_layer", which is flat with one layer.
+        max_grad_norm: C.
+    """
+
+    model: MatrixFactorization
+    kind: ClippingKind
+    max_grad_norm: float
+
+    def private_sum(
+        self, parameters: Parameters, batches: Sequence[RatingRecords], clip: Clip | None = None
+    ) -> Parameters:
+        by = clip or Clip(self.max_grad_norm)
+        inputs = self._inputs if by.divisors is None else _divided_inputs
+        total = _zeros(parameters)
+        for records in batches:
+            residuals = _residuals(self.model, parameters, records)
+            norms = product_bound(residuals.abs(), inputs(parameters, records, by))
+            factors = clip_factors(norms, self.kind, by.max_grad_norm)
+            # A factor of 0 is not enough: 0 · NaN is NaN.
+            _add(total, parameters, records, torch.where(torch.isfinite(norms), residuals * factors, 0.0))
+        return by.divided(total)
+
+    def _inputs(self, parameters: Parameters, records: RatingRecords, _by: Clip) -> Tensor:
+        """Upper bounds of ‖g‖ / |r|."""
+        users, items = (norm_bound(parameters[name], dim=1) for name in ("users", "items"))
+        squares = users[records.users].square() + items[records.items].square()
+        return root_bound(squares + (2.0 if self.model.bias else 0.0), 3)
+
+
+@dataclass(frozen=True)
+class RatingGradient:
+    """Σ g_i without clipping, for public data only: built by the plan where no privacy is claimed."""
+
+    model: MatrixFactorization
+
+    def private_sum(
+        self, parameters: Parameters, batches: Sequence[RatingRecords], clip: Clip | None = None
+    ) -> Parameters:
+        total = _zeros(parameters)
+        for records in batches:
+            _add(total, parameters, records, _residuals(self.model, parameters, records))
+        return clip.divided(total) if clip else total
+
+
+def _divided_inputs(parameters: Parameters, records: RatingRecords, by: Clip) -> Tensor:
+    """Upper bounds of ‖g / D‖ / |r|: each row's own divisors are under the other tensor's vector."""
+    divisors = by.divisors or {}
+    squares = torch.zeros(len(records), dtype=torch.float64)
+    terms = 0
+    for own, of, other, at in (
+        ("users", records.users, "items", records.items),
+        ("items", records.items, "users", records.users),
+    ):
+        quotients = parameters[other][at].double() / divisors[own][of]
+        squares += quotients.square().sum(dim=1)
+        terms += quotients.shape[1]
+    for bias, of in (("user_bias", records.users), ("item_bias", records.items)):
+        if bias in divisors:
+            squares += divisors[bias][of].square().reciprocal()
+            terms += 1
+    return root_bound(squares, terms)
+
+
+def _zeros(parameters: Parameters) -> Parameters:
+    return {name: torch.zeros_like(value) for name, value in parameters.items()}
+
+
+def _residuals(model: MatrixFactorization, parameters: Parameters, records: RatingRecords) -> Tensor:
+    return model.residuals(model.forward(parameters, records), records.labels)
+
+
+def _add(total: Parameters, parameters: Parameters, records: RatingRecords, coefficients: Tensor) -> None:
+    """Adds Σ c · ∂f/∂θ, record by record in their order, physical batch by physical batch."""
+    for own, of, other, at in (
+        ("users", records.users, "items", records.items),
+        ("items", records.items, "users", records.users),
+    ):
+        total[own] += add_rows(of, _scaled(coefficients, parameters[other][at]), len(total[own]))
+    if "user_bias" in total:
+        ones = coefficients[:, None]
+        total["user_bias"] += add_rows(records.users, ones, len(total["user_bias"]))[:, 0]
+        total["item_bias"] += add_rows(records.items, ones, len(total["item_bias"]))[:, 0]
+
+
+def _scaled(coefficients: Tensor, vectors: Tensor) -> Tensor:
+    """c · v, and 0 where c is: a vector that is not finite reaches no sum."""
+    return torch.where(coefficients[:, None] == 0.0, 0.0, coefficients[:, None] * vectors)

@@ -1,0 +1,152 @@
+"""A BERT encoder that makes one vector of a text: frozen, in evaluation, one text at a time.
+
+Only safetensors, JSON and a vocabulary are read: no code and no pickle of an extractor is ever run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from app.contracts.extractor import MANIFEST, BertManifest
+from app.errors import PermanentError
+from worker.extractors.wordpiece import WordPiece
+
+
+class ExtractorMissingError(PermanentError):
+    """The extractor is not there, or is not the one that was admitted."""
+
+    code = "extractor-missing"
+
+
+class Encoder(nn.Module):
+    """BERT without its pooler; _file_name has the reference's names of its tensors.
+
+    Dropout is left out: there is nothing to switch off.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        size, eps = int(config["hidden_size"]), float(config["layer_norm_eps"])
+        self.words = nn.Embedding(int(config["vocab_size"]), size)
+        self.positions = nn.Embedding(int(config["max_position_embeddings"]), size)
+        self.types = nn.Embedding(int(config["type_vocab_size"]), size)
+        self.norm = nn.LayerNorm(size, eps=eps)
+        heads, wide = int(config["num_attention_heads"]), int(config["intermediate_size"])
+        self.blocks = nn.ModuleList(_Block(size, heads, wide, eps) for _ in range(int(config["num_hidden_layers"])))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The last hidden states, (T, d), of one text's ids (T,)."""
+        x: Tensor = self.norm(self.words(ids) + self.positions.weight[: len(ids)] + self.types.weight[0])
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class _Block(nn.Module):
+    def __init__(self, size: int, heads: int, wide: int, eps: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.merge = (nn.Linear(size, size) for _ in range(4))
+        self.widen, self.narrow = nn.Linear(size, wide), nn.Linear(wide, size)
+        self.attention_norm, self.norm = nn.LayerNorm(size, eps=eps), nn.LayerNorm(size, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = (self.query, self.key, self.value)
+        q, k, v = (layer(x).unflatten(1, (self.heads, -1)).transpose(0, 1) for layer in layers)
+        weights = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1)
+        x = self.attention_norm(x + self.merge((weights @ v).transpose(0, 1).flatten(1)))
+        made: Tensor = self.norm(x + self.narrow(F.gelu(self.widen(x))))
+        return made
+
+
+# The reference's names of layers.
+_EMBEDDINGS = {
+    "words": "word_embeddings",
+    "positions": "position_embeddings",
+    "types": "token_type_embeddings",
+    "norm": "LayerNorm",
+}
+_BLOCK = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "merge": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "widen": "intermediate.dense",
+    "narrow": "output.dense",
+    "norm": "output.LayerNorm",
+}
+
+
+class BertMean:
+    """text → the mean of its tokens' last hidden states, float32 (d,); of length 1 where the manifest says so.
+
+    Guarantee: a record's features are a function of this record and the extractor's files alone. Each text goes through
+    the encoder by itself and unpadded: in a batch, rounding would depend on its neighbours, which is small but summed
+    over all records can exceed what the noise was made for.
+
+    Args:
+        folder: of the extractor.
+        sha256: of its manifest, as admitted.
+
+    Raises:
+        ExtractorMissingError: a file is missing or is not what the manifest says, or the manifest is another.
+
+    Source: Reimers & Gurevych 2019, "Sentence-BERT" (mean pooling).
+    """
+
+    def __init__(self, folder: Path, sha256: str) -> None:
+        try:
+            content = (folder / MANIFEST).read_bytes()
+            _check(content, sha256)
+            manifest = BertManifest.model_validate_json(content)
+            files = {name: (folder / name).read_bytes() for name in manifest.files}
+            for name, digest in manifest.files.items():
+                _check(files[name], digest)
+            self._manifest = manifest
+            self._encoder = _loaded(json.loads(files["config.json"]), files["model.safetensors"])
+            self._tokens = WordPiece(
+                files["vocab.txt"].decode(), lowercase=manifest.lowercase, max_tokens=manifest.max_tokens
+            )
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError):
+            raise ExtractorMissingError("the extractor can not be loaded") from None
+
+    @property
+    def features(self) -> int:
+        return self._manifest.features
+
+    def __call__(self, text: str) -> Tensor:
+        with torch.no_grad():
+            vector = self._encoder(torch.tensor(self._tokens.ids(text))).mean(dim=0)
+            return F.normalize(vector, dim=0) if self._manifest.normalize else vector
+
+
+def _check(content: bytes, sha256: str) -> None:
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ExtractorMissingError("a file of the extractor is not what was admitted")
+
+
+def _loaded(config: dict[str, Any], weights: bytes) -> Encoder:
+    if config.get("hidden_act") != "gelu" or config.get("position_embedding_type", "absolute") != "absolute":
+        raise ValueError("this kind of encoder is not supported")
+    encoder = Encoder(config)
+    tensors = {name.removeprefix("bert."): value.float() for name, value in safetensors.torch.load(weights).items()}
+    encoder.load_state_dict({name: tensors[_file_name(name)] for name in encoder.state_dict()})
+    return encoder.eval().requires_grad_(False)
+
+
+def _file_name(name: str) -> str:
+    """blocks.0.query.weight → encoder.layer.0.attention.self.query.weight"""
+    *block, layer, kind = name.split(".")
+    if not block:
+        return f"embeddings.{_EMBEDDINGS[layer]}.{kind}"
+    number = block[1]
+    return f"encoder.layer.{number}.{_BLOCK[layer]}.{kind}"

@@ -1,0 +1,75 @@
+"""Matrix factorization: a rating is predicted from a vector of the user and one of the item."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from worker.data.ratings import RatingRecords
+from worker.models.base import Model, Parameters
+from worker.noise.fills import KeyedInit
+
+
+@dataclass(frozen=True)
+class MatrixFactorization(Model):
+    """f = m + ⟨p_u, q_i⟩ (+ b_u + c_i), loss ½ (f − y)²; m is the middle of the public scale.
+
+    Attributes:
+        users, items: how many of both are declared.
+        dim: of the vectors.
+        scale: the lowest and the highest rating, public. Scores are of predictions within it.
+        bias: whether there are b_u and c_i. (One of all records would want a far smaller learning rate than these.)
+        init_std: p and q begin as Gaussians of this standard deviation. At zero they would have no gradient.
+
+    Source: Koren, Bell & Volinsky 2009, "Matrix factorization techniques for recommender systems".
+    """
+
+    users: int
+    items: int
+    dim: int
+    scale: tuple[float, float]
+    bias: bool = True
+    init_std: float = 0.1
+
+    @property
+    def features(self) -> int:  # type: ignore[override]
+        return self.users + self.items
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        return 1
+
+    def init(self, key: bytes | None = None) -> Parameters:
+        """float64: users (U, dim), items (M, dim), and with biases user_bias (U,), item_bias (M,)."""
+        init = KeyedInit(key)
+        sizes = {"users": self.users, "items": self.items}
+        parameters = {
+            name: init.normal(number, (size, self.dim), self.init_std)
+            for number, (name, size) in enumerate(sizes.items())
+        }
+        if self.bias:
+            zeros = {"user_bias": self.users, "item_bias": self.items}
+            parameters |= {name: torch.zeros(size, dtype=torch.float64) for name, size in zeros.items()}
+        return parameters
+
+    def forward(self, parameters: Parameters, records: RatingRecords) -> Tensor:
+        """Predictions f, float64 (1, n), not yet brought within the scale."""
+        users, items = records.users, records.items
+        outputs = (parameters["users"][users] * parameters["items"][items]).sum(dim=1) + sum(self.scale) / 2
+        if self.bias:
+            outputs += parameters["user_bias"][users] + parameters["item_bias"][items]
+        return outputs[None]
+
+    def residuals(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """∂loss/∂f = f − y, float64 (n,)."""
+        return outputs[0] - labels
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Each record's loss, float64 (n,)."""
+        return 0.5 * self.residuals(outputs, labels).square()
+
+    def squared_errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """(f − y)² of predictions brought within the scale, float64 (n,): at most its length squared."""
+        return (outputs[0].clamp(*self.scale) - labels).square()
