@@ -22,6 +22,7 @@ import binascii
 import json
 import math
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,23 @@ def check_agreement(body: Json) -> list[str]:
         faults.append(f"the relation {body['relation']!r} is not the one computed here")
     if training["sampling"] == "full_batch" and training["sample_rate"] != 1.0:
         faults.append("full batch at a sample rate below 1")
-    return faults
+    return faults + check_count(body, training)
+
+
+def check_count(body: Json, training: Json) -> list[str]:
+    """Where the clipping norm adapts, a step is two Gaussian mechanisms on one batch: σ⁻² = σ_g⁻² + σ_c⁻²."""
+    adaptive = training.get("adaptive")
+    sigma, own = (
+        Fraction(training["noise_multiplier"]),
+        Fraction(body.get("gradient_noise_multiplier", training["noise_multiplier"])),
+    )
+    if adaptive is None:
+        return [] if own == sigma else ["the gradient's noise is not the step's, although nothing else is released"]
+    count = Fraction(adaptive["count_noise_multiplier"])
+    print(
+        f"count      noise multipliers {float(own):.6g} (gradient) and {float(count):.6g} (count): {float(sigma):.6g}"
+    )
+    return [] if 1 / own**2 + 1 / count**2 <= 1 / sigma**2 else ["gradient and count release more than σ says"]
 
 
 def expected_tree(mechanism: Json, account: str) -> Json:

@@ -1,7 +1,8 @@
 """The one exit: whatever depends on the data leaves an attempt through here, and only if it was paid for.
 
     state digests   of parameters and optimizer state, functions of noised gradients
-    metrics         noisy sums that the mechanism declares, as often as it declares them; exact values of public data
+    metrics         noisy sums that the mechanism declares, as often as it declares them; exact values of public data;
+                    an adaptive norm, which is made of noisy counts
     the model       after the digest of the last step
 
 Anything else raises PrivacyError. Blocks, step numbers and failure codes say nothing about the data, and go straight
@@ -60,6 +61,7 @@ class Telemetry:
             if release.what in self._declared:
                 raise PrivacyError("a mechanism declares each release once")
             self._declared[release.what] = release
+        self._adaptive = mechanism is not None and mechanism.training.adaptive is not None
         self._public = {"train": mechanism is None and data_public, "holdout": holdout_public}
         self._released = {(each.name, each.step) for each in released}
         self._digested: int | None = None
@@ -95,6 +97,17 @@ class Telemetry:
         self._released.add((score.name, step))
         released_by: Literal["noisy_count", "noisy_sum"] = "noisy_count" if score.name == "accuracy" else "noisy_sum"
         self._metric(step, score, "holdout", released_by)
+
+    def clipping_norm(self, step: int, max_grad_norm: float) -> None:
+        """C after `step` where it adapts: a function of counts that were charged with the steps.
+
+        Raises:
+            PrivacyError: the mechanism has no such counts, or the value comes before its block's digest.
+        """
+        self._behind_digest(step)
+        if not self._adaptive:
+            raise PrivacyError("this mechanism's C does not move")
+        self._metric(step, Score("clipping_norm", max_grad_norm, 0.0), "train", "post_processing")
 
     def public_metric(self, step: int, score: Score, on: Literal["train", "holdout"]) -> bool:
         """An exact value of public data. False, and nothing sent, where it is not a finite number.
@@ -132,7 +145,7 @@ class Telemetry:
         step: int,
         score: Score,
         on: Literal["train", "holdout"],
-        released_by: Literal["noisy_count", "noisy_sum", "public_data"],
+        released_by: Literal["noisy_count", "noisy_sum", "public_data", "post_processing"],
     ) -> None:
         metric = {"name": score.name, "step": step, "value": score.value, "std": score.std}
         self._sender.send(MetricValue.model_validate(metric | {"on": on, "released_by": released_by}))

@@ -103,16 +103,38 @@ class JobPrivacy(Document):
         return self
 
 
+class AdaptiveNorm(Document):
+    """C follows a quantile of the gradients' norms: C ← C · exp(−η (b̃ − γ)) after each step.
+
+    b̃ is the share of records whose norm is at most C, by a count with noise of std ½ · count_noise_multiplier. The
+    count is charged with the gradient, as one mechanism: the gradient's noise is a little larger for it.
+
+    `count_noise_multiplier`: null takes the larger of expected_batch_size / 10 (Andrew et al.'s) and 5σ.
+    """
+
+    target_quantile: Annotated[float, Field(strict=True, ge=0.01, le=0.99)] = 0.5
+    learning_rate: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.2
+    count_noise_multiplier: Annotated[float, Field(strict=True, ge=0.2, le=1e12)] | None = None
+
+
 class Clipping(Document):
-    """flat: g / max(1, ‖g‖/C);  automatic: C g / (‖g‖ + 0.01);  per_layer: each of m layers' part flat, to C/√m.
+    """flat: g / max(1, ‖g‖/C);  automatic: C g / (‖g‖ + 0.01);  per_layer: each of m layers' part flat, to C/√m;
+    adaptive: flat, with a C that begins at `max_grad_norm` and moves between steps.
 
     Engines give the same sums. `bookkeeping` never forms per-record gradients where it need not; `opacus` forms them
     all, with Opacus' GradSampleModule: a reference to compare with, slower and larger.
     """
 
-    kind: Literal["flat", "automatic", "per_layer"] = "flat"
+    kind: Literal["flat", "automatic", "per_layer", "adaptive"] = "flat"
     max_grad_norm: Bound = 1.0
+    adaptive: AdaptiveNorm | None = None  # of kind `adaptive` alone; null: its defaults
     engine: Literal["bookkeeping", "opacus"] = "bookkeeping"
+
+    @model_validator(mode="after")
+    def _adapts(self) -> Clipping:
+        if self.adaptive is not None and self.kind != "adaptive":
+            raise ValueError("`adaptive` belongs to clipping of kind `adaptive`")
+        return self
 
 
 class FullBatch(Document):

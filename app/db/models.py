@@ -289,7 +289,7 @@ class Metric(Base):
     value: Mapped[float]
     std: Mapped[float]  # of the noise on `value`
     on: Mapped[str] = mapped_column("measured_on")
-    released_by: Mapped[str]  # noisy_count | noisy_sum | public_data
+    released_by: Mapped[str]  # noisy_count | noisy_sum | public_data | post_processing
 
 
 class Artifact(Base):

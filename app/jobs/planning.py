@@ -13,7 +13,7 @@ from typing import Any
 
 from app.catalogue.models import refusal
 from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import Evaluation, JobSpec
+from app.contracts.job_spec import AdaptiveNorm, Clipping, Evaluation, JobSpec
 from app.errors import InvalidRequest
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
 
@@ -156,6 +156,7 @@ def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: f
             "max_grad_norm": clip.max_grad_norm if clip else 1.0,
             "clipping": clip.kind if clip else "flat",
             "expected_batch_size": batch,
+            **_adaptive(clip),
         },
         "target_epsilon": spec.privacy.target_epsilon,
         "noise_multiplier": spec.privacy.noise_multiplier,
@@ -163,6 +164,12 @@ def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: f
         "releases": _releases(spec.evaluation, facts),
         "filter": {"kind": facts.filter, "order": facts.order} if facts.filter else ANY_FILTER,
     }
+
+
+def _adaptive(clip: Clipping | None) -> dict[str, Any]:
+    if clip is None or clip.kind != "adaptive":
+        return {}
+    return {"adaptive": (clip.adaptive or AdaptiveNorm()).model_dump()}
 
 
 def _releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from app.settings import Settings
 logger = logging.getLogger(__name__)
 
 # Part of every fingerprint: raise it when a price could come out differently.
-PRICING_VERSION = 1
+PRICING_VERSION = 2
 DESK = "app.privacy.desk:answer"
 BUSY = 503
 # What is made sooner than this is made again: keeping it would take a write to the disk.

@@ -105,6 +105,7 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         "events": _events(mechanism),
         "sampling": {"kind": training.sampling, "sample_rate": training.sample_rate},
         "noise_multiplier": training.noise_multiplier,
+        "gradient_noise_multiplier": training.gradient_noise_multiplier,  # more where a count is beside it
         "max_grad_norm": training.max_grad_norm,
         "expected_batch_size": training.expected_batch_size,
         "steps": {

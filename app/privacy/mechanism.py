@@ -7,6 +7,7 @@ what runs is what is charged.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -18,11 +19,32 @@ from app.contracts.base import AccountName, DeltaValue, Document, NoiseMultiplie
 MIN_POISSON_BLOCK_STEPS = 10
 
 
+MIN_COUNT_NOISE = 2.0  # of an adaptive norm's count, over σ: less would cost the gradient more than it tells
+
+
+class AdaptiveMechanism(Document):
+    """The noisy count that moves C: Σ_{i∈B} (1[‖g_i‖ ≤ C] − ½) + N(0, (σ_c/2)²), over the batch of the gradient.
+
+    Its sensitivity is ½, so that its noise multiplier is σ_c.
+    """
+
+    target_quantile: Annotated[float, Field(gt=0.0, lt=1.0)]
+    learning_rate: Annotated[float, Field(gt=0.0)]
+    count_noise_multiplier: Annotated[float, Field(gt=0.0)]
+
+
 class TrainingMechanism(Document):
-    """T noisy sums of clipped gradients: Σ_{i∈B} clip_C(g_i) + N(0, σ²C² I), divided by the public L.
+    """T noisy sums of clipped gradients: Σ_{i∈B} clip_C(g_i) + N(0, σ_g²C² I), divided by the public L.
 
     `full_batch`: B is the whole training part, q = 1, T steps are (√T/σ)-GDP exactly.
     `poisson`: each record joins B independently with probability q = L / records.
+
+    σ, `noise_multiplier`, is that of all that a step releases together, and what is charged. σ_g is the gradient's own:
+    σ too, unless a count with noise multiplier σ_c is released beside it: two Gaussian mechanisms on one batch are one
+    with σ⁻² = σ_g⁻² + σ_c⁻². `max_grad_norm` is C, of the first step where it adapts.
+
+    Source: Andrew, Thakkar, McMahan & Ramaswamy 2021, "Differentially private learning with adaptive clipping",
+    Theorem 1.
     """
 
     sampling: Literal["full_batch", "poisson"]
@@ -30,7 +52,9 @@ class TrainingMechanism(Document):
     steps: Steps
     noise_multiplier: NoiseMultiplier
     max_grad_norm: Annotated[float, Field(gt=0.0)]
-    clipping: Literal["flat", "automatic", "per_layer"]  # a record's whole gradient weighs at most C in each
+    # A record's whole gradient weighs at most C in each.
+    clipping: Literal["flat", "automatic", "per_layer", "adaptive"]
+    adaptive: AdaptiveMechanism | None = None
     expected_batch_size: Annotated[int, Field(ge=1)]
 
     @model_validator(mode="after")
@@ -38,6 +62,22 @@ class TrainingMechanism(Document):
         if self.sampling == "full_batch" and self.sample_rate != 1.0:
             raise ValueError("full batch has sample rate 1")
         return self
+
+    @model_validator(mode="after")
+    def _count_is_there(self) -> TrainingMechanism:
+        if (self.clipping == "adaptive") != (self.adaptive is not None):
+            raise ValueError("an adaptive norm, and nothing else, has a count")
+        if self.adaptive and self.adaptive.count_noise_multiplier < MIN_COUNT_NOISE * self.noise_multiplier:
+            raise ValueError("the count's noise multiplier is at least twice that of the whole step")
+        return self
+
+    @property
+    def gradient_noise_multiplier(self) -> float:
+        """σ_g, rounded up: σ_g⁻² + σ_c⁻² ≤ σ⁻² over the reals."""
+        if self.adaptive is None:
+            return self.noise_multiplier
+        share = (self.noise_multiplier / self.adaptive.count_noise_multiplier) ** 2  # at most ¼
+        return self.noise_multiplier / math.sqrt(1.0 - share) * (1.0 + 2.0**-48)
 
 
 class NoisySum(Document):

@@ -20,7 +20,7 @@ from app.privacy import calibration, events, gdp, pld, rdp
 from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN
 from app.privacy.events import Tree
 from app.privacy.filters import Filter, filter_of
-from app.privacy.mechanism import MechanismConfig, NoisySum, TrainingMechanism
+from app.privacy.mechanism import MIN_COUNT_NOISE, MechanismConfig, NoisySum, TrainingMechanism
 
 _LARGEST_EPSILON, _SMALLEST_EPSILON = 100.0, 1e-4  # of a job, the contract's bounds
 _HOPELESS = 10.0 * _LARGEST_EPSILON  # an RDP ε beyond which no grid is laid: it would not fit in memory
@@ -147,10 +147,29 @@ def _mechanism(request: Json, releases: Sequence[NoisySum]) -> tuple[MechanismCo
         raise InvalidRequest.at(_SIGMA, f"this plan costs far more than ε = {_LARGEST_EPSILON:g}: raise the noise")
     mechanism = MechanismConfig(
         target_delta=delta,
-        training=TrainingMechanism.model_validate({**training, "noise_multiplier": sigma}),
+        training=TrainingMechanism.model_validate(
+            {**training, "noise_multiplier": sigma, **_adaptive(training, sigma)}
+        ),
         releases=tuple(releases),
     )
     return mechanism, calibrated
+
+
+def _adaptive(training: Json, sigma: float) -> Json:
+    """The count of an adaptive norm with its noise: what was asked for, or max(L/10, 5σ).
+
+    Raises:
+        InvalidRequest: less noise than MIN_COUNT_NOISE · σ was asked for.
+    """
+    asked = training.get("adaptive")
+    if asked is None:
+        return {}
+    noise = asked["count_noise_multiplier"] or max(training["expected_batch_size"] / 10.0, 5.0 * sigma)
+    if noise < MIN_COUNT_NOISE * sigma:
+        least = MIN_COUNT_NOISE * sigma
+        detail = f"at least {least:.4g}, twice the step's σ: the count is paid for out of the gradient's own noise"
+        raise InvalidRequest.at("/clipping/adaptive/count_noise_multiplier", detail)
+    return {"adaptive": {**asked, "count_noise_multiplier": noise}}
 
 
 def _check_total(target: float | None, epsilons: dict[str, Epsilon]) -> None:

@@ -148,3 +148,12 @@ def test_a_model_that_does_not_fit_the_data_is_refused(
     assert refused.value.members["errors"][0]["pointer"] == pointer
     plan(spec_of(model=CNN), facts(width=784, **TENSOR))
     plan(spec_of(model=MLP, clipping={"kind": "per_layer", "engine": "opacus"}), facts())
+
+
+def test_an_adaptive_norm_is_priced_with_its_count() -> None:
+    made = plan(spec_of(clipping={"kind": "adaptive", "max_grad_norm": 0.1}), facts())
+    assert made.pricing is not None
+    count = {"target_quantile": 0.5, "learning_rate": 0.2, "count_noise_multiplier": None}
+    assert made.pricing["training"]["clipping"] == "adaptive" and made.pricing["training"]["adaptive"] == count
+    with pytest.raises(ValueError, match="adaptive"):
+        spec_of(clipping={"kind": "flat", "adaptive": {}})

@@ -68,6 +68,7 @@ def test_a_certificate_says_all_that_is_needed(db: Database) -> None:
         "events": {"train": event_tree(mechanism(), "train"), "holdout": event_tree(mechanism(), "holdout")},
         "sampling": {"kind": "full_batch", "sample_rate": 1.0},
         "noise_multiplier": 26.38,
+        "gradient_noise_multiplier": 26.38,
         "max_grad_norm": 1.0,
         "expected_batch_size": 20_000,
         "steps": {"planned": 50, "started": 50, "effective": 50},

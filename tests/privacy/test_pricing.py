@@ -205,3 +205,32 @@ def test_comparison_of_full_batch_jobs_and_of_none() -> None:
 def test_where_no_grid_resolves_delta_the_renyi_bound_stands_in() -> None:
     figures = compare({"trees": [events.noisy_sums(0.01, 5.0, 5000)], "delta": 1e-12})
     assert figures["basic"] == figures["pld_if_fixed_in_advance"] == figures["rdp_best_order"]
+
+
+def adaptive(asked: dict[str, Any], count: float | None) -> dict[str, Any]:
+    count_of = {"target_quantile": 0.5, "learning_rate": 0.2, "count_noise_multiplier": count}
+    return asked | {"training": asked["training"] | {"clipping": "adaptive", "adaptive": count_of}}
+
+
+@pytest.mark.parametrize("asked", [request(*FULL, epsilon=1.0, filter_=GDP), request(*POISSON, epsilon=1.0)])
+def test_an_adaptive_norm_costs_noise_on_the_gradient_and_nothing_else(asked: dict[str, Any]) -> None:
+    """The same price for the same target; the gradient's noise and the count's compose to the σ that is charged."""
+    flat, answer = price(asked), price(adaptive(asked, None))
+    assert {**answer, "mechanism": None} == {**flat, "mechanism": None}
+    training = MechanismConfig.model_validate(answer["mechanism"]).training
+    assert training.adaptive is not None
+    assert training.noise_multiplier == flat["mechanism"]["training"]["noise_multiplier"]
+    assert training.adaptive.count_noise_multiplier == max(
+        training.expected_batch_size / 10, 5 * training.noise_multiplier
+    )
+    both = [
+        events.noisy_sums(1.0, s, 1)
+        for s in (training.gradient_noise_multiplier, training.adaptive.count_noise_multiplier)
+    ]
+    assert gdp.mu_of_tree(events.composed(both)) == pytest.approx(1 / training.noise_multiplier, rel=1e-12)
+
+
+def test_a_count_with_too_little_noise_is_refused() -> None:
+    asked = adaptive(request(*FULL, sigma=26.0), 51.0)
+    assert pointer_of(asked) == "/clipping/adaptive/count_noise_multiplier"
+    price(adaptive(request(*FULL, sigma=26.0), 52.0))

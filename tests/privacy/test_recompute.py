@@ -26,6 +26,8 @@ PUBLIC = base64.b64encode(KEY.public_key().public_bytes_raw()).decode()
 
 FULL = request("full_batch", 20_000, 20_000, 50, epsilon=1.0, filter_=("gdp", None), releases=[release(0.05)])
 POISSON = request("poisson", 500, 10_000, 60, epsilon=1.0)
+COUNT = {"target_quantile": 0.5, "learning_rate": 0.2, "count_noise_multiplier": None}
+ADAPTIVE = POISSON | {"training": POISSON["training"] | {"clipping": "adaptive", "adaptive": COUNT}}
 
 
 def body_of(asked: dict[str, Any]) -> dict[str, Any]:
@@ -44,6 +46,7 @@ def body_of(asked: dict[str, Any]) -> dict[str, Any]:
         "events": {"train": events.event_tree(mechanism, "train"), "holdout": holdout if holdout["events"] else None},
         "sampling": {"kind": training["sampling"], "sample_rate": training["sample_rate"]},
         "noise_multiplier": training["noise_multiplier"],
+        "gradient_noise_multiplier": mechanism.training.gradient_noise_multiplier,
         "max_grad_norm": training["max_grad_norm"],
         "expected_batch_size": training["expected_batch_size"],
         "steps": {"planned": training["steps"], "started": training["steps"], "effective": training["steps"]},
@@ -75,7 +78,7 @@ def recompute(tmp_path: Path) -> Callable[..., int]:
     return run
 
 
-@pytest.mark.parametrize("asked", [FULL, POISSON], ids=["full batch", "poisson"])
+@pytest.mark.parametrize("asked", [FULL, POISSON, ADAPTIVE], ids=["full batch", "poisson", "adaptive"])
 def test_an_honest_certificate_holds(asked: dict[str, Any], recompute: Callable[..., int]) -> None:
     assert recompute(signed(body_of(asked)), "--public-key", PUBLIC) == 0
 
@@ -123,6 +126,20 @@ def test_a_certificate_that_says_less_than_it_spent_does_not_hold(
     path: str, value: Any, recompute: Callable[..., int]
 ) -> None:
     body = json.loads(json.dumps(body_of(FULL)))
+    change(body, path, value)
+    assert recompute(signed(body)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("gradient_noise_multiplier", 2.0),
+        ("mechanism.training.adaptive.count_noise_multiplier", 1.0),
+        ("mechanism.training.adaptive", None),
+    ],
+)
+def test_a_count_that_is_not_paid_for_is_found(path: str, value: Any, recompute: Callable[..., int]) -> None:
+    body = json.loads(json.dumps(body_of(ADAPTIVE)))
     change(body, path, value)
     assert recompute(signed(body)) == 1
 

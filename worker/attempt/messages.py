@@ -218,15 +218,16 @@ class Mismatch(Document):
 
 
 class MetricValue(Document):
-    """A released number. `std`: of the noise on `value`; 0 where it is exact, on public data."""
+    """A released number. `std`: of the noise on `value`; 0 where it is exact: on public data, or what the training
+    itself made of noised numbers."""
 
     kind: Literal["metric"] = "metric"
-    name: Literal["accuracy", "loss", "training_loss"]
+    name: Literal["accuracy", "loss", "training_loss", "clipping_norm"]
     step: Step
     value: float
     std: Annotated[float, Field(ge=0.0)]
     on: Literal["train", "holdout"]
-    released_by: Literal["noisy_count", "noisy_sum", "public_data"]
+    released_by: Literal["noisy_count", "noisy_sum", "public_data", "post_processing"]
 
 
 class ArtifactFile(Document):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from app.errors import PrivacyError
 from worker.clipping.books import ParameterBook
-from worker.clipping.engine import Clip, ClippingKind, clip_factors
+from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count
 from worker.clipping.norms import root_bound
 from worker.clipping.rules import Found, Rule, rule_of
 from worker.clipping.terms import Term
@@ -105,6 +105,11 @@ class Bookkeeping(Generic[B]):
         self._attach()
 
     def private_sum(self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None) -> Parameters:
+        return self.private_sum_and_count(parameters, batches, clip)[0]
+
+    def private_sum_and_count(
+        self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None
+    ) -> tuple[Parameters, Tensor]:
         clip = clip or self._clip
         total = {name: torch.zeros_like(value, dtype=self._sum_type) for name, value in parameters.items()}
         if set(total) != set(self._trainable):
@@ -112,12 +117,13 @@ class Bookkeeping(Generic[B]):
         with torch.no_grad():
             for name, value in parameters.items():
                 self._trainable[name].copy_(value)
+        count = torch.zeros(1, dtype=torch.float64)
         for batch in batches:
             if self._count(batch) > 0:
-                self._add(total, batch, clip)
-        return clip.divided({name: value.double() for name, value in total.items()})
+                self._add(total, count, batch, clip)
+        return clip.divided({name: value.double() for name, value in total.items()}), count
 
-    def _add(self, total: Parameters, batch: B, clip: Clip) -> None:
+    def _add(self, total: Parameters, count: Tensor, batch: B, clip: Clip) -> None:
         terms = self._passes(batch).terms
         books = {
             name: ParameterBook(terms.pop(id(parameter)), parameter.shape, (clip.divisors or {}).get(name))
@@ -125,8 +131,11 @@ class Bookkeeping(Generic[B]):
             if id(parameter) in terms
         }
         with torch.no_grad():
-            for name, factors in group_factors(books, self._trainable, self._kind, clip.max_grad_norm).items():
-                books.pop(name).add_to(total[name], factors)
+            factors = group_factors(books, self._trainable, self._kind, clip.max_grad_norm)
+            for name, of_parameter in factors.items():
+                books.pop(name).add_to(total[name], of_parameter)
+            if factors:
+                count.add_(half_count(next(iter(factors.values()))))  # of flat clipping, where all are the same
 
     def _passes(self, batch: B) -> _Pass:
         self._open = _Pass(self._count(batch))

@@ -7,7 +7,7 @@ import torch
 from app.contracts.job_spec import Clipping, LinearModel
 from app.privacy.mechanism import TrainingMechanism
 from worker.clipping.bookkeeping import Bookkeeping
-from worker.clipping.engine import GradientEngine
+from worker.clipping.engine import ClippingKind, GradientEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
 from worker.clipping.matrix_factorization import RatingClipping, RatingGradient
 from worker.clipping.plain import PlainGradient
@@ -29,14 +29,20 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
         PrivacyError: a layer that per-record gradients can not be had of.
     """
     opacus = clipping is not None and clipping.engine == "opacus"
-    if isinstance(model, Linear) and not opacus:
-        return LinearClipping(model, training.clipping, training.max_grad_norm) if training else LinearGradient(model)
-    if isinstance(model, MatrixFactorization):
-        return RatingClipping(model, training.clipping, training.max_grad_norm) if training else RatingGradient(model)
-    network = _network(model)
     if training is None:
+        if isinstance(model, Linear):
+            return LinearGradient(model)
+        if isinstance(model, MatrixFactorization):
+            return RatingGradient(model)
+        network = _network(model)
         return PlainGradient(network.module(), network.record_losses)
-    kind, norm = training.clipping, training.max_grad_norm
+    kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
+    norm = training.max_grad_norm
+    if isinstance(model, Linear) and not opacus:
+        return LinearClipping(model, kind, norm)
+    if isinstance(model, MatrixFactorization):
+        return RatingClipping(model, kind, norm)
+    network = _network(model)
     if opacus:
         from worker.clipping.opacus import OpacusClipping  # noqa: PLC0415 - slow, and a reference only
 

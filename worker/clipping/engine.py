@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -53,6 +53,25 @@ class GradientEngine(Protocol):
                 divides all the same.
         """
         ...
+
+
+@runtime_checkable
+class CountingEngine(GradientEngine, Protocol):
+    """An engine that can count the records within C, for an adaptive norm. Clipping is flat."""
+
+    def private_sum_and_count(
+        self, parameters: Parameters, batches: Sequence[Records], clip: Clip | None = None
+    ) -> tuple[Parameters, Tensor]:
+        """The sum, and Σ_i (1[‖g_i‖ ≤ C] − ½), float64 (1,), to which no record adds more than ½ either way.
+
+        Norms are the upper bounds that are clipped by; one that is not finite adds 0.
+        """
+        ...
+
+
+def half_count(factors: Tensor) -> Tensor:
+    """Σ_i ±½ by flat clipping's factors: + where one is 1, − where it is below, nothing where it is 0. Float64 (1,)."""
+    return (0.5 * (factors == 1.0).double() - 0.5 * ((factors > 0.0) & (factors < 1.0)).double()).sum()[None]
 
 
 def clip_factors(norm_bounds: Tensor, kind: ClippingKind, max_grad_norm: float) -> Tensor:

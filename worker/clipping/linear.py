@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from worker.clipping.engine import Clip, ClippingKind, clip_factors
+from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count
 from worker.clipping.norms import norm_bound, product_bound, root_bound
 from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
@@ -38,16 +38,23 @@ class LinearClipping:
     def private_sum(
         self, parameters: Parameters, batches: Sequence[FeatureRecords], clip: Clip | None = None
     ) -> Parameters:
+        return self.private_sum_and_count(parameters, batches, clip)[0]
+
+    def private_sum_and_count(
+        self, parameters: Parameters, batches: Sequence[FeatureRecords], clip: Clip | None = None
+    ) -> tuple[Parameters, Tensor]:
         by = clip or Clip(self.max_grad_norm)
+        count = torch.zeros(1, dtype=torch.float64)
 
         def clipped(residuals: Tensor, records: FeatureRecords) -> Tensor:
             """The residuals scaled so that residual ⊗ (x, 1) is clipped; zeros where a gradient is not finite."""
             norms = self._norms(residuals, records) if by.divisors is None else _divided_norms(residuals, records, by)
             factors = clip_factors(norms, self.kind, by.max_grad_norm)
+            count.add_(half_count(factors))
             # A factor of 0 is not enough: 0 · NaN is NaN.
             return torch.where(torch.isfinite(norms), residuals * factors, 0.0)
 
-        return by.divided(_summed(self.model, parameters, batches, clipped))
+        return by.divided(_summed(self.model, parameters, batches, clipped)), count
 
     def _norms(self, residuals: Tensor, records: FeatureRecords) -> Tensor:
         inputs = records.private_norms

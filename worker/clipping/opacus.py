@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from app.errors import PrivacyError
 from worker.clipping.bookkeeping import group_factors, refuse_mixing
 from worker.clipping.books import ParameterBook
-from worker.clipping.engine import Clip, ClippingKind
+from worker.clipping.engine import Clip, ClippingKind, half_count
 from worker.clipping.terms import Dense
 from worker.models.base import Parameters
 
@@ -43,6 +43,11 @@ class OpacusClipping(Generic[B]):
         self._clip = Clip(max_grad_norm)
 
     def private_sum(self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None) -> Parameters:
+        return self.private_sum_and_count(parameters, batches, clip)[0]
+
+    def private_sum_and_count(
+        self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None
+    ) -> tuple[Parameters, Tensor]:
         clip = clip or self._clip
         if set(parameters) != set(self._trainable):
             raise PrivacyError("the parameters are not those of the model")
@@ -50,12 +55,16 @@ class OpacusClipping(Generic[B]):
         with torch.no_grad():
             for name, value in parameters.items():
                 self._trainable[name].copy_(value)
+        count = torch.zeros(1, dtype=torch.float64)
         for batch in batches:
             if self._count(batch) > 0:
                 books = self._books(batch, clip.divisors or {})
-                for name, factors in group_factors(books, self._trainable, self._kind, clip.max_grad_norm).items():
-                    books[name].add_to(total[name], factors)
-        return clip.divided(total)
+                factors = group_factors(books, self._trainable, self._kind, clip.max_grad_norm)
+                for name, of_parameter in factors.items():
+                    books[name].add_to(total[name], of_parameter)
+                if factors:
+                    count.add_(half_count(next(iter(factors.values()))))
+        return clip.divided(total), count
 
     def _books(self, batch: B, divisors: Mapping[str, Tensor]) -> dict[str, ParameterBook]:
         with warnings.catch_warnings():

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from app.errors import PrivacyError
 from worker.noise.ahead import StepNoise
-from worker.noise.generator import GaussianGenerator
+from worker.noise.generator import TENSORS, GaussianGenerator
 from worker.noise.rounding import add_noise
 
 # Made here only. A function of it and of public numbers is post-processing and costs nothing.
 NoisedGradient = NewType("NoisedGradient", dict[str, Tensor])
+NoisedCount = NewType("NoisedCount", float)
+COUNT_STREAM = TENSORS - 1  # no model has so many tensors
 
 # Numbers of a step that are made ahead at most (512 MiB); more are made when they are needed.
 LOOK_AHEAD = 2**26
@@ -127,6 +129,29 @@ class GaussianRelease:
         return StepNoise(self._generator, step, sizes, device, first)
 
 
+class CountRelease:
+    """N = Σ_i (1[‖g_i‖ ≤ C] − ½) + N(0, (σ_c/2)²), correctly rounded: a Gaussian mechanism with noise multiplier σ_c.
+
+    Its noise has a stream of its own beside those of the step's gradient, and covers one count.
+
+    Args:
+        key: 32 secret bytes of the job's segment, the gradient's.
+        noise_multiplier: σ_c, the noise's std over the sensitivity ½.
+    """
+
+    def __init__(self, key: bytes | None, noise_multiplier: float) -> None:
+        self._generator, self._std = GaussianGenerator(key), noise_std(noise_multiplier, 0.5)
+        self._last_step = 0
+
+    def release(self, private_count: Tensor, step: int) -> NoisedCount:
+        """Raises PrivacyError where noise of this step was already used."""
+        if step <= self._last_step:
+            raise PrivacyError("the noise of a step covers one count only")
+        self._last_step = step
+        z = self._generator.noise(step, COUNT_STREAM, 1)
+        return NoisedCount(float(add_noise(private_count, z, self._std, self._generator.stream, step, COUNT_STREAM)))
+
+
 class PublicRelease:
     """g = Σ g_i / L without noise: for data declared public, where no privacy is claimed. Built by the plan alone."""
 
@@ -143,7 +168,7 @@ class PublicRelease:
 
 
 def noise_std(noise_multiplier: float, max_grad_norm: float) -> float:
-    """s ≥ σC: a product may have been rounded down.
+    """s ≥ σC, for C or whatever the sensitivity is: a product may have been rounded down.
 
     Raises:
         PrivacyError: σ or C is not positive and finite, or so near the ends of the floats' range that the noise would

@@ -10,9 +10,11 @@ import torch
 
 from worker.attempt.messages import Resalt, WarningCode
 from worker.attempt.replay import Replay
+from worker.clipping.engine import Clip
 from worker.data.records import Records
 from worker.metrics.scores import noisy_score, public_scores, public_training_loss
 from worker.models.base import Parameters
+from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State
 from worker.telemetry import Telemetry, state_digest
 from worker.training.plan import Plan
@@ -36,11 +38,17 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Position:
-    """The state after `step`. Its tensors are never changed."""
+    """The state after `step`. Its tensors are never changed. `norm`: C of the next step, where it adapts."""
 
     step: int
     parameters: Parameters
     state: State
+    norm: float | None = None
+
+    @property
+    def digest(self) -> str:
+        norm = {} if self.norm is None else {"max_grad_norm": torch.tensor([self.norm], dtype=torch.float64)}
+        return state_digest(self.step, self.parameters, self.state, norm)
 
 
 @dataclass(frozen=True)
@@ -103,10 +111,20 @@ class Training:
     def _step(self, step: int, at: Position) -> Position:
         self._release.prepare(at.parameters, step)  # its noise is made on another thread meanwhile
         batches = self._sample(step)
-        private_sum = self._plan.engine.private_sum(at.parameters, batches)
-        noised = self._release.release(private_sum, step)
+        noised, norm = self._noised_gradient(step, at, batches)
         parameters, state = self._plan.optimizer.update(noised, at.state, at.parameters)
-        return Position(step, parameters, state)
+        return Position(step, parameters, state, norm)
+
+    def _noised_gradient(
+        self, step: int, at: Position, batches: Sequence[Records]
+    ) -> tuple[NoisedGradient, float | None]:
+        """The step's gradient; and C of the next one, where it adapts."""
+        adaptive = self._plan.adaptive_norm
+        if adaptive is None or self._counts is None or at.norm is None:
+            return self._release.release(self._plan.engine.private_sum(at.parameters, batches), step), None
+        private_sum, private_count = adaptive.engine.private_sum_and_count(at.parameters, batches, Clip(at.norm))
+        noised = self._release.release(private_sum, step, max_grad_norm=at.norm)
+        return noised, adaptive.after(at.norm, self._counts.release(private_count, step))
 
     def _sample(self, step: int) -> Sequence[Records]:
         """The step's records, in physical batches. No records make no batch, and still a step."""
@@ -117,7 +135,7 @@ class Training:
 
     def _close_block(self, position: Position) -> Position:
         """Compares with the record, then lets out what may leave. Returns where to go on from."""
-        digest = state_digest(position.step, position.parameters, position.state)
+        digest = position.digest
         if self._replay.contradicts(position.step, digest):
             return self._restore()
         self._matched = position
@@ -126,7 +144,7 @@ class Training:
             loss = public_training_loss(self._plan.model, position.parameters, self._everything)
             self._note(self._telemetry.public_metric(position.step, loss, "train"), "metric-not-finite")
         if position.step in self._plan.evaluation_steps and position.step < self._replay.end:
-            self._evaluate(position.step, position.parameters)
+            self._evaluate(position, position.parameters)
         return position
 
     def _restore(self) -> Position:
@@ -140,15 +158,17 @@ class Training:
 
     def _finish(self, position: Position) -> Outcome:
         parameters = self._plan.optimizer.finish(position.state, position.parameters)
-        self._evaluate(position.step, parameters)
+        self._evaluate(position, parameters)
         self._note(position.step == self._plan.steps, "steps-short")
         finite = all(bool(torch.isfinite(value.float()).all()) for value in parameters.values())  # as handed out
         self._note(finite, "parameters-not-finite")
         return Outcome(position.step, parameters, tuple(self._warnings))
 
-    def _evaluate(self, step: int, parameters: Parameters) -> None:
-        """Scores the hold-out: exactly where it is public, else by a noisy sum that is still paid for."""
-        plan, holdout = self._plan, self._holdout
+    def _evaluate(self, position: Position, parameters: Parameters) -> None:
+        """Scores the hold-out: exactly where it is public, else by a noisy sum that is still paid for. And tells C."""
+        plan, holdout, step = self._plan, self._holdout, position.step
+        if position.norm is not None:
+            self._telemetry.clipping_norm(step, position.norm)
         if plan.evaluation_points == 0 or holdout is None:
             return
         if self._holdout_public:
@@ -166,13 +186,16 @@ class Training:
 
     def _initial(self) -> Position:
         parameters = self._plan.model.init(self._plan.init_key(self._replay.initial_keys))
-        return Position(0, parameters, self._plan.optimizer.init(parameters))
+        adaptive = self._plan.adaptive_norm
+        norm = adaptive.first if adaptive else None
+        return Position(0, parameters, self._plan.optimizer.init(parameters), norm)
 
     def _rekey(self, step: int) -> None:
         """Sampler and noise of the segment that rules a step."""
         self._keys = self._replay.keys(step)
         self._sampler = self._plan.sampler(self._keys, len(self._train))
         self._release = self._plan.gradient_release(self._keys)
+        self._counts = self._plan.count_release(self._keys)
 
     def _note(self, fine: bool, warning: WarningCode) -> None:
         if not fine and warning not in self._warnings:

@@ -12,15 +12,23 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app.contracts.dataset_spec import Features, Task
+from app.contracts.job_spec import AdaptiveNorm as AdaptiveClipping
 from app.contracts.job_spec import Clipping, DpSgd, JobSpec
 from app.errors import PrivacyError
-from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig, NoisySum
+from app.privacy.mechanism import (
+    MIN_POISSON_BLOCK_STEPS,
+    AdaptiveMechanism,
+    MechanismConfig,
+    NoisySum,
+    TrainingMechanism,
+)
 from worker.attempt.messages import Keys, Shape
+from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.build import build_engine
-from worker.clipping.engine import GradientEngine
+from worker.clipping.engine import CountingEngine, GradientEngine
 from worker.models.base import Model
 from worker.models.build import build_model
-from worker.noise.gaussian import GaussianRelease, GradientRelease, PublicRelease
+from worker.noise.gaussian import CountRelease, GaussianRelease, GradientRelease, PublicRelease
 from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
@@ -50,6 +58,7 @@ class Plan:
     expected_batch_size: int
     model: Model
     engine: GradientEngine
+    adaptive_norm: AdaptiveNorm | None
     optimizer: Optimizer
     evaluation_points: int
     physical_batch_size: int | None
@@ -107,10 +116,16 @@ class Plan:
             return PublicRelease(self.expected_batch_size)
         return GaussianRelease(
             self._key(keys, "noise"),
-            noise_multiplier=self.mechanism.training.noise_multiplier,
+            noise_multiplier=self.mechanism.training.gradient_noise_multiplier,
             max_grad_norm=self.mechanism.training.max_grad_norm,
             expected_batch_size=self.expected_batch_size,
         )
+
+    def count_release(self, keys: Keys) -> CountRelease | None:
+        """The noise on the counts of one segment, where the norm adapts."""
+        if self.mechanism is None or self.mechanism.training.adaptive is None:
+            return None
+        return CountRelease(self._key(keys, "noise"), self.mechanism.training.adaptive.count_noise_multiplier)
 
     def release_key(self, keys: Keys) -> bytes:
         """The key of the noise on scores, in one segment."""
@@ -166,6 +181,7 @@ def build_plan(
         expected_batch_size=mechanism.training.expected_batch_size if mechanism else batch,
         model=model,
         engine=engine,
+        adaptive_norm=_adaptive_norm(engine, mechanism.training) if mechanism else None,
         optimizer=_optimizer(spec.optimizer),
         evaluation_points=spec.evaluation.points if spec.evaluation else 0,
         physical_batch_size=model.physical_batch_size if physical == "auto" else physical,
@@ -179,6 +195,17 @@ def _optimizer(spec: DpSgd) -> Optimizer:
         momentum=spec.momentum,
         free_step=spec.free_step,
         weight_decay=spec.weight_decay,
+    )
+
+
+def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> AdaptiveNorm | None:
+    asked = training.adaptive
+    if asked is None:
+        return None
+    if not isinstance(engine, CountingEngine):
+        raise PrivacyError("this model's engine does not count: its norm can not adapt")
+    return AdaptiveNorm(
+        engine, training.max_grad_norm, asked.target_quantile, asked.learning_rate, training.expected_batch_size
     )
 
 
@@ -197,6 +224,7 @@ def _check_agreement(
         (training.steps, steps),
         (training.clipping, clipping.kind),
         (training.max_grad_norm, clipping.max_grad_norm),
+        (training.adaptive, _expected_count(clipping, training)),
         (mechanism.releases, _expected_releases(spec, shape, holdout_public)),
         (training.steps, spec.length.steps or training.steps),
         (training.noise_multiplier, privacy.noise_multiplier or training.noise_multiplier),
@@ -205,6 +233,15 @@ def _check_agreement(
     agree = all(stored == asked for stored, asked in said)
     if not agree or not math.isclose(training.sample_rate, rate, rel_tol=1e-12):
         raise PrivacyError("the job's specification and its stored mechanism do not agree")
+
+
+def _expected_count(clipping: Clipping, training: TrainingMechanism) -> AdaptiveMechanism | None:
+    """What was asked for; where the count's noise was left to admission, its choice."""
+    if clipping.kind != "adaptive" or training.adaptive is None:
+        return None
+    asked = (clipping.adaptive or AdaptiveClipping()).model_dump()
+    noise = asked["count_noise_multiplier"] or training.adaptive.count_noise_multiplier
+    return AdaptiveMechanism(**{**asked, "count_noise_multiplier": noise})
 
 
 def _expected_releases(spec: JobSpec, shape: Shape, holdout_public: bool) -> tuple[NoisySum, ...]:
