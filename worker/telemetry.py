@@ -92,7 +92,7 @@ class Telemetry:
         if not self.may_release(score.name, step):
             raise PrivacyError("a noisy sum is released only as declared, and as often")
         release = self._declared[score.name]
-        if not math.isclose(score.noise_std, release.sensitivity / release.noise_mu, rel_tol=1e-9):
+        if not math.isclose(score.noise_std, release.noise_std, rel_tol=1e-9):
             raise PrivacyError("a noisy sum has the noise that was charged")
         self._released.add((score.name, step))
         released_by: Literal["noisy_count", "noisy_sum"] = "noisy_count" if score.name == "accuracy" else "noisy_sum"

@@ -178,9 +178,16 @@ class TypicalJob(Document):
 
 
 class DatasetPrivacy(Document):
+    """What is protected, and how much of it may be spent.
+
+    `unit` "example" protects one record, "user" all records of one value of `user_column`: at most
+    `max_records_per_user` of a user's are kept, which ones depending on that user alone. `records` counts units.
+    """
+
     sensitivity: Literal["private", "public"]
     unit: Unit = "example"
     user_column: ColumnName | None = None
+    max_records_per_user: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
     records: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
     cap: Cap | None = None
     filter: Literal["rdp", "gdp"] = "rdp"
@@ -189,8 +196,11 @@ class DatasetPrivacy(Document):
 
     @model_validator(mode="after")
     def _private_declares(self) -> DatasetPrivacy:
-        if self.unit == "user" or self.user_column is not None:
-            raise ValueError("unit 'user' is not supported yet: use 'example' only where no person has two records")
+        said = {self.unit == "user", self.user_column is not None, self.max_records_per_user is not None}
+        if len(said) > 1:
+            raise ValueError(
+                "unit 'user' goes with `user_column` and `max_records_per_user`, unit 'example' with neither"
+            )
         if self.sensitivity == "private" and (self.records is None or self.cap is None):
             raise ValueError("a private data set declares its public `records` and a `cap`")
         if self.sensitivity == "public" and self.cap is not None:
@@ -257,4 +267,9 @@ class DatasetSpec(Document):
             self.features, "array", None
         ):
             raise ValueError("the label can not be a feature")
+        user = self.privacy.user_column
+        if user is not None and self.task.kind == "rating":
+            raise ValueError("of ratings, unit 'user' is not offered: a record is one rating")
+        if user is not None and user in (self.task.label, *named.get(self.features.kind, [])):
+            raise ValueError("the user column is neither label nor feature")
         return self

@@ -22,7 +22,7 @@ PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 NOT_PLAIN = "it is not a whole, plain ZIP archive of NPY arrays"
 # What zipfile raises of a damaged archive: also for names that are no text, and for places before its beginning.
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, OverflowError)
-NUMBER_KINDS, LABEL_KINDS = "buif", "buifU"
+NUMBER_KINDS, LABEL_KINDS, USER_KINDS = "buif", "buifU", "uiU"
 
 
 def read(path: Path, records: Records) -> None:
@@ -50,17 +50,23 @@ def _read(archive: zipfile.ZipFile, records: Records) -> None:
         raise records.broken(f"x has the shape {x.shape} and the labels {y.shape}: (n, …) and (n,) are needed")
     if 0 in x.shape[1:]:
         raise records.broken(f"x has the shape {x.shape}: records without features")
+    if records.users is not None:
+        users = _array(archive, records, records.features[1], USER_KINDS)
+        if users.shape != y.shape:
+            raise records.broken(f"the users have the shape {users.shape} and the labels {y.shape}")
+        for user in _listed(users, records, records.features[1]):
+            records.add_user(user)
     records.count = len(x)
     records.tensor = x.reshape(len(x), math.prod(x.shape[1:]))
-    for label in _labels(y, records):
+    for label in _listed(y, records, records.label):
         records.add_label(label)
 
 
-def _labels(y: NDArray[Any], records: Records) -> list[Any]:
+def _listed(values: NDArray[Any], records: Records, wanted: Wanted) -> list[Any]:
     try:
-        return list(y.tolist())
+        return list(values.tolist())
     except (ValueError, SystemError):  # how Python refuses numbers that are no characters
-        raise records.unsuited(records.label, "holds text that is not Unicode") from None
+        raise records.unsuited(wanted, "holds text that is not Unicode") from None
 
 
 def _array(archive: zipfile.ZipFile, records: Records, wanted: Wanted, kinds: str) -> NDArray[Any]:

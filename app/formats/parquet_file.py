@@ -70,7 +70,10 @@ def _read(file: pq.ParquetFile, records: Records) -> None:
             for text in _plain(batch.column(names[0])).to_pylist():
                 records.texts.add((text,))
         else:
-            _add_numbers(records.numbers, [batch.column(name) for name in names[:-1]])
+            _add_numbers(records.numbers, [batch.column(name) for name in records.numbers.columns])
+        if records.users is not None:
+            for user in _plain(batch.column(records.users.column)).to_pylist():
+                records.add_user(user)
         if isinstance(records.labels, Numbers):
             _add_numbers(records.labels, [batch.column(names[-1])])
         else:
@@ -105,6 +108,8 @@ def _check_type(found: pa.DataType, wanted: Wanted, records: Records) -> None:
     is_number = pa.types.is_integer(plain) or pa.types.is_floating(plain) or pa.types.is_boolean(plain)
     if wanted == records.label:
         fits = is_number or (is_text and records.spec.task.kind == "classification")
+    elif records.users is not None and wanted.name == records.users.column:
+        fits = is_text or pa.types.is_integer(plain)
     else:
         fits = is_text if records.texts is not None else is_number or pa.types.is_decimal(plain)
     if not fits:

@@ -5,7 +5,7 @@ file ── reader (csv, parquet, npz, jsonl) ── Records ── checks ─�
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from app.contracts.dataset_spec import DatasetSpec, HashedText
 from app.errors import InvalidRequest
-from app.formats import digests, interactions
+from app.formats import digests, interactions, users
 from app.formats.columns import Classes, chunks
+from app.formats.digests import Keys
 from app.formats.foreign import what_else
 from app.formats.records import Records
 from app.formats.stored import Csr, Features, Pairs, StoredPart, Texts, save_part
@@ -33,13 +34,26 @@ class Parsed:
     part: StoredPart
     digests: digests.RecordDigests
     dropped: int = 0  # rows with ids that are not declared
+    sides: NDArray[np.uint64] | None = None  # of users, where they are split and not records
 
     @property
     def records(self) -> int:
         return len(self.part.y)
 
     def select(self, mask: NDArray[np.bool_]) -> StoredPart:
-        return StoredPart(x=_rows(self.part.x, mask), y=self.part.y[mask])
+        user = None if self.part.user is None else self.part.user[mask]
+        return StoredPart(x=_rows(self.part.x, mask), y=self.part.y[mask], user=user)
+
+    def bounded(self, names: list[str], most: int, keys: Keys) -> Parsed:
+        """At most so many records of each user. Digests stay those of the whole file."""
+        numbers = users.numbered(names)
+        stays = users.kept(numbers, self.digests, most)
+        part = replace(self, part=replace(self.part, user=numbers)).select(stays)
+        return replace(self, part=part, sides=users.sides(names, keys)[stays])
+
+    def in_holdout(self, fraction: float) -> NDArray[np.bool_]:
+        words = self.digests.split if self.sides is None else self.sides
+        return digests.in_holdout(digests.RecordDigests(words, words), fraction)
 
 
 def parse(request: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +83,7 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
             raise InvalidRequest.at("/holdout_file", detail)
         parts["holdout"] = extra.part
     elif spec.holdout is not None and spec.holdout.kind == "split":
-        mask = digests.in_holdout(data.digests, spec.holdout.fraction)
+        mask = data.in_holdout(spec.holdout.fraction)
         parts = {"train": data.select(~mask), "holdout": data.select(mask)}
     hashes = {name: digests.file_digests(path, keys) for name, path in files.items()}
     return {
@@ -79,7 +93,7 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
         "sparse": data.part.sparse,
         "contents": [each for name in files for each in _contents(name, hashes[name][1], parsed[name], keys)],
         "content_sha256": hashes["file"][0],
-        "counts": _counts(spec, data, extra) | {name: len(part.y) for name, part in parts.items()},
+        "counts": _counts(spec, data, extra) | {name: part.units for name, part in parts.items()},
         "warnings": _warnings(spec, data, extra, parts),
     }
 
@@ -98,6 +112,14 @@ def _parsed(spec: DatasetSpec, path: Path, name: str, keys: digests.Keys, max_un
         raise records.broken(f"it is {other}")
     import_module(f"app.formats.{READERS[spec.format]}").read(path, records)
     records.check()
+    parsed = _features_and_labels(spec, records, keys)
+    most = spec.privacy.max_records_per_user
+    if records.users is None or most is None:
+        return parsed
+    return parsed.bounded(records.users.values, most, keys)
+
+
+def _features_and_labels(spec: DatasetSpec, records: Records, keys: digests.Keys) -> Parsed:
     y = records.targets()
     labels = digests.label_contents(y, records.labels.names if isinstance(records.labels, Classes) else None)
     if records.texts is not None:
@@ -163,7 +185,7 @@ def _saved(path: Path, part: StoredPart) -> dict[str, str]:
 
 
 def _counts(spec: DatasetSpec, data: Parsed, extra: Parsed | None) -> dict[str, int]:
-    counts = {"records": data.records}
+    counts = {"records": len(data.digests.content)}
     if spec.features.kind == "interactions" and spec.features.unknown == "drop":
         counts["dropped"] = data.dropped + (extra.dropped if extra else 0)
     return counts
@@ -179,12 +201,16 @@ def _contents(name: str, file_hmac: str, parsed: Parsed, keys: digests.Keys) -> 
 
 def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, parts: dict[str, StoredPart]) -> list[str]:
     warnings = []
-    declared = spec.privacy.records
-    if declared is not None and abs(data.records - declared) > DEVIATION * declared:
+    declared, found = spec.privacy.records, data.part.units
+    noun = "records" if data.part.user is None else "users"
+    if declared is not None and abs(found - declared) > DEVIATION * declared:
         warnings.append(
-            f"the file holds {data.records} records and {declared} are declared: sampling rates, step sizes and scores"
+            f"the file holds {found} {noun} and {declared} are declared: sampling rates, step sizes and scores"
             " are computed with the declared number"
         )
+    dropped = len(data.digests.content) - data.records
+    if dropped:
+        warnings.append(f"{dropped} records of users with more than {spec.privacy.max_records_per_user} are left out")
     warnings += [f"the {name} part holds no record" for name, part in parts.items() if not len(part.y)]
     if extra is not None:
         known = set(map(bytes, data.digests.content))

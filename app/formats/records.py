@@ -78,9 +78,14 @@ class Records(Table):
 
     def __init__(self, spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> None:
         label = Wanted(spec.task.label, "/task/label")
-        super().__init__(spec.format, file, max_unpacked_bytes, _features(spec), label)
+        features = _features(spec)
+        # The user's column is read after the features, of the data alone.
+        user = spec.privacy.user_column if file == "file" else None
+        wanted = [*features, Wanted(user, "/privacy/user_column")] if user else features
+        super().__init__(spec.format, file, max_unpacked_bytes, wanted, label)
         self.spec = spec
-        names, pointers = [each.name for each in self.features], [each.pointer for each in self.features]
+        self.users = Texts(user, "/privacy/user_column") if user else None
+        names, pointers = [each.name for each in features], [each.pointer for each in features]
         number = json_number if spec.format == "jsonl" else text_number if spec.format == "csv" else float
         self.tensor: NDArray[Any] | None = None  # an NPZ file's features come whole
         self.texts = Texts(names[0], pointers[0]) if spec.features.kind in ("hashed_text", "text") else None
@@ -93,8 +98,17 @@ class Records(Table):
 
     def add(self, row: Sequence[Any], label: Any) -> None:
         self.count += 1
+        if self.users is not None:
+            *row, user = row
+            self.add_user(user)
         (self.texts or self.numbers).add(row)
         self.add_label(label)
+
+    def add_user(self, user: Any) -> None:
+        """A whole number is its text: 7 and "7" are one user."""
+        if self.users is not None:
+            text = str(user) if isinstance(user, int) and not isinstance(user, bool) else user
+            self.users.add((text or None,))
 
     def add_label(self, label: Any) -> None:
         if isinstance(self.labels, Classes):
@@ -106,7 +120,8 @@ class Records(Table):
         """Raises InvalidRequest that names columns and counts, if anything that was read can not be used."""
         if self.count == 0:
             raise self.broken("there are no records in it")
-        refuse([*self._feature_faults(), *self.labels.faults()], self.file)
+        users = self.users.faults() if self.users else []
+        refuse([*self._feature_faults(), *self.labels.faults(), *users], self.file)
 
     def matrix(self) -> NDArray[Any]:
         """(n, d) features of columns or a tensor, in the type that they came in."""

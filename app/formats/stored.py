@@ -5,7 +5,8 @@
     pairs     users int32 (n,), items int32 (n,), sizes int64 (2,): how many of both are declared; y (n,)
     texts     utf8 uint8 (bytes,), ends int64 (n,): where each text ends; y (n,)
 
-y is the int64 index of the class, or a float64 target. A part may hold no record at all: how many it holds is private.
+y is the int64 index of the class, or a float64 target. Where users are protected, `user` int64 (n,) is the number of
+each record's user. A part may hold no record at all: how many it holds is private.
 Only numpy is needed here: the worker loads parts with this module.
 """
 
@@ -15,7 +16,7 @@ import hashlib
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,12 @@ class StoredPart:
 
     x: Features
     y: NDArray[np.int64] | NDArray[np.float64]
+    user: NDArray[np.int64] | None = None
+
+    @property
+    def units(self) -> int:
+        """How many there are of what is protected: records, or users."""
+        return len(self.y) if self.user is None else len(np.unique(self.user))
 
     @property
     def sparse(self) -> bool:
@@ -103,6 +110,8 @@ class StoredPart:
 def save_part(path: Path, part: StoredPart) -> str:
     """Write a new file of mode 0600, synced to disk. Returns its SHA-256."""
     arrays = _arrays(part.x)
+    if part.user is not None:
+        arrays["user"] = part.user
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
         np.savez(file, allow_pickle=False, **arrays, y=part.y)
         file.flush()
@@ -134,7 +143,8 @@ def load_part(path: Path | str, sha256: str) -> StoredPart:
                 raise DataDamagedError("a stored part of the data set is not what was registered")
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
-                return _assembled(dict(arrays))
+                found = dict(arrays)
+                return replace(_assembled(found), user=found.get("user"))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile):
         raise DataDamagedError("a stored part of the data set can not be read") from None
 

@@ -47,6 +47,11 @@ class DatasetFacts:
         return self.spec.privacy.sensitivity == "private"
 
     @property
+    def records_per_unit(self) -> int:
+        """At most so many records share the protection of one unit."""
+        return self.spec.privacy.max_records_per_user or 1
+
+    @property
     def holdout_is_private(self) -> bool:
         return self.is_private and self.spec.holdout is not None and self.spec.holdout.kind == "split"
 
@@ -115,6 +120,9 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
     if facts.cap_delta is not None and spec.privacy and (spec.privacy.target_delta or 0.0) > facts.cap_delta:
         detail = f"at most the cap's own δ, {facts.cap_delta:g}: with a larger one ε would look smaller than it is"
         raise InvalidRequest.at("/privacy/target_delta", detail)
+    if spec.clipping is not None and spec.clipping.kind == "adaptive" and facts.spec.privacy.unit == "user":
+        detail = "its count is of records, and this data set protects users: use `flat`, `automatic` or `per_layer`"
+        raise InvalidRequest.at("/clipping/kind", detail)
     if facts.filter == "gdp" and spec.sampling.kind == "poisson":
         detail = 'this data set\'s ledger (filter `gdp`) admits full-batch jobs only: use {"kind": "full_batch"}'
         raise InvalidRequest.at("/sampling", detail)
@@ -156,12 +164,14 @@ def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: f
             "max_grad_norm": clip.max_grad_norm if clip else 1.0,
             "clipping": clip.kind if clip else "flat",
             "expected_batch_size": batch,
+            "records_per_unit": facts.records_per_unit,
             **_adaptive(clip),
         },
         "target_epsilon": spec.privacy.target_epsilon,
         "noise_multiplier": spec.privacy.noise_multiplier,
         "target_delta": spec.privacy.target_delta or facts.cap_delta or default_delta(facts.records_train),
         "releases": _releases(spec.evaluation, facts),
+        "unit": facts.spec.privacy.unit,
         "filter": {"kind": facts.filter, "order": facts.order} if facts.filter else ANY_FILTER,
     }
 
@@ -184,6 +194,7 @@ def _releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[s
             "noise_mu": evaluation.noise_mu,
             "sensitivity": 1.0 if classification else evaluation.loss_bound,
             "times": evaluation.points,
+            "records_per_unit": facts.records_per_unit,
             "records": facts.records_holdout,
         }
     ]

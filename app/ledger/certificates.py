@@ -106,7 +106,8 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         "sampling": {"kind": training.sampling, "sample_rate": training.sample_rate},
         "noise_multiplier": training.noise_multiplier,
         "gradient_noise_multiplier": training.gradient_noise_multiplier,  # more where a count is beside it
-        "max_grad_norm": training.max_grad_norm,
+        "max_grad_norm": training.max_grad_norm,  # of a unit
+        "records_per_unit": training.records_per_unit,
         "expected_batch_size": training.expected_batch_size,
         "steps": {
             "planned": training.steps,

@@ -37,7 +37,10 @@ class TrainingMechanism(Document):
     """T noisy sums of clipped gradients: Σ_{i∈B} clip_C(g_i) + N(0, σ_g²C² I), divided by the public L.
 
     `full_batch`: B is the whole training part, q = 1, T steps are (√T/σ)-GDP exactly.
-    `poisson`: each record joins B independently with probability q = L / records.
+    `poisson`: each unit joins B, with all its records, independently with probability q = L / units.
+
+    A unit is one record, or a user's `records_per_unit` ones at most, each clipped to C / records_per_unit: a unit's
+    whole part in the sum is at most C. L counts units.
 
     σ, `noise_multiplier`, is that of all that a step releases together, and what is charged. σ_g is the gradient's own:
     σ too, unless a count with noise multiplier σ_c is released beside it: two Gaussian mechanisms on one batch are one
@@ -56,6 +59,7 @@ class TrainingMechanism(Document):
     clipping: Literal["flat", "automatic", "per_layer", "adaptive"]
     adaptive: AdaptiveMechanism | None = None
     expected_batch_size: Annotated[int, Field(ge=1)]
+    records_per_unit: Annotated[int, Field(ge=1)] = 1
 
     @model_validator(mode="after")
     def _rate_matches(self) -> TrainingMechanism:
@@ -67,6 +71,8 @@ class TrainingMechanism(Document):
     def _count_is_there(self) -> TrainingMechanism:
         if (self.clipping == "adaptive") != (self.adaptive is not None):
             raise ValueError("an adaptive norm, and nothing else, has a count")
+        if self.adaptive and self.records_per_unit > 1:
+            raise ValueError("a count of records has sensitivity ½ where a unit is one record")
         if self.adaptive and self.adaptive.count_noise_multiplier < MIN_COUNT_NOISE * self.noise_multiplier:
             raise ValueError("the count's noise multiplier is at least twice that of the whole step")
         return self
@@ -81,7 +87,9 @@ class TrainingMechanism(Document):
 
 
 class NoisySum(Document):
-    """`times` releases of sums where one record weighs at most `sensitivity` in ℓ₂, with std sensitivity/noise_mu each.
+    """`times` releases of sums where one record weighs at most `sensitivity` in ℓ₂, a unit `records_per_unit` times it.
+
+    Their noise has std sensitivity · records_per_unit / noise_mu.
 
     Of each score both the sum and its complement are released: (s, Δ − s) of one record has ℓ₂ norm at most Δ.
     """
@@ -91,7 +99,12 @@ class NoisySum(Document):
     noise_mu: Annotated[float, Field(gt=0.0)]
     sensitivity: Annotated[float, Field(gt=0.0)] = 1.0
     times: Annotated[int, Field(ge=1)] = 1
+    records_per_unit: Annotated[int, Field(ge=1)] = 1
     records: Annotated[int, Field(ge=1)]  # the public size of what is summed over; information, not a divisor
+
+    @property
+    def noise_std(self) -> float:
+        return self.sensitivity * self.records_per_unit / self.noise_mu
 
 
 class MechanismConfig(Document):
@@ -106,3 +119,10 @@ class MechanismConfig(Document):
     target_delta: DeltaValue
     training: TrainingMechanism
     releases: tuple[NoisySum, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_unit(self) -> MechanismConfig:
+        sizes = {self.training.records_per_unit, *(release.records_per_unit for release in self.releases)}
+        if len(sizes) > 1 or (self.unit == "example" and sizes != {1}):
+            raise ValueError("an example is one record, and a user has the same number of them everywhere")
+        return self

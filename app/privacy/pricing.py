@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 from scipy import optimize
 
-from app.contracts.base import AccountName, Epsilon
+from app.contracts.base import AccountName, Epsilon, Unit
 from app.errors import InvalidRequest
 from app.privacy import calibration, events, gdp, pld, rdp
 from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN
@@ -52,7 +52,9 @@ def price(request: Json) -> Json:
     mechanism, calibrated = _mechanism(request, releases)
     delta = mechanism.target_delta
     trees = {account: events.event_tree(mechanism, account) for account in _ACCOUNTS}
-    epsilons = {"train": calibrated or _epsilon(trees["train"], delta), "holdout": _epsilon(trees["holdout"], delta)}
+    unit = mechanism.unit
+    known = {"train": calibrated.model_copy(update={"unit": unit})} if calibrated else {}
+    epsilons = {name: known.get(name) or _epsilon(tree, delta, unit) for name, tree in trees.items()}
     _check_total(request["target_epsilon"], epsilons)
     account: AccountName = "train" if epsilons["train"].value >= epsilons["holdout"].value else "holdout"
     lines = _lines(mechanism, filter_, epsilons["train"] if len(trees["train"]["events"]) == 1 else None)
@@ -146,6 +148,7 @@ def _mechanism(request: Json, releases: Sequence[NoisySum]) -> tuple[MechanismCo
     elif sample_rate < 1.0 and rdp.epsilon(events.noisy_sums(sample_rate, sigma, steps), delta)[0] > _HOPELESS:
         raise InvalidRequest.at(_SIGMA, f"this plan costs far more than ε = {_LARGEST_EPSILON:g}: raise the noise")
     mechanism = MechanismConfig(
+        unit=request.get("unit", "example"),
         target_delta=delta,
         training=TrainingMechanism.model_validate(
             {**training, "noise_multiplier": sigma, **_adaptive(training, sigma)}
@@ -172,27 +175,28 @@ def _adaptive(training: Json, sigma: float) -> Json:
     return {"adaptive": {**asked, "count_noise_multiplier": noise}}
 
 
-def _check_total(target: float | None, epsilons: dict[str, Epsilon]) -> None:
+def _check_total(target: float | None, epsilons: Mapping[AccountName, Epsilon]) -> None:
     holdout = epsilons["holdout"].value
     if target is not None and holdout > target:
         detail = f"the evaluation alone costs ε = {holdout:.4g}, more than the target: lower noise_mu"
         raise InvalidRequest.at("/evaluation/noise_mu", detail)
-    for account, pointer in (("train", _SIGMA), ("holdout", "/evaluation/noise_mu")):
+    pointers: dict[AccountName, str] = {"train": _SIGMA, "holdout": "/evaluation/noise_mu"}
+    for account, pointer in pointers.items():
         if epsilons[account].value > _LARGEST_EPSILON:
             detail = f"this costs ε = {epsilons[account].value:.4g}, more than {_LARGEST_EPSILON:g}"
             raise InvalidRequest.at(pointer, detail)
 
 
-def _epsilon(tree: Tree, delta: float) -> Epsilon:
+def _epsilon(tree: Tree, delta: float, unit: Unit = "example") -> Epsilon:
     """ε by the accountant of record: exact where nothing is sampled, else pessimistic on the fine grid."""
     mu = gdp.mu_of_tree(tree)
     if mu is not None:
-        return Epsilon(value=gdp.epsilon_from_mu(mu, delta), delta=delta, accountant="gdp")
+        return Epsilon(value=gdp.epsilon_from_mu(mu, delta), delta=delta, accountant="gdp", unit=unit)
     value = pld.epsilon(tree, delta)
     if math.isinf(value):
         detail = f"δ = {delta:g} is below what double precision resolves after so many sampled steps"
         raise InvalidRequest.at("/privacy/target_delta", detail)
-    return Epsilon(value=value, delta=delta, accountant="pld")
+    return Epsilon(value=value, delta=delta, accountant="pld", unit=unit)
 
 
 def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None) -> list[Json]:
@@ -200,10 +204,10 @@ def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None
     delta = mechanism.target_delta
     tree = events.training_tree(mechanism.training)
     bill: list[tuple[str, AccountName, Tree, Epsilon]]
-    bill = [("training", "train", tree, training or _epsilon(tree, delta))]
+    bill = [("training", "train", tree, training or _epsilon(tree, delta, mechanism.unit))]
     for release in mechanism.releases:
         tree = events.release_tree(release)
-        bill.append(("evaluation", release.account, tree, _epsilon(tree, delta)))
+        bill.append(("evaluation", release.account, tree, _epsilon(tree, delta, mechanism.unit)))
     return [
         {"what": what, "account": account, "epsilon": e.model_dump(mode="json"), "charge": filter_.charge_tree(tree)}
         for what, account, tree, e in bill

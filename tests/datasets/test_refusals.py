@@ -20,7 +20,8 @@ DECLARATIONS: list[tuple[str, dict[str, Any], str, str]] = [
     ("no cap", {"privacy": {"sensitivity": "private", "records": 60}}, "/privacy", "cap"),
     ("no count", {"privacy": {"sensitivity": "private", "cap": CAP}}, "/privacy", "records"),
     ("count of 0", private(records=0), "/privacy/records", "greater"),
-    ("unit user", private(unit="user", user_column="u"), "/privacy", "not supported"),
+    ("a user without a bound", private(unit="user", user_column="u"), "/privacy", "max_records_per_user"),
+    ("a bound without users", private(max_records_per_user=3), "/privacy", "max_records_per_user"),
     (
         "a cap on public data",
         {"privacy": {"sensitivity": "public", "cap": CAP}},

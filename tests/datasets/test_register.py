@@ -188,3 +188,14 @@ def test_the_body_is_documented(api: Api) -> None:
     content = operation["requestBody"]["content"]
     assert set(content) == {"multipart/form-data", "application/json"}
     assert "records" in json.dumps(content) and "$ref" not in json.dumps(content)
+
+
+def test_a_data_set_that_protects_users(api: Api) -> None:
+    """Sizes are the declared users', and every ε says whose it is."""
+    rows = "u,a,b,y\n" + "".join(f"p{i % 20},{i},{i * i % 7},{i % 2}\n" for i in range(60))
+    privacy = private(unit="user", user_column="u", max_records_per_user=2, records=20)["privacy"]
+    made = api.upload(spec() | {"privacy": privacy}, rows).json()
+    assert made["shape"]["records_train"] + made["shape"]["records_holdout"] == 20
+    assert made["counts"]["records"] == 60 and made["counts"]["train"] + made["counts"]["holdout"] == 20
+    assert "20 records of users with more than 2 are left out" in made["warnings"]
+    assert made["ledger"]["cap"]["unit"] == "user" and made["privacy"]["max_records_per_user"] == 2

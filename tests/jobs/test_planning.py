@@ -12,6 +12,7 @@ from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.errors import InvalidRequest
 from app.jobs.planning import DatasetFacts, default_delta, plan
+from app.privacy.pricing import price
 from tests.factories import dataset_spec, job_spec
 
 
@@ -157,3 +158,26 @@ def test_an_adaptive_norm_is_priced_with_its_count() -> None:
     assert made.pricing["training"]["clipping"] == "adaptive" and made.pricing["training"]["adaptive"] == count
     with pytest.raises(ValueError, match="adaptive"):
         spec_of(clipping={"kind": "flat", "adaptive": {}})
+
+
+OF_USERS = RDP | {"unit": "user", "user_column": "u", "max_records_per_user": 5}
+
+
+def test_users_are_priced_as_units_with_all_their_records() -> None:
+    made = plan(spec_of(), facts(privacy=OF_USERS | {"filter": "gdp"}))
+    assert made.pricing is not None
+    assert made.pricing["unit"] == "user" and made.pricing["training"]["records_per_unit"] == 5
+    assert [each["records_per_unit"] for each in made.pricing["releases"]] == [5]
+    assert made.expected_batch_size == 8000  # users
+    answer = price(made.pricing)
+    assert answer["mechanism"]["unit"] == answer["epsilon"]["unit"] == answer["lines"][0]["epsilon"]["unit"] == "user"
+    one = plan(spec_of(), facts())
+    assert one.pricing is not None
+    alone = price(one.pricing)
+    assert answer["charge"] == alone["charge"] and answer["epsilon"]["value"] == alone["epsilon"]["value"]
+
+
+def test_an_adaptive_norm_counts_records_and_is_refused_for_users() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        plan(spec_of(clipping={"kind": "adaptive"}), facts(privacy=OF_USERS))
+    assert refused.value.members["errors"][0]["pointer"] == "/clipping/kind"

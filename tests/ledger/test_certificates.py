@@ -70,6 +70,7 @@ def test_a_certificate_says_all_that_is_needed(db: Database) -> None:
         "noise_multiplier": 26.38,
         "gradient_noise_multiplier": 26.38,
         "max_grad_norm": 1.0,
+        "records_per_unit": 1,
         "expected_batch_size": 20_000,
         "steps": {"planned": 50, "started": 50, "effective": 50},
         "epsilon": job.quote["epsilon"],

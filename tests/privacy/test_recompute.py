@@ -133,7 +133,7 @@ def test_a_certificate_that_says_less_than_it_spent_does_not_hold(
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("gradient_noise_multiplier", 2.0),
+        ("gradient_noise_multiplier", 1.792),
         ("mechanism.training.adaptive.count_noise_multiplier", 1.0),
         ("mechanism.training.adaptive", None),
     ],

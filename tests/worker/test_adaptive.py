@@ -60,7 +60,8 @@ def adaptive_plan(**changes: Any) -> tuple[Plan, CountingEngine, dict[str, Tenso
 def norms(engine: CountingEngine, parameters: dict[str, Tensor], x: np.ndarray, y: np.ndarray) -> list[float]:
     """Of each record's gradient, from sums that are not clipped."""
     alone = [
-        engine.private_sum_and_count(parameters, [records(x[i : i + 1], y[i : i + 1])], Clip(1e6))[0] for i in range(len(x))
+        engine.private_sum_and_count(parameters, [records(x[i : i + 1], y[i : i + 1])], Clip(1e6))[0]
+        for i in range(len(x))
     ]
     return [math.sqrt(sum(float(each.square().sum()) for each in one.values())) for one in alone]
 

@@ -22,7 +22,7 @@ from tests.worker.support import Supervisor, key, run_direct, run_thread, spec, 
 from worker.attempt.messages import Finished, Part, Shape
 from worker.clipping.engine import Clip
 from worker.clipping.matrix_factorization import RatingClipping, RatingGradient
-from worker.data.parts import load_records
+from worker.data.parts import load_stored
 from worker.data.ratings import RatingRecords
 from worker.metrics.scores import public_scores
 from worker.models.base import Parameters
@@ -267,7 +267,7 @@ def test_private_jobs_never_release_the_training_loss() -> None:
 def test_parts_that_do_not_fit(tmp_path: Path) -> None:
     shape = Shape.model_validate(SHAPE)
     good = ratings()
-    assert len(load_records(Part.model_validate(stored(tmp_path / "a", good)), shape)) == 40
+    assert len(load_stored(Part.model_validate(stored(tmp_path / "a", good)), shape).y) == 40
     for name, sizes in (("rows beyond the lists", (USERS - 3, ITEMS + 3)), ("another shape", (USERS, ITEMS + 1))):
         with pytest.raises(DataDamagedError):
-            load_records(Part.model_validate(stored(tmp_path / name, good, sizes)), shape)
+            load_stored(Part.model_validate(stored(tmp_path / name, good, sizes)), shape)

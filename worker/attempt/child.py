@@ -24,7 +24,7 @@ import torch
 
 from app.contracts.base import Document
 from app.errors import PrivacyError
-from app.formats.stored import DataDamagedError
+from app.formats.stored import DataDamagedError, StoredPart
 from worker.attempt.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
@@ -46,8 +46,7 @@ from worker.attempt.messages import (
     Written,
 )
 from worker.attempt.replay import Replay
-from worker.data.parts import load_records, load_stored, records_of
-from worker.data.records import Records
+from worker.data.parts import load_stored, records_of, users_of
 from worker.extractors.bert import ExtractorMissingError
 from worker.extractors.features import extracted
 from worker.models.files import save_model
@@ -126,14 +125,19 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         released=start.released,
     )
     load = _loader(start, link)
-    train = load(start.parts.train)
+    stored = load(start.parts.train)
+    users, train = users_of(stored, start.mechanism), records_of(stored)
     scored = start.parts.holdout is not None and plan.evaluation_points > 0
-    holdout = load(start.parts.holdout) if start.parts.holdout and scored else None
+    held_out = load(start.parts.holdout) if start.parts.holdout and scored else None
+    if held_out is not None and not start.holdout_public:
+        users_of(held_out, start.mechanism)  # no user has more of them than the scores' noise is for
+    holdout = records_of(held_out) if held_out is not None else None
     channel.send(Ready(device="cpu"))
     training = Training(
         plan,
         train,
         holdout,
+        users=users,
         holdout_public=start.holdout_public,
         replay=replay,
         link=link,
@@ -148,18 +152,18 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     telemetry.finished(outcome.steps, artifacts, outcome.warnings + missed)
 
 
-def _loader(start: Start, link: SupervisorLink) -> Callable[[Part], Records]:
-    """What makes records of a stored part, through the job's extractor where it has one."""
+def _loader(start: Start, link: SupervisorLink) -> Callable[[Part], StoredPart]:
+    """What loads a stored part, through the job's extractor where it has one."""
     extractor = start.spec.model.extractor if start.spec.model.kind == "linear" else None
     if extractor is None:
-        return lambda part: load_records(part, start.shape)
+        return lambda part: load_stored(part, start.shape)
     if start.extractor_dir is None or start.cache_dir is None or extractor.sha256 is None:
         raise ExtractorMissingError("this worker has no models root")
     folder, sha256, cache = Path(start.extractor_dir), extractor.sha256, Path(start.cache_dir)
 
-    def load(part: Part) -> Records:
+    def load(part: Part) -> StoredPart:
         stored = load_stored(part, start.shape)
-        return records_of(extracted(stored, part.sha256, folder, sha256, cache, lambda: link.poll(0)))
+        return extracted(stored, part.sha256, folder, sha256, cache, lambda: link.poll(0))
 
     return load
 

@@ -76,6 +76,7 @@ class Bookkeeping(Generic[B]):
         count: how many records a batch holds.
         kind: "flat", "automatic" or "per_layer" (each layer's block to C/√layers).
         max_grad_norm: C.
+        records_per_unit: k: each record is clipped to C/k.
         sum_type: of the sums over records; float64 but for measurements.
 
     Attributes:
@@ -93,12 +94,13 @@ class Bookkeeping(Generic[B]):
         *,
         kind: ClippingKind,
         max_grad_norm: float,
+        records_per_unit: int = 1,
         sum_type: torch.dtype = torch.float64,
     ) -> None:
         refuse_mixing(module)
         self._module, self._losses, self._count = module, losses, count
         self._kind: ClippingKind = kind
-        self._clip, self._sum_type = Clip(max_grad_norm), sum_type
+        self._clip, self._records_per_unit, self._sum_type = Clip(max_grad_norm), records_per_unit, sum_type
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._open: _Pass | None = None
         self.fallbacks: tuple[str, ...] = ()
@@ -131,7 +133,7 @@ class Bookkeeping(Generic[B]):
             if id(parameter) in terms
         }
         with torch.no_grad():
-            factors = group_factors(books, self._trainable, self._kind, clip.max_grad_norm)
+            factors = group_factors(books, self._trainable, self._kind, clip.max_grad_norm / self._records_per_unit)
             for name, of_parameter in factors.items():
                 books.pop(name).add_to(total[name], of_parameter)
             if factors:

@@ -37,17 +37,21 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
         network = _network(model)
         return PlainGradient(network.module(), network.record_losses)
     kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
-    norm = training.max_grad_norm
+    norm, of_unit = training.max_grad_norm, training.records_per_unit
     if isinstance(model, Linear) and not opacus:
-        return LinearClipping(model, kind, norm)
+        return LinearClipping(model, kind, norm, of_unit)
     if isinstance(model, MatrixFactorization):
         return RatingClipping(model, kind, norm)
     network = _network(model)
     if opacus:
         from worker.clipping.opacus import OpacusClipping  # noqa: PLC0415 - slow, and a reference only
 
-        return OpacusClipping(network.module(), network.record_losses, len, kind=kind, max_grad_norm=norm)
-    return Bookkeeping(network.module(), network.record_losses, len, kind=kind, max_grad_norm=norm)
+        return OpacusClipping(
+            network.module(), network.record_losses, len, kind=kind, max_grad_norm=norm, records_per_unit=of_unit
+        )
+    return Bookkeeping(
+        network.module(), network.record_losses, len, kind=kind, max_grad_norm=norm, records_per_unit=of_unit
+    )
 
 
 def _network(model: Model) -> Network:

@@ -20,7 +20,7 @@ class Clip:
     """How one query clips: public numbers, and functions of noised gradients.
 
     Attributes:
-        max_grad_norm: C.
+        max_grad_norm: C, of a whole unit: where it is a user with k records at most, each is clipped to C/k.
         divisors: float64 tensors D > 0 in the names and shapes of the parameters: g / D is clipped and summed in place
             of g. None: nothing is divided.
     """
@@ -38,9 +38,13 @@ class Clip:
 class GradientEngine(Protocol):
     """Sums per-record gradients over one logical batch.
 
-    A clipping engine guarantees: adding or removing any one record changes the sum by at most C(1 + 10⁻⁶) in the ℓ₂
-    norm over all tensors together, whatever the record holds and however the batch is split into physical ones. A
-    record whose gradient is not finite contributes zero.
+    A clipping engine guarantees: adding or removing any one record changes the sum by at most C/k·(1 + 10⁻⁶) in the ℓ₂
+    norm over all tensors together, so that a unit of k records changes it by at most C, whatever its records hold and
+    however the batch is split into physical ones. A record whose gradient is not finite contributes zero.
+
+    Summing rounds: in float64, n clipped gradients of n records are off by at most n²·2⁻⁵³·C in either of two
+    neighbouring sums, which stays below 10⁻⁶ C up to n = 90,000 records in one batch and is 10⁻⁴ C for a million (the
+    worst case; errors that are no conspiracy grow with n rather than n²).
     """
 
     def private_sum(self, parameters: Parameters, batches: Sequence[Any], clip: Clip | None = None) -> Parameters:

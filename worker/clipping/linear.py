@@ -29,11 +29,13 @@ class LinearClipping:
         model: the linear model.
         kind: "flat", "automatic", or "per_layer", which is flat with one layer.
         max_grad_norm: C.
+        records_per_unit: k.
     """
 
     model: Linear
     kind: ClippingKind
     max_grad_norm: float
+    records_per_unit: int = 1
 
     def private_sum(
         self, parameters: Parameters, batches: Sequence[FeatureRecords], clip: Clip | None = None
@@ -49,7 +51,7 @@ class LinearClipping:
         def clipped(residuals: Tensor, records: FeatureRecords) -> Tensor:
             """The residuals scaled so that residual ⊗ (x, 1) is clipped; zeros where a gradient is not finite."""
             norms = self._norms(residuals, records) if by.divisors is None else _divided_norms(residuals, records, by)
-            factors = clip_factors(norms, self.kind, by.max_grad_norm)
+            factors = clip_factors(norms, self.kind, by.max_grad_norm / self.records_per_unit)
             count.add_(half_count(factors))
             # A factor of 0 is not enough: 0 · NaN is NaN.
             return torch.where(torch.isfinite(norms), residuals * factors, 0.0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from worker.clipping.engine import Clip, ClippingKind, clip_factors
+from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count
 from worker.clipping.norms import norm_bound, product_bound, root_bound
 from worker.data.ratings import RatingRecords, add_rows
 from worker.models.base import Parameters
@@ -37,16 +37,22 @@ class RatingClipping:
     def private_sum(
         self, parameters: Parameters, batches: Sequence[RatingRecords], clip: Clip | None = None
     ) -> Parameters:
-        by = clip or Clip(self.max_grad_norm)
+        return self.private_sum_and_count(parameters, batches, clip)[0]
+
+    def private_sum_and_count(
+        self, parameters: Parameters, batches: Sequence[RatingRecords], clip: Clip | None = None
+    ) -> tuple[Parameters, Tensor]:
+        by, count = clip or Clip(self.max_grad_norm), torch.zeros(1, dtype=torch.float64)
         inputs = self._inputs if by.divisors is None else _divided_inputs
         total = _zeros(parameters)
         for records in batches:
             residuals = _residuals(self.model, parameters, records)
             norms = product_bound(residuals.abs(), inputs(parameters, records, by))
             factors = clip_factors(norms, self.kind, by.max_grad_norm)
+            count += half_count(factors)
             # A factor of 0 is not enough: 0 · NaN is NaN.
             _add(total, parameters, records, torch.where(torch.isfinite(norms), residuals * factors, 0.0))
-        return by.divided(total)
+        return by.divided(total), count
 
     def _inputs(self, parameters: Parameters, records: RatingRecords, _by: Clip) -> Tensor:
         """Upper bounds of ‖g‖ / |r|."""

@@ -34,13 +34,14 @@ class OpacusClipping(Generic[B]):
         *,
         kind: ClippingKind,
         max_grad_norm: float,
+        records_per_unit: int = 1,
     ) -> None:
         refuse_mixing(module)
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._wrapped = GradSampleModule(module, loss_reduction="sum")
         self._losses, self._count = losses, count
         self._kind: ClippingKind = kind
-        self._clip = Clip(max_grad_norm)
+        self._clip, self._records_per_unit = Clip(max_grad_norm), records_per_unit
 
     def private_sum(self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None) -> Parameters:
         return self.private_sum_and_count(parameters, batches, clip)[0]
@@ -59,7 +60,7 @@ class OpacusClipping(Generic[B]):
         for batch in batches:
             if self._count(batch) > 0:
                 books = self._books(batch, clip.divisors or {})
-                factors = group_factors(books, self._trainable, self._kind, clip.max_grad_norm)
+                factors = group_factors(books, self._trainable, self._kind, clip.max_grad_norm / self._records_per_unit)
                 for name, of_parameter in factors.items():
                     books[name].add_to(total[name], of_parameter)
                 if factors:

@@ -8,15 +8,17 @@ import torch
 
 from app.errors import PrivacyError
 from app.formats.stored import Csr, DataDamagedError, Pairs, StoredPart, Texts, load_part
+from app.privacy.mechanism import MechanismConfig
 from worker.attempt.messages import Part, Shape
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
+from worker.data.units import Users
 
 
-def load_records(part: Part, shape: Shape) -> Records:
-    """The records of one stored part.
+def load_stored(part: Part, shape: Shape) -> StoredPart:
+    """One stored part.
 
-    How many there are is private, and is not compared with anything.
+    How many records it holds is private, and is not compared with anything.
 
     Args:
         part: path and SHA-256.
@@ -25,11 +27,6 @@ def load_records(part: Part, shape: Shape) -> Records:
     Raises:
         DataDamagedError: the file is missing, is not what was registered, or does not have this shape.
     """
-    return records_of(load_stored(part, shape))
-
-
-def load_stored(part: Part, shape: Shape) -> StoredPart:
-    """A stored part, checked against the data set's shape; raises as above."""
     stored = load_part(part.path, part.sha256)
     check(stored, shape)
     return stored
@@ -49,6 +46,20 @@ def records_of(stored: StoredPart) -> Records:
     return DenseRecords(torch.from_numpy(stored.x), labels)
 
 
+def users_of(stored: StoredPart, mechanism: MechanismConfig | None) -> Users | None:
+    """The users of a part's records, where users are what is protected.
+
+    Raises:
+        PrivacyError: the mechanism protects another unit than the data set, or fewer records of a user than it has.
+    """
+    of_users = stored.user is not None
+    if mechanism is not None and (mechanism.unit == "user") != of_users:
+        raise PrivacyError("the mechanism does not protect what the data set's unit is")
+    if stored.user is None:
+        return None
+    return Users(stored.user, mechanism.training.records_per_unit if mechanism else len(stored.user))
+
+
 def check(stored: StoredPart, shape: Shape) -> None:
     """Raises DataDamagedError where a part's columns or labels are not those of the data set."""
     records, features = stored.shape
@@ -57,6 +68,7 @@ def check(stored: StoredPart, shape: Shape) -> None:
         stored.sparse == shape.sparse
         and features == shape.features
         and len(stored.y) == records
+        and (stored.user is None or (stored.user.dtype == np.int64 and stored.user.shape == stored.y.shape))
         and stored.y.dtype == (np.int64 if classes else np.float64)
         and (not isinstance(stored.x, Pairs) or _declared(stored.x))
         and not (classes and records and (stored.y.min() < 0 or stored.y.max() >= shape.outputs))

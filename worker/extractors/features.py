@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ def extracted(
     for row, text in enumerate(stored.x.texts()):
         poll()
         x[row] = extractor(text).numpy()
-    made = StoredPart(x=x, y=stored.y)
+    made = replace(stored, x=x)
     with contextlib.suppress(OSError):  # a full disk costs time, no more
         _keep(cache, key, made)
     return made

@@ -56,10 +56,11 @@ def noisy_score(
 
     Each record adds s ∈ [0, Δ] to S and what is missing, Δ − s, to M. accuracy: s counts correct predictions, Δ = 1.
     loss: s is the squared error clipped to [0, Δ], Δ = `sensitivity`; an error that is not a number counts as Δ.
-    S̃ and M̃ get independent noise N(0, (Δ/μ)²).
+    S̃ and M̃ get independent noise N(0, (kΔ/μ)²), where a unit has at most k records.
 
     Guarantee: one record changes (S, M) by (s, Δ − s), whose ℓ₂ norm is at most Δ, so that both sums together are one
-    Gaussian mechanism, μ-GDP: the second one costs nothing. Dividing by a public count instead would be off by what
+    Gaussian mechanism, μ-GDP: the second one costs nothing. A user's k records change it by kΔ, and the
+    noise is k times as large. Dividing by a public count instead would be off by what
     the hash split happens to hold out (5,000 ± 63 of 25,000), more than the noise. Decision record 5.
 
     Args:
@@ -75,8 +76,7 @@ def noisy_score(
     Raises:
         PrivacyError: the declared sensitivity is not that of what is measured.
     """
-    bound = release.sensitivity
-    noise_std = bound / release.noise_mu
+    bound, noise_std = release.sensitivity, release.noise_std
     if not (1e-100 < bound < 1e100 and 1e-100 < noise_std < 1e100):
         raise PrivacyError("a noisy sum needs a sensitivity and a noise that floats resolve")
     private_sum, private_rest = _private_sums(release, model, parameters, records)

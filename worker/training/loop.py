@@ -12,6 +12,7 @@ from worker.attempt.messages import Resalt, WarningCode
 from worker.attempt.replay import Replay
 from worker.clipping.engine import Clip
 from worker.data.records import Records
+from worker.data.units import Users
 from worker.metrics.scores import noisy_score, public_scores, public_training_loss
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
@@ -66,6 +67,7 @@ class Training:
     Args:
         plan: what is to be done.
         train: the training records (private).
+        users: whose they are, where users are protected; None: each record is a unit of its own.
         holdout: the hold-out records, private unless `telemetry` knows them to be public; None: there are none.
         holdout_public: scores on them are exact.
         replay: what earlier attempts recorded.
@@ -77,6 +79,7 @@ class Training:
         train: Records,
         holdout: Records | None,
         *,
+        users: Users | None = None,
         holdout_public: bool,
         replay: Replay,
         link: Link,
@@ -84,6 +87,7 @@ class Training:
     ) -> None:
         self._plan, self._train, self._holdout, self._holdout_public = plan, train, holdout, holdout_public
         self._replay, self._link, self._telemetry = replay, link, telemetry
+        self._users = users
         self._matched: Position | None = None
         self._warnings: list[WarningCode] = []
         pieces = train.split(plan.physical_batch_size)
@@ -131,6 +135,8 @@ class Training:
         indices = self._sampler.draw(step)
         if indices is None:
             return self._everything
+        if self._users is not None:
+            indices = self._users.records(indices)
         return self._train.select(indices).split(self._plan.physical_batch_size)
 
     def _close_block(self, position: Position) -> Position:
@@ -193,7 +199,7 @@ class Training:
     def _rekey(self, step: int) -> None:
         """Sampler and noise of the segment that rules a step."""
         self._keys = self._replay.keys(step)
-        self._sampler = self._plan.sampler(self._keys, len(self._train))
+        self._sampler = self._plan.sampler(self._keys, len(self._train if self._users is None else self._users))
         self._release = self._plan.gradient_release(self._keys)
         self._counts = self._plan.count_release(self._keys)
 

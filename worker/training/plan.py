@@ -225,7 +225,7 @@ def _check_agreement(
         (training.clipping, clipping.kind),
         (training.max_grad_norm, clipping.max_grad_norm),
         (training.adaptive, _expected_count(clipping, training)),
-        (mechanism.releases, _expected_releases(spec, shape, holdout_public)),
+        (mechanism.releases, _expected_releases(spec, shape, holdout_public, training.records_per_unit)),
         (training.steps, spec.length.steps or training.steps),
         (training.noise_multiplier, privacy.noise_multiplier or training.noise_multiplier),
         (mechanism.target_delta, privacy.target_delta or mechanism.target_delta),
@@ -244,7 +244,9 @@ def _expected_count(clipping: Clipping, training: TrainingMechanism) -> Adaptive
     return AdaptiveMechanism(**{**asked, "count_noise_multiplier": noise})
 
 
-def _expected_releases(spec: JobSpec, shape: Shape, holdout_public: bool) -> tuple[NoisySum, ...]:
+def _expected_releases(
+    spec: JobSpec, shape: Shape, holdout_public: bool, records_per_unit: int
+) -> tuple[NoisySum, ...]:
     if spec.evaluation is None or holdout_public:
         return ()
     if shape.records_holdout < 1:
@@ -257,6 +259,7 @@ def _expected_releases(spec: JobSpec, shape: Shape, holdout_public: bool) -> tup
             noise_mu=spec.evaluation.noise_mu,
             sensitivity=1.0 if classes else spec.evaluation.loss_bound,
             times=spec.evaluation.points,
+            records_per_unit=records_per_unit,
             records=shape.records_holdout,
         ),
     )

@@ -1,0 +1,46 @@
+"""Users: at most k records of each are kept, and each user falls on one side of the hold-out split.
+
+Both depend on a user's own id and records and on nothing else, so that a user who comes, goes or changes changes nobody
+else's part: that is what lets all of a user's records be protected as one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.formats.digests import DIGEST_BYTES, Keys, RecordDigests
+
+USER = b"scrimp/user"
+
+
+def numbered(users: Sequence[str]) -> NDArray[np.int64]:
+    """(n,): each record's user, as a number below the count of users."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(user, len(numbers)) for user in users], dtype=np.int64)
+
+
+def kept(numbers: NDArray[np.int64], digests: RecordDigests, most: int) -> NDArray[np.bool_]:
+    """True for the records that stay: of each user the `most` with the smallest keyed digests.
+
+    Where records are equal it is no matter which one stays.
+    """
+    order = np.lexsort((digests.split[:, 1], digests.split[:, 0], numbers))
+    counts = np.bincount(numbers)
+    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    stays = np.empty(len(order), dtype=np.bool_)
+    stays[order] = place < most
+    return stays
+
+
+def sides(users: Sequence[str], keys: Keys) -> NDArray[np.uint64]:
+    """(n, 2): the keyed digest of each record's user, by which the hold-out is split off."""
+    words = {
+        user: hashlib.blake2b(user.encode(), digest_size=DIGEST_BYTES, key=keys.split, person=USER).digest()
+        for user in set(users)
+    }
+    joined = b"".join(words[user] for user in users)
+    return np.frombuffer(joined, dtype=">u8").astype(np.uint64).reshape(-1, 2)

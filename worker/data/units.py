@@ -1,0 +1,36 @@
+"""Which records belong to which user, where users are protected: batches are drawn of users, with all their records."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import PrivacyError
+
+
+class Users:
+    """The users of n records.
+
+    Args:
+        numbers: int64 (n,), the user of each record.
+        most: at most so many records of a user's: what was charged for.
+
+    Raises:
+        PrivacyError: a user has more.
+    """
+
+    def __init__(self, numbers: NDArray[np.int64], most: int) -> None:
+        _, places, self._counts = np.unique(numbers, return_inverse=True, return_counts=True)
+        if len(self._counts) and self._counts.max() > most:
+            raise PrivacyError("a user has more records than were charged for")
+        self._order = np.argsort(places, kind="stable")
+        self._starts = np.cumsum(self._counts) - self._counts
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def records(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The records of these users, user by user."""
+        counts = self._counts[users]
+        firsts = np.repeat(self._starts[users] - (np.cumsum(counts) - counts), counts)
+        return self._order[firsts + np.arange(len(firsts))]
