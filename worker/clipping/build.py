@@ -30,12 +30,7 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
     """
     opacus = clipping is not None and clipping.engine == "opacus"
     if training is None:
-        if isinstance(model, Linear):
-            return LinearGradient(model)
-        if isinstance(model, MatrixFactorization):
-            return RatingGradient(model)
-        network = _network(model)
-        return PlainGradient(network.module(), network.record_losses)
+        return _unclipped(model)
     kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
     norm, of_unit = training.max_grad_norm, training.records_per_unit
     if isinstance(model, Linear) and not opacus:
@@ -52,6 +47,15 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
     return Bookkeeping(
         network.module(), network.record_losses, len, kind=kind, max_grad_norm=norm, records_per_unit=of_unit
     )
+
+
+def _unclipped(model: Model) -> GradientEngine:
+    if isinstance(model, Linear):
+        return LinearGradient(model)
+    if isinstance(model, MatrixFactorization):
+        return RatingGradient(model)
+    network = _network(model)
+    return PlainGradient(network.module(), network.record_losses)
 
 
 def _network(model: Model) -> Network:

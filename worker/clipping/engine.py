@@ -64,7 +64,7 @@ class CountingEngine(GradientEngine, Protocol):
     """An engine that can count the records within C, for an adaptive norm. Clipping is flat."""
 
     def private_sum_and_count(
-        self, parameters: Parameters, batches: Sequence[Records], clip: Clip | None = None
+        self, parameters: Parameters, batches: Sequence[Any], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
         """The sum, and Σ_i (1[‖g_i‖ ≤ C] − ½), float64 (1,), to which no record adds more than ½ either way.
 
