@@ -85,7 +85,8 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
         return [_dense("", inputs, outputs, bias=model.bias)]
     if model.kind == "mlp":
         sizes = [features, *model.hidden, outputs]
-        return [_dense(str(1 + 2 * at), sizes[at], sizes[at + 1]) for at in range(len(sizes) - 1)]
+        apart = 3 if model.dropout else 2
+        return [_dense(str(1 + apart * at), sizes[at], sizes[at + 1]) for at in range(len(sizes) - 1)]
     if model.kind == "matrix_factorization":
         names = (("user", rows[0]), ("item", rows[1]))
         biases = [Layer(name=f"{name}_bias", kind="embedding", shapes={"": [size]}) for name, size in names]

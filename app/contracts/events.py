@@ -10,7 +10,7 @@ RUN_JOB = "scrimp.run_job"
 EventType = Literal[
     "queued",  # {charge}
     "attempt_started",  # {attempt, worker}
-    "ready",  # {device}
+    "ready",  # {device, fallbacks}: layers without a rule for their norms, whose gradients are formed record by record
     "progress",  # {step, steps}
     "metric",  # {name, step, value, std, on, released_by}
     "replay_mismatch",  # {matched_step}: fresh keys from there on

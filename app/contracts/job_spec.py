@@ -28,11 +28,14 @@ class LinearModel(Document):
 
 
 Activation = Literal["tanh", "relu"]
+Dropout = Annotated[float, Field(strict=True, ge=0.0, le=0.9)]
 InputScale = Annotated[float, Field(strict=True, gt=0.0, le=1e6)]
 
 
 class MlpModel(Document):
     """Linear layers of these sizes with an activation between them, then one to the outputs.
+
+    `dropout` is the share of each activation's numbers that a step leaves out, by masks that replay.
 
     `input_scale` multiplies every feature first: 1/255 for bytes. It is public, and nothing is fitted to the data.
     """
@@ -40,6 +43,7 @@ class MlpModel(Document):
     kind: Literal["mlp"] = "mlp"
     hidden: Annotated[list[Annotated[int, Field(strict=True, ge=1, le=16_384)]], Field(min_length=1, max_length=16)]
     activation: Activation = "tanh"
+    dropout: Dropout = 0.0
     input_scale: InputScale = 1.0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from sqlalchemy import func, select
@@ -39,10 +40,11 @@ class AttemptLog:
         with self.db.write() as session:
             return self._fenced(session).status == "cancelling"
 
-    def ready(self, device: str) -> None:
+    def ready(self, device: str, fallbacks: Sequence[str] = ()) -> None:
+        """The data are loaded; `fallbacks` are the layers whose gradients are formed record by record."""
         with self.db.write() as session:
             self._fenced(session)
-            append_event(session, self.held.job_id, "ready", {"device": device})
+            append_event(session, self.held.job_id, "ready", {"device": device, "fallbacks": list(fallbacks)})
 
     def start_block(self, first_step: int, last_step: int) -> bool:
         """Writes ahead that steps first…last START. False where the attempt must stop instead (cancelled).

@@ -92,7 +92,7 @@ class Scene:
         assert held is not None
         log = AttemptLog(self.db, held, lease_s=600.0, max_attempts=3)
         log.name_key("00")
-        log.ready("cpu")
+        log.ready("cpu", ["3 (Scale)"])
         log.record_digest(0, "00")
         return log
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import scipy.sparse
@@ -38,6 +38,7 @@ from worker.attempt.messages import (
 )
 from worker.attempt.replay import Replay
 from worker.data.records import DenseRecords, Records, SparseRecords
+from worker.noise.keys import Purpose
 from worker.telemetry import Telemetry
 from worker.training.loop import Outcome, Training
 from worker.training.plan import Plan, build_plan
@@ -51,7 +52,7 @@ def key(*name: object) -> str:
 
 
 def keys_of(salt: str) -> dict[str, str]:
-    return {f"{purpose}_key": key(salt, purpose) for purpose in ("noise", "sampler", "release", "init")}
+    return {f"{purpose}_key": key(salt, purpose) for purpose in get_args(Purpose)}
 
 
 def dense(n: int, d: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

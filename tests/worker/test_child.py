@@ -274,7 +274,7 @@ def test_what_the_child_sends_names_no_private_number(supervisor: Supervisor) ->
     run_thread(supervisor)
     members = {each.kind: set(json.loads(each.model_dump_json())) - {"kind"} for each in supervisor.seen}
     assert members == {
-        "ready": {"device"},
+        "ready": {"device", "fallbacks"},
         "digest": {"step", "digest"},
         "block": {"first_step", "last_step"},
         "metric": {"name", "step", "value", "std", "on", "released_by"},

@@ -34,6 +34,7 @@ CONV = CnnModel(preset="conv2", input_scale=1 / 255)
 COLOURS = CnnModel(preset="conv5", activation="relu", channels="last")
 NETWORKS = [
     (Network(2, 1, MlpModel(hidden=[5, 4])), RegressionTask(label="y"), Columns(columns=["a", "b"])),
+    (Network(2, 1, MlpModel(hidden=[5, 4], dropout=0.5)), RegressionTask(label="y"), Columns(columns=["a", "b"])),
     (Network(784, 3, CONV), ClassificationTask(label="y", classes=[7, 8, 9]), Tensor(array="x")),
     (Network(3072, 2, COLOURS), ClassificationTask(label="y", classes=["a", "b"]), Tensor(array="x")),
 ]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from app.catalogue.models import layers
 from app.contracts.job_spec import CnnModel, LinearModel, MlpModel
 from app.errors import PrivacyError
+from tests.worker.layers import Scale
 from tests.worker.support import (
     Supervisor,
     dense,
@@ -25,12 +28,13 @@ from tests.worker.support import (
     start_of,
     stored_part,
 )
-from worker.attempt.messages import Finished
+from worker.attempt.messages import Finished, Ready
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.linear import LinearClipping
 from worker.clipping.opacus import OpacusClipping
 from worker.clipping.plain import PlainGradient
+from worker.models import memory
 from worker.models.linear import Linear
 from worker.models.networks import Network
 
@@ -41,6 +45,7 @@ MLP = {"kind": "mlp", "hidden": [8]}
 SPECS: list[tuple[Any, int]] = [
     (LinearModel(bias=True), 6),
     (MlpModel(hidden=[4, 3]), 6),
+    (MlpModel(hidden=[4, 3], dropout=0.5), 6),
     (CnnModel(preset="conv2"), 784),
     (CnnModel(preset="conv5", activation="relu"), 3072),
     (CnnModel(preset="conv5", channels="last"), 3072),
@@ -220,3 +225,34 @@ def test_a_broken_record_contributes_nothing(engine: str) -> None:
     clean = plan.engine.private_sum(parameters, [records(X[:80], Y[:80])])
     for name, value in plan.engine.private_sum(parameters, [records(broken, np.append(Y[:80], 0))]).items():
         torch.testing.assert_close(value, clean[name], rtol=1e-12, atol=1e-14)
+
+
+def test_a_physical_batch_is_what_fits_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From public sizes: a convolution's patches count, and a small machine gets small batches."""
+    network = Network(3072, 10, CnnModel(preset="conv5"))
+    outputs = 32 * 32 * 32 + 64 * 16 * 16 + 64 * 8 * 8 + 128 * 4 * 4
+    with_patches = 4 * (outputs + 27 * 32 * 32 + 288 * 16 * 16 + 576 * 8 * 8 + 576 * 4 * 4)
+    assert 16 <= network.physical_batch_size <= memory.MOST // with_patches
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 8 * 2**20)
+    assert Network(3072, 10, CnnModel(preset="conv5")).physical_batch_size == 1
+    assert Network(5, 3, MlpModel(hidden=[8])).physical_batch_size > 1000
+
+
+def test_conv5_trains(tmp_path: Path) -> None:
+    """In a process of its own, with 32 × 32 images; no layer of it lacks a rule."""
+    x, y = dense(40, 3072, 3)
+    job = spec(model={"kind": "cnn", "preset": "conv5"}, length={"steps": 2}, evaluation=None)
+    parts = {"train": stored_part(tmp_path / "train.npz", x, y)}
+    record = Supervisor(start_of(job, SHAPE | {"features": 3072}, parts=parts, output_dir=tmp_path))
+    ended = run_child(record)
+    assert isinstance(ended.last, Finished), (ended.last, ended.printed)
+    assert [each.fallbacks for each in record.of(Ready)] == [()]
+
+
+def test_a_layer_without_a_rule_is_named_when_the_job_is_ready() -> None:
+    plan = plan_of(start_of(spec(model=MLP), SHAPE))
+    assert plan.fallbacks == ()
+    engine: Bookkeeping[Any] = Bookkeeping(
+        nn.Sequential(nn.Linear(3, 3), Scale(3)), lambda m, b: m(b).sum(dim=1), len, kind="flat", max_grad_norm=1.0
+    )
+    assert replace(plan, engine=engine).fallbacks == ("1 (Scale)",)

@@ -132,7 +132,7 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     if held_out is not None and not start.holdout_public:
         users_of(held_out, start.mechanism)  # no user has more of them than the scores' noise is for
     holdout = records_of(held_out) if held_out is not None else None
-    channel.send(Ready(device="cpu"))
+    channel.send(Ready(device="cpu", fallbacks=plan.fallbacks))
     training = Training(
         plan,
         train,

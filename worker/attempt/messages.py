@@ -112,6 +112,7 @@ class Keys(Document):
     sampler_key: KeyHex
     release_key: KeyHex
     init_key: KeyHex
+    dropout_key: KeyHex
 
 
 class Segment(Keys):
@@ -190,8 +191,11 @@ class Resalt(Keys):
 
 
 class Ready(Document):
+    """The data are loaded. `fallbacks`: layers without a rule, whose gradients are formed record by record."""
+
     kind: Literal["ready"] = "ready"
     device: str
+    fallbacks: tuple[str, ...] = ()
 
 
 class BlockStart(Document):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import get_args
 
 from app.errors import PrivacyError
 from worker.attempt.messages import ProtocolError, Recorded, Resalt, Segment
+from worker.noise.keys import Purpose
 
 
 class Replay:
@@ -95,7 +97,7 @@ def _check_segments(segments: tuple[Segment, ...]) -> None:
 
 
 def _check_fresh(segments: tuple[Segment, ...]) -> None:
-    keys = [k for each in segments for k in (each.noise_key, each.sampler_key, each.release_key, each.init_key)]
+    keys = [getattr(each, f"{purpose}_key") for each in segments for purpose in get_args(Purpose)]
     if len(set(keys)) != len(keys):
         raise PrivacyError("each purpose and each salt has a key of its own")
 

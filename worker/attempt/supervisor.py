@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from sqlalchemy.exc import OperationalError
 
@@ -26,7 +26,7 @@ from app.secrets import load_secret, secret_id
 from app.settings import Settings
 from worker.attempt import messages
 from worker.attempt.watch import TICK_S, Watch
-from worker.noise.keys import derive_key
+from worker.noise.keys import Purpose, derive_key
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class _Supervised:
         """Writes one message down and answers it. None while the attempt goes on; at its end, whether it succeeded."""
         match said:
             case messages.Ready():
-                self.log.ready(said.device)
+                self.log.ready(said.device, said.fallbacks)
             case messages.BlockStart():
                 granted = self.log.start_block(said.first_step, said.last_step)
                 self._answer(channel, messages.Go() if granted else messages.Stop())
@@ -224,7 +224,7 @@ class _Supervised:
     def _keys(self, salt: str) -> dict[str, str]:
         return {
             f"{purpose}_key": derive_key(self.secret, self.key_id, bytes.fromhex(salt), purpose).hex()
-            for purpose in ("noise", "sampler", "release", "init")
+            for purpose in get_args(Purpose)
         }
 
     def _start_message(self) -> messages.Start:

@@ -14,6 +14,7 @@ import torch
 from app.contracts.dataset_spec import Features, Interactions, Task
 from worker.attempt.messages import ArtifactFile
 from worker.models.base import Model, Parameters
+from worker.models.dropout import Dropout
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.networks import Network, Scaled
 
@@ -152,7 +153,8 @@ def _network_usage(network: Network) -> str:
     if not isinstance(first, Scaled):
         raise TypeError("a network begins with its inputs' scale and shape")
     reshape = f".unflatten(1, {first.shape})" if first.shape else ""
-    lines = "\n".join(f"    {layer}," for layer in (torch.nn.Identity(), *layers))
+    in_use = [torch.nn.Identity() if isinstance(layer, Dropout) else layer for layer in layers]
+    lines = "\n".join(f"    {layer}," for layer in (torch.nn.Identity(), *in_use))
     return _NETWORK.format(layers=lines, scale=first.scale, reshape=reshape + ".movedim(-1, 1)" * first.channels_last)
 
 

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from app.contracts.job_spec import CnnModel, LinearModel, MlpModel
 from worker.data.records import FeatureRecords
 from worker.models.base import Model, Parameters
+from worker.models.dropout import Dropout, Masks
 from worker.models.initial import keyed_normals
+from worker.models.memory import pass_bytes, record_bytes
 
-PASS_BYTES = 2**28  # of what the layers of one automatic physical batch give out, and their gradients
-MAX_ROWS = 4096
+MAX_ROWS = 4096  # of an automatic physical batch: more are no faster
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,15 @@ class Network(Model):
     spec: LinearModel | MlpModel | CnnModel
     dtype: torch.dtype = torch.float32
 
+    @cached_property
+    def masks(self) -> Masks | None:
+        """Of the dropout layers, where there are any: a step begins them before its passes."""
+        rate = self.spec.dropout if isinstance(self.spec, MlpModel) else 0.0
+        return Masks(rate) if rate else None
+
     def module(self) -> nn.Module:
         """A new module, not initialized. Its input is (n, d); dimension 0 counts records in every layer."""
-        with torch.device("meta"):
-            layers = _LAYERS[self.spec.kind](self.spec, self.features, self.outputs)
+        layers = self._layers()
         return nn.Sequential(*layers).to(self.dtype).to_empty(device="cpu")
 
     def init(self, key: bytes | None = None) -> Parameters:
@@ -55,7 +61,7 @@ class Network(Model):
         return torch.where(torch.isfinite(records.private_norms), losses, 0.0)
 
     def forward(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
-        module = self.module()
+        module = self.module().eval()
         with torch.no_grad():
             for name, value in module.named_parameters():
                 value.copy_(parameters[name])
@@ -64,19 +70,22 @@ class Network(Model):
 
     @cached_property
     def physical_batch_size(self) -> int:  # type: ignore[override]
-        """As many records as `PASS_BYTES` hold what the layers make of them, twice: values and gradients."""
-        numbers = 0
+        """As many records as fit a share of the machine's memory, by what a pass and its books hold of each."""
+        module = nn.Sequential(*self._layers()).to(self.dtype).eval()
+        bytes_each = record_bytes(module, torch.empty(1, self.features, dtype=self.dtype, device="meta"))
+        return max(1, min(MAX_ROWS, pass_bytes() // bytes_each))
 
-        def count(_module: nn.Module, _inputs: object, output: Tensor) -> None:
-            nonlocal numbers
-            numbers += output.numel()
-
+    def _layers(self) -> list[nn.Module]:
         with torch.device("meta"):
             layers = _LAYERS[self.spec.kind](self.spec, self.features, self.outputs)
+            if self.masks is None:
+                return layers
+            dropped: list[nn.Module] = []
             for layer in layers:
-                layer.register_forward_hook(count)
-            nn.Sequential(*layers)(torch.empty(1, self.features))
-        return max(1, min(MAX_ROWS, PASS_BYTES // (2 * self.dtype.itemsize * numbers)))
+                dropped.append(layer)
+                if isinstance(layer, tuple(_ACTIVATIONS.values())):
+                    dropped.append(Dropout(self.masks, len(dropped)))
+            return dropped
 
 
 class Scaled(nn.Module):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from worker.models.dropout import Dropout, Masks
 from worker.models.item_loss import ItemLoss
 from worker.models.positions import Positions
 
@@ -29,6 +30,7 @@ class TransformerRec(nn.Module):
         max_length: T, the longest sequence.
         tied: whether input and output embeddings are one matrix.
         positions: "all": a loss at each position; "last": at the last one only.
+        masks: of dropout, after the embedding and after each half of a block; None: there is none.
 
     Source: Kang & McAuley 2018, "Self-attentive sequential recommendation" (SASRec); DPFormer.
     """
@@ -43,12 +45,14 @@ class TransformerRec(nn.Module):
         *,
         tied: bool = True,
         positions: str = "all",
+        masks: Masks | None = None,
     ) -> None:
         super().__init__()
         self.last = positions == "last"
         self.embedding = nn.Embedding(items, dim, padding_idx=0)
         self.positions = Positions(max_length, dim)
-        self.blocks = nn.Sequential(*(_Block(dim, heads) for _ in range(blocks)))
+        self.dropout = _dropout(masks, 0)
+        self.blocks = nn.Sequential(*(_Block(dim, heads, masks, 2 * at + 1) for at in range(blocks)))
         self.norm = nn.LayerNorm(dim)
         self.output = ItemLoss(items, dim)
         if tied:
@@ -56,7 +60,7 @@ class TransformerRec(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """What the positions are scored by: (n, T, d), or (n, 1, d) for the last one."""
-        x = self.blocks(self.positions(self.embedding(ids)))
+        x = self.blocks(self.dropout(self.positions(self.embedding(ids))))
         hidden: Tensor = self.norm(x[:, -1:] if self.last else x)
         return hidden
 
@@ -74,20 +78,25 @@ class TransformerRec(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(self, dim: int, heads: int, masks: Masks | None, layer: int) -> None:
         super().__init__()
         self.heads = heads
         self.attention_norm, self.norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.qkv, self.merge = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
         self.widen, self.narrow = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.after_attention, self.after_widening = _dropout(masks, layer), _dropout(masks, layer + 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Sequences are filled up on the right, so that the causal mask alone keeps fillings out of sight."""
         q, k, v = self.qkv(self.attention_norm(x)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.merge(seen.transpose(1, 2).flatten(2))
-        widened: Tensor = self.narrow(torch.relu(self.widen(self.norm(x))))
+        x = x + self.after_attention(self.merge(seen.transpose(1, 2).flatten(2)))
+        widened: Tensor = self.after_widening(self.narrow(torch.relu(self.widen(self.norm(x)))))
         return x + widened
+
+
+def _dropout(masks: Masks | None, layer: int) -> nn.Module:
+    return nn.Identity() if masks is None else Dropout(masks, layer)
 
 
 class MatrixFactorization(nn.Module):

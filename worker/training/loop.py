@@ -115,6 +115,7 @@ class Training:
     def _step(self, step: int, at: Position) -> Position:
         self._release.prepare(at.parameters, step)  # its noise is made on another thread meanwhile
         batches = self._sample(step)
+        self._plan.begin_passes(self._keys, step)
         noised, norm = self._noised_gradient(step, at, batches)
         parameters, state = self._plan.optimizer.update(noised, at.state, at.parameters)
         return Position(step, parameters, state, norm)

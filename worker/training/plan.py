@@ -24,10 +24,12 @@ from app.privacy.mechanism import (
 )
 from worker.attempt.messages import Keys, Shape
 from worker.clipping.adaptive import AdaptiveNorm
+from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine
 from worker.clipping.engine import CountingEngine, GradientEngine
 from worker.models.base import Model
 from worker.models.build import build_model
+from worker.models.networks import Network
 from worker.noise.gaussian import CountRelease, GaussianRelease, GradientRelease, PublicRelease
 from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
@@ -68,6 +70,11 @@ class Plan:
     def public(self) -> bool:
         """No privacy is claimed: the data are declared public."""
         return self.mechanism is None
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """The layers without a rule for their norms, by name and kind."""
+        return self.engine.fallbacks if isinstance(self.engine, Bookkeeping) else ()
 
     @property
     def evaluation_steps(self) -> tuple[int, ...]:
@@ -134,6 +141,12 @@ class Plan:
     def init_key(self, keys: Keys) -> bytes:
         """The key of the first parameters."""
         return self._key(keys, "init")
+
+    def begin_passes(self, keys: Keys, step: int) -> None:
+        """Before the passes of a step: which masks its dropout layers have."""
+        masks = self.model.masks if isinstance(self.model, Network) else None
+        if masks is not None:
+            masks.begin(self._key(keys, "dropout"), step)
 
     def _key(self, keys: Keys, purpose: Purpose) -> bytes:
         if self.seed is not None:
