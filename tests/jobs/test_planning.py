@@ -51,6 +51,7 @@ def test_full_batch_divides_by_the_public_count() -> None:
         "noise_mu": 0.05,
         "sensitivity": 1.0,
         "times": 1,
+        "records_per_unit": 1,
         "records": 2000,
     }
 

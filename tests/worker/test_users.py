@@ -109,11 +109,11 @@ def test_a_job_that_protects_users_runs(tmp_path: Path, sampling: dict[str, Any]
     for name, at in (("train", OWNERS < 40), ("holdout", OWNERS >= 40)):
         path = tmp_path / f"{name}.npz"
         parts[name] = {"path": str(path), "sha256": save_part(path, StoredPart(x=X[at], y=Y[at], user=OWNERS[at]))}
-    start = user_start(sampling=sampling) | {"parts": parts, "output_dir": str(tmp_path)}
+    start = user_start(sampling=sampling, length={"steps": 20}) | {"parts": parts, "output_dir": str(tmp_path)}
     record = Supervisor(start)
     ended = run_child(record)
     assert isinstance(ended.last, Finished), (ended.last, ended.printed)
-    assert [each.step for each in record.of(MetricValue)] == [5, 10]
+    assert [each.step for each in record.of(MetricValue)] == [10, 20]
     start["mechanism"]["training"]["records_per_unit"] = 2
     start["mechanism"]["releases"][0]["records_per_unit"] = 2
     refused = run_child(Supervisor(start | {"job_id": key("other")}))
