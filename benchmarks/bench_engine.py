@@ -1,9 +1,9 @@
-"""What exact clipping costs: private over non-private steps, over Opacus, memory. Writes reports/engine.md.
+"""What exact clipping costs: private over non-private steps, over Opacus, memory, growth. Writes reports/engine.md.
 
 All kinds of step of one row take turns in one process, so that all see the same machine; medians, and ratios within
-one run. float32 passes on the CPU. The non-private step is plain autograd and torch's own SGD. A private step is the
-whole one: passes, norms, sum, keyed noise as the service makes it, update; what the noise takes is given apart.
-Peak memory is measured in a process of its own for each kind.
+one run. float32 passes, on the CPU or, with `--device=cuda`, on a GPU. The non-private step is plain autograd and
+torch's own SGD. A private step is the whole one: passes, norms, sum, keyed noise as the service makes it, update; what
+the noise takes is given apart. Peak memory is measured in a process of its own for each kind.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ sys.path[:0] = [str(ROOT)]
 from torch import Tensor, nn  # noqa: E402
 
 from app.contracts.job_spec import CnnModel, MlpModel  # noqa: E402
+from benchmarks import engine_growth  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.models.initial import keyed_normals  # noqa: E402
 from worker.models.networks import Network  # noqa: E402
@@ -38,7 +39,9 @@ from worker.models.recommenders import TransformerRec  # noqa: E402
 from worker.noise.gaussian import GaussianRelease  # noqa: E402
 
 REPORT = ROOT / "benchmarks" / "reports" / "engine.md"
+WRITTEN = ROOT / "benchmarks" / "engine_notes.md"  # by hand: what was tried
 KEY = bytes(range(32))
+DEVICE = torch.device("cuda" if "--device=cuda" in sys.argv else "cpu")
 Batch = tuple[Tensor, Tensor]
 Step = Callable[[], None]
 
@@ -73,10 +76,11 @@ class Task:
         batch: Any,
         standard: Task | None = None,
     ) -> None:
-        self.make, self.losses, self.batch, self.standard = make, losses, batch, standard or self
+        self.make, self.losses, self.standard = make, losses, standard or self
+        self.batch = tuple(each.to(DEVICE) for each in batch)
 
     def module(self) -> nn.Module:
-        module = self.make()
+        module = self.make().to(DEVICE)
         with torch.no_grad():
             for parameter, value in zip(module.parameters(), keyed_normals(module, KEY).values(), strict=True):
                 parameter.copy_(value)
@@ -113,6 +117,14 @@ TASKS: dict[str, Callable[[], Task]] = {
 }
 
 
+def now() -> float:
+    """Processor seconds; of a GPU, which has none, those of the clock once it is done."""
+    if DEVICE.type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 # --- The kinds of step ---
 
 
@@ -146,9 +158,9 @@ class Private:
     def __call__(self) -> None:
         self.number += 1
         total = self.engine.private_sum(self.parameters, [self.batch])
-        began = time.process_time()
+        began = now()
         noised = self.release.release(total, self.number)
-        self.noise_s += time.process_time() - began
+        self.noise_s += now() - began
         self.parameters = {name: value - 0.01 * noised[name] for name, value in self.parameters.items()}
 
 
@@ -223,9 +235,9 @@ def timed(task: Task, kinds: list[str], rounds: int) -> tuple[dict[str, list[flo
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(rounds):
         for kind, step in steps.items():
-            began = time.process_time()
+            began = now()
             step()
-            times[kind].append(time.process_time() - began)
+            times[kind].append(now() - began)
         noises.append(private.noise_s)
         private.noise_s = 0.0
     return times, statistics.median(noises)
@@ -233,7 +245,7 @@ def timed(task: Task, kinds: list[str], rounds: int) -> tuple[dict[str, list[flo
 
 def peak_mb(task: str, kind: str) -> float:
     """Peak memory of two steps beyond what the process had before them, in a process of its own."""
-    command = [sys.executable, __file__, "--memory", json.dumps([task, kind])]
+    command = [sys.executable, __file__, "--memory", json.dumps([task, kind]), f"--device={DEVICE.type}"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     return float(answer.stdout)
 
@@ -241,6 +253,13 @@ def peak_mb(task: str, kind: str) -> float:
 def measure_memory(task: str, kind: str) -> None:
     made = TASKS[task]()
     step = KINDS[kind](made)
+    if DEVICE.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        step()
+        step()
+        print((torch.cuda.max_memory_allocated() - held) / 2**20)
+        return
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far, that of the imports
     before = status_mb("VmRSS")
     for _ in range(2):
@@ -283,6 +302,11 @@ def row(name: str, rounds: int) -> str:
     return f"| {name} | " + " | ".join(cells) + " |"
 
 
+PROFILED = (
+    "tied transformer, loss at all positions",
+    "tied transformer, loss at the last",
+    "MLP 784-512-256-10, B=512",
+)
 COLUMNS = (
     "",
     "non-private ms",
@@ -315,6 +339,10 @@ before them.
 """
 
 
+GROWTH = """\
+Around B=64, T=50, M=1000, d=64. The tables give the power with which the time grows between the two largest sizes."""
+
+
 def machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.split(":")[1].strip() for line in lines if "model name" in line]
@@ -325,15 +353,70 @@ def machine() -> str:
     )
 
 
+def growth() -> list[str]:
+    """Draws how a step grows, and says with which power."""
+    if DEVICE.type != "cpu":
+        return []
+
+    def steps(**sizes: Any) -> dict[str, Step]:
+        task = transformer(**sizes)
+        return {"non-private": plain(task.standard), "private": Private(task)}
+
+    lines = ["## Growth", "", GROWTH, ""]
+    for positions, where in (("all", "at all positions"), ("last", "at the last")):
+        grown = engine_growth.sweep(steps, positions, rounds=3)
+        image = REPORT.with_name(f"engine_growth_{positions}.png")
+        engine_growth.draw(grown, f"tied transformer, loss {where}", image)
+        lines += [
+            f"![growth, loss {where}]({image.name})",
+            "",
+            f"| loss {where} | non-private | private |",
+            "|---|---|---|",
+        ]
+        lines += [*engine_growth.exponents(grown), ""]
+        print("\n".join(lines[-8:]), flush=True)
+    return lines
+
+
+def shares() -> list[str]:
+    """Where a private step's time goes: torch's operations by their own processor time."""
+    if DEVICE.type != "cpu":
+        return []
+    lines = [
+        "## Where the time goes",
+        "",
+        "Shares of a private step's processor time, by operation; the rest is smaller.",
+        "",
+    ]
+    for name in PROFILED:
+        step = Private(TASKS[name]())
+        step()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            for _ in range(3):
+                step()
+        found = sorted(profile.key_averages(), key=lambda each: -each.self_cpu_time_total)
+        whole = sum(each.self_cpu_time_total for each in found)
+        parts = [
+            f"{each.key.removeprefix('aten::')} {100 * each.self_cpu_time_total / whole:.0f} %" for each in found[:9]
+        ]
+        lines += [f"* {name}: {', '.join(parts)}", ""]
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="rows whose name holds this")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="as --device=cuda")
     parser.add_argument("--memory", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory:
         measure_memory(*json.loads(options.memory))
         return
+    if DEVICE.type == "cuda" and not torch.cuda.is_available():
+        print("skipped: there is no CUDA device")
+        return
+    torch.set_num_threads(1)
     lines = [NOTES.format(machine=machine(), rounds=options.rounds), TABLE]
     print("\n".join(lines), flush=True)
     for name in TASKS:
@@ -341,7 +424,9 @@ def main() -> None:
             lines.append(row(name, options.rounds))
             print(lines[-1], flush=True)
     if not options.only:
-        REPORT.write_text("# The clipping engine: what exactness costs\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+        lines += ["", *growth(), *shares(), WRITTEN.read_text(encoding="utf-8").rstrip()]
+        report = REPORT if DEVICE.type == "cpu" else REPORT.with_name("engine_gpu.md")
+        report.write_text("# The clipping engine: what exactness costs\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

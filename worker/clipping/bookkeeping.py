@@ -119,7 +119,8 @@ class Bookkeeping(Generic[B]):
         with torch.no_grad():
             for name, value in parameters.items():
                 self._trainable[name].copy_(value)
-        count = torch.zeros(1, dtype=torch.float64)
+        device = next((value.device for value in parameters.values()), None)
+        count = torch.zeros(1, dtype=torch.float64, device=device)
         for batch in batches:
             if self._count(batch) > 0:
                 self._add(total, count, batch, clip)

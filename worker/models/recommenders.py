@@ -52,16 +52,18 @@ class TransformerRec(nn.Module):
         self.embedding = nn.Embedding(items, dim, padding_idx=0)
         self.positions = Positions(max_length, dim)
         self.dropout = _dropout(masks, 0)
-        self.blocks = nn.Sequential(*(_Block(dim, heads, masks, 2 * at + 1) for at in range(blocks)))
+        self.blocks = nn.ModuleList(_Block(dim, heads, masks, 2 * at + 1) for at in range(blocks))
         self.norm = nn.LayerNorm(dim)
         self.output = ItemLoss(items, dim)
         if tied:
             self.output.weight = cast(nn.Parameter, self.embedding.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """What the positions are scored by: (n, T, d), or (n, 1, d) for the last one."""
-        x = self.blocks(self.dropout(self.positions(self.embedding(ids))))
-        hidden: Tensor = self.norm(x[:, -1:] if self.last else x)
+        """What the positions are scored by: (n, T, d), or (n, 1, d) for the last: the last block makes no other."""
+        x = self.dropout(self.positions(self.embedding(ids)))
+        for number, block in enumerate(self.blocks, start=1):
+            x = block(x, last=self.last and number == len(self.blocks))
+        hidden: Tensor = self.norm(x)
         return hidden
 
     def scores(self, ids: Tensor) -> Tensor:
@@ -82,14 +84,20 @@ class _Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.attention_norm, self.norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.qkv, self.merge = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.query, self.keys_values, self.merge = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
         self.widen, self.narrow = nn.Linear(dim, dim), nn.Linear(dim, dim)
         self.after_attention, self.after_widening = _dropout(masks, layer), _dropout(masks, layer + 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Sequences are filled up on the right, so that the causal mask alone keeps fillings out of sight."""
-        q, k, v = self.qkv(self.attention_norm(x)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    def forward(self, x: Tensor, *, last: bool) -> Tensor:
+        """Sequences are filled up on the right, so that the causal mask alone keeps fillings out of sight.
+
+        `last`: only the last position is wanted. It sees all others.
+        """
+        normal = self.attention_norm(x)
+        k, v = self.keys_values(normal).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        x, normal = (x[:, -1:], normal[:, -1:]) if last else (x, normal)
+        q = self.query(normal).unflatten(2, (self.heads, -1)).transpose(1, 2)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=not last)
         x = x + self.after_attention(self.merge(seen.transpose(1, 2).flatten(2)))
         widened: Tensor = self.after_widening(self.narrow(torch.relu(self.widen(self.norm(x)))))
         return x + widened

@@ -1,0 +1,77 @@
+"""How the step of the tied transformer grows with B, T, M and d: private beside non-private. For bench_engine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+BASE = {"n": 64, "length": 50, "items": 1000, "dim": 64}
+SWEEPS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "n": ("records B", (32, 64, 128, 256)),
+    "length": ("positions T", (25, 50, 100, 200)),
+    "items": ("items M", (500, 1000, 2000, 4000, 8000)),
+    "dim": ("dimension d", (32, 64, 128, 256)),
+}
+Steps = Callable[..., dict[str, Callable[[], None]]]
+
+
+def median_seconds(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """Processor time of each kind of step; they take turns."""
+    for step in steps.values():
+        step()
+    taken: dict[str, list[float]] = {kind: [] for kind in steps}
+    for _ in range(rounds):
+        for kind, step in steps.items():
+            began = time.process_time()
+            step()
+            taken[kind].append(time.process_time() - began)
+    return {kind: statistics.median(times) for kind, times in taken.items()}
+
+
+def sweep(steps: Steps, positions: str, rounds: int) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """For each size that grows and each kind of step, (size, seconds)."""
+    grown: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for name, (_, values) in SWEEPS.items():
+        of_name = grown.setdefault(name, {})
+        for value in values:
+            times = median_seconds(steps(positions=positions, **(BASE | {name: value})), rounds)
+            for kind, seconds in times.items():
+                of_name.setdefault(kind, []).append((value, seconds))
+    return grown
+
+
+def draw(grown: dict[str, Any], title: str, path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, len(grown), figsize=(14, 3.4), constrained_layout=True)
+    for axis, (name, of_kind) in zip(axes, grown.items(), strict=True):
+        for kind, points in of_kind.items():
+            sizes, seconds = zip(*points, strict=True)
+            axis.plot(sizes, [1000 * each for each in seconds], marker="o", label=kind)
+        axis.set(xscale="log", yscale="log", xlabel=SWEEPS[name][0], xticks=SWEEPS[name][1])
+        axis.set_xticks(SWEEPS[name][1], labels=[str(each) for each in SWEEPS[name][1]])
+        axis.minorticks_off()
+        axis.grid(visible=True, alpha=0.3)
+    axes[0].set_ylabel("ms a step, processor")
+    axes[0].legend(frameon=False)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def exponents(grown: dict[str, Any]) -> Iterable[str]:
+    """Rows of a table: how each kind's time grows between the two largest sizes, as a power of the size."""
+    import math
+
+    for name, of_kind in grown.items():
+        powers = []
+        for points in of_kind.values():
+            (a, before), (b, after) = points[-2:]
+            powers.append(f"{math.log(after / before) / math.log(b / a):.2f}")
+        yield f"| {SWEEPS[name][0]} | " + " | ".join(powers) + " |"
