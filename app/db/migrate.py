@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from app.db.engine import WRITES, make_engine
 from app.db.writers import WriterQueue
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "alembic"
+SCRIPTS = Path(__file__).resolve().parent / "migrations"
 ADVISORY_LOCK = 0x5C819B  # any number that is ours
 
 

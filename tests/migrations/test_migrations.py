@@ -27,7 +27,7 @@ from tests.conftest import BACKINGS
 from tests.ledger.support import OWNER, add_owner, check, open_ledger
 from tests.ledger.test_protection import ON_BOTH, OWN, refuses
 
-ROOT = SCRIPTS.parent
+ROOT = SCRIPTS.parents[2]
 
 
 @pytest.fixture(params=BACKINGS)
