@@ -6,7 +6,6 @@ Revision: 0006, after 0005
 from __future__ import annotations
 
 import sqlalchemy as sa
-
 from alembic import op
 
 revision = "0006"
