@@ -15,7 +15,6 @@ RUN groupadd --gid 10001 scrimp && useradd --uid 10001 --gid 10001 --no-create-h
     && python3 -m venv /opt/scrimp
 WORKDIR /srv/scrimp
 COPY pyproject.toml constraints.txt README.md LICENSE alembic.ini ./
-COPY alembic alembic
 COPY app app
 COPY scrimp scrimp
 COPY worker worker
@@ -38,7 +37,6 @@ RUN if ! command -v python3 >/dev/null; then \
     && python3 -m venv /opt/scrimp
 WORKDIR /srv/scrimp
 COPY pyproject.toml constraints.txt README.md LICENSE alembic.ini ./
-COPY alembic alembic
 COPY app app
 COPY scrimp scrimp
 COPY worker worker

@@ -26,6 +26,7 @@ from app.jobs.routes import router as jobs_router
 from app.jobs.stream import EventHub
 from app.keys.routes import router as keys_router
 from app.ledger.routes import router as ledger_router
+from app.ledger.signing_key_routes import router as signing_keys_router
 from app.secrets import load_secret
 from app.settings import Settings, get_settings
 from app.system.prometheus import RequestMetrics, make_registry
@@ -67,7 +68,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redirect_slashes=False,
         generate_unique_id_function=openapi.operation_id,
     )
-    app.state.settings, app.state.db, app.state.pricing, app.state.hub = settings, db, pricing, EventHub(db)
+    app.state.settings, app.state.db, app.state.pricing = settings, db, pricing
+    app.state.hub = EventHub(db, settings.max_streams, settings.max_streams_per_key)
     app.state.parsers = Parsers(settings)
     app.state.pepper = load_secret(settings, "api_key_pepper")
     app.state.limits = RequestLimits(settings)
@@ -81,6 +83,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         datasets_router,
         grants_router,
         ledger_router,
+        signing_keys_router,
         jobs_router,
         workers_router,
         webhooks_router,

@@ -70,6 +70,10 @@ class Settings(BaseSettings):
         60, ge=1, description="Keys that do not hold, a minute from one address, before they are answered with 429."
     )
     max_queued_jobs: int = Field(100, ge=1, description="Queued jobs of a key without a limit of its own.")
+    max_streams: int = Field(1000, ge=1, description="Event streams that one API process serves at once; then 503.")
+    max_streams_per_key: int = Field(
+        200, ge=1, description="Event streams of one key that one API process serves at once; then 429."
+    )
     max_prices: int = Field(100_000, ge=1, description="Prices that are kept; the oldest are dropped.")
 
     heartbeat_s: float = Field(5.0, description="How often a worker renews the lease of the job that it runs.")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -13,6 +15,8 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
+# A log that grows past this is moved aside; so many of them are kept.
+LOG_BYTES, LOGS_KEPT = 16 * 2**20, 3
 STEADY_S = 60.0  # a child that lived this long starts again without a wait
 ROOT = Path(__file__).resolve().parents[1]
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -41,6 +45,7 @@ class Child:
 
     def tend(self) -> str | None:
         """Start it where it is not running and its back-off is over; a sentence for the terminal if it has died."""
+        self._rotate()
         if self._process is not None and self._process.poll() is not None:
             return self._mourn(self._process.returncode)
         if self._process is None and time.monotonic() >= self._start_at:
@@ -61,6 +66,18 @@ class Child:
 
     def last_words(self, lines: int = 12) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _rotate(self) -> None:
+        """log → log.1 → log.2 → …: copied and emptied, as the process goes on writing into the same open file. What it
+        writes between the two is lost: a line or so in 16 MiB."""
+        if not self.log.exists() or self.log.stat().st_size < LOG_BYTES:
+            return
+        older = [self.log.with_name(f"{self.log.name}.{number}") for number in range(1, LOGS_KEPT + 1)]
+        for newer, old in reversed(list(itertools.pairwise(older))):
+            if newer.exists():
+                newer.replace(old)
+        shutil.copy(self.log, older[0])  # with its mode
+        os.truncate(self.log, 0)
 
     def _mourn(self, status: int) -> str:
         self._process = None

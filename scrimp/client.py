@@ -38,6 +38,7 @@ from scrimp.models import (
     Quote,
     Resource,
     SignedCertificate,
+    SigningKey,
     Verification,
 )
 
@@ -222,6 +223,10 @@ class Client:
                 if pending.code != "certificate-pending" or time.monotonic() >= deadline:
                     raise
             time.sleep(POLL_S)
+
+    def signing_keys(self) -> Iterator[SigningKey]:
+        """What certificates are and were signed with, the newest first. Keep the one that you trust outside."""
+        return self._pages("/v1/signing-keys", SigningKey)
 
     # Keys
 

@@ -181,6 +181,15 @@ class Event(Resource):
     at: str
 
 
+class SigningKey(Resource):
+    """A key that certificates are signed with: base64 of the raw public key."""
+
+    id: str
+    algorithm: str
+    public_key: str
+    first_used_at: str
+
+
 class SignedCertificate(Resource):
     """What the service signed; its Ed25519 signature over the canonical JSON, and the public key (base64)."""
 

@@ -30,6 +30,7 @@ TICK_S = 0.1
 BACKLOG = 512
 # A child that dies this often before the service was ever ready will not come up by trying again.
 MAX_FAILED_STARTS = 3
+PUBLIC_KEY_FILE = "signing_key.pub"
 
 
 class ServeError(Exception):
@@ -52,7 +53,8 @@ def commands() -> dict[str, list[str]]:
 
 
 def prepare() -> Path:
-    """Make or migrate what a home needs: folders (0700), secrets (0600), tables, the first admin key.
+    """Make or migrate what a home needs: folders (0700), secrets (0600), tables, the first admin key; and write down
+    the public key that certificates are signed with.
 
     Returns:
         The admin key's file.
@@ -63,11 +65,15 @@ def prepare() -> Path:
     from app.db.engine import Database
     from app.db.migrate import upgrade
     from app.keys.service import ensure_admin_key
-    from app.secrets import ensure_secrets
+    from app.ledger.signing_keys import public_key, signing_key
+    from app.secrets import ensure_secrets, write_private
 
     settings = Settings()
     _make_folders(settings)
     ensure_secrets(settings)
+    if settings.secrets_dir is None:  # else the signing key is the relay's alone
+        public = public_key(signing_key(settings)) + "\n"
+        write_private(settings.home / PUBLIC_KEY_FILE, public, overwrite=True)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     upgrade(settings.effective_database_url)
     db = Database.of(settings)
@@ -83,7 +89,6 @@ def serve() -> int:
     Raises:
         ServeError: another service has the home or the port, or a process does not come up.
     """
-    os.umask(0o077)  # what the service writes, its children too, is for it alone, also in a home that others can enter
     settings = Settings()
     _make_folders(settings)
     with _stop_signals() as signals, _locked(settings) as lock, _listening(settings) as listener:

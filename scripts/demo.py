@@ -101,8 +101,10 @@ def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
     if not found.valid or here.head != found.head:
         raise DemoError("the chain does not hold")
 
-    step("Recompute a certificate's ε", "python scripts/recompute_certificate.py certificate.json --public-key …")
-    recompute(client, jobs[0], home / "certificate.json")
+    key = home / "signing_key.pub"
+    told = f"python scripts/recompute_certificate.py certificate.json --public-key {key.name}"
+    step("Recompute a certificate's ε", told)
+    recompute(client, jobs[0], home / "certificate.json", key)
 
 
 def be_refused(client: Client) -> None:
@@ -114,12 +116,12 @@ def be_refused(client: Client) -> None:
     raise DemoError("a job was admitted that does not fit the budget")
 
 
-def recompute(client: Client, job: Job, to: Path) -> None:
-    """By a process of its own, which is given the certificate and nothing else."""
+def recompute(client: Client, job: Job, to: Path, key: Path) -> None:
+    """By a process of its own, which is given the certificate and the key that the home said it is signed with."""
     document = client.certificate(job.id)
     to.write_text(json.dumps(document.model_dump(mode="json"), indent=2))
     script = str(ROOT / "scripts" / "recompute_certificate.py")
-    command = [sys.executable, script, str(to), "--public-key", document.public_key]
+    command = [sys.executable, script, str(to), "--public-key", str(key)]
     console.print(Text(subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip()))
 
 

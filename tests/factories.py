@@ -11,6 +11,9 @@ from app.contracts.dataset_spec import DatasetSpec
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
 from app.ids import new_id, now
+from app.jobs import service as jobs
+from app.jobs.planning import Plan
+from app.keys.service import Caller
 from app.ledger.accounts import open_account
 
 
@@ -101,6 +104,14 @@ def share(session: Session, dataset_id: str) -> None:
     for key_id in session.scalars(others).all():
         session.add(Grant(dataset_id=dataset_id, key_id=key_id, access="train", created_at=now(), created_by="test"))
     session.flush()
+
+
+def admit(session: Session, caller: Caller, planned: Plan, priced: dict[str, Any], once: str) -> str:
+    """A job with its hold, written as a submission writes it."""
+    job = jobs._job(caller, planned, priced, once, "00")
+    jobs._write(session, job, priced["charge"])
+    jobs._hold(session, caller, planned, priced, job["id"])
+    return str(job["id"])
 
 
 def job_spec(dataset: str, **changes: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Literal, TypedDict, Unpack
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from app.db.models import AuditEntry
+from app.db.models import AuditEntry, table_of
 from app.ids import now
 
 Action = Literal[
@@ -29,6 +29,7 @@ Action = Literal[
     "job.cancelled",
     "artifact.downloaded",
     "certificate.downloaded",
+    "certificate.shown",  # on its job's page
     "webhook.created",
     "webhook.changed",
     "webhook.deleted",
@@ -88,14 +89,15 @@ def record(
     """
     origin = CURRENT.get(None) or Origin()
     session.execute(
-        insert(AuditEntry).values(
-            at=now(),
-            action=action,
-            actor=origin.key_id,
-            target=target,
-            address=origin.address,
-            user_agent=origin.user_agent,
-            outcome=outcome,
-            details=dict(details),
-        )
+        insert(table_of(AuditEntry)),
+        {
+            "at": now(),
+            "action": action,
+            "actor": origin.key_id,
+            "target": target,
+            "address": origin.address,
+            "user_agent": origin.user_agent,
+            "outcome": outcome,
+            "details": dict(details),
+        },
     )

@@ -24,6 +24,7 @@ from app.dashboard.session import (
     LOGIN,
     CurrentViewer,
     PostingViewer,
+    Viewer,
     check_login_form,
     current_viewer,
     login_token,
@@ -34,17 +35,19 @@ from app.dashboard.session import (
 )
 from app.datasets.routes import list_datasets
 from app.db.engine import Database
-from app.db.models import Job
+from app.db.models import ApiKey, Job
 from app.errors import NotFound, RequestError, Unauthenticated
 from app.grants.service import require, visible
 from app.jobs import service as job_service
 from app.jobs.repository import count_by_status
 from app.jobs.routes import Pricing, Status, download_artifact, page_of_jobs, show_certificate
+from app.keys import service as keys
 from app.keys.auth import authenticated
 from app.keys.service import Caller
 from app.ledger import summary
 from app.ledger.verify import verify
 from app.web.deps import Db, ServiceSettings
+from app.web.headers import is_head
 from app.web.pagination import After
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
@@ -98,14 +101,17 @@ def login(
         return _login(request, settings, next, problem=WRONG_KEY, status=401)
     with db.write() as session:
         audit.record(session, "dashboard.signed_in", caller.id)
+        sign_outs = session.get_one(ApiKey, caller.id).sign_outs
     response = RedirectResponse(safe_next(next), 303)
-    sign_in(response, request, settings, caller)
+    sign_in(response, request, settings, caller, sign_outs)
     return response
 
 
 @router.post("/logout")
 def logout(db: Db, viewer: PostingViewer) -> Response:
+    """Ends all sessions of the key, in this browser and in others."""
     with db.write() as session:
+        keys.sign_out(session, viewer.caller.id)
         audit.record(session, "dashboard.signed_out", viewer.caller.id)
     response = RedirectResponse(LOGIN, 303)
     sign_out(response)
@@ -145,16 +151,12 @@ def live_jobs(request: Request, db: Db, viewer: CurrentViewer, asked: AskedJobs)
 
 @router.get("/jobs/{job_id}")
 def job_page(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
-    with db.read() as session:
-        page = views.job_page(session, job_id, viewer)
-    return render(request, "job.html", viewer=viewer, page=page)
+    return render(request, "job.html", viewer=viewer, page=_job(request, db, viewer, job_id))
 
 
 @router.get("/live/jobs/{job_id}")
 def live_job(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
-    with db.read() as session:
-        page = views.job_page(session, job_id, viewer)
-    return render(request, "_job.html", viewer=viewer, page=page)
+    return render(request, "_job.html", viewer=viewer, page=_job(request, db, viewer, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel")
@@ -164,16 +166,18 @@ def cancel_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
 
 
 @router.get("/jobs/{job_id}/certificate")
-def certificate(job_id: Id, db: Db, viewer: CurrentViewer) -> Response:
+def certificate(request: Request, job_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """The signed document, as a file."""
-    document = show_certificate(job_id, db, viewer.caller).model_dump(mode="json")
+    document = show_certificate(request, job_id, db, viewer.caller).model_dump(mode="json")
     name = f'attachment; filename="certificate-{job_id}.json"'
     return JSONResponse(document, headers={"Content-Disposition": name})
 
 
 @router.get("/jobs/{job_id}/artifacts/{name}")
-def artifact(job_id: Id, name: str, db: Db, settings: ServiceSettings, viewer: CurrentViewer) -> FileResponse:
-    return download_artifact(job_id, name, db, settings, viewer.caller)
+def artifact(
+    request: Request, job_id: Id, name: str, db: Db, settings: ServiceSettings, viewer: CurrentViewer
+) -> FileResponse:
+    return download_artifact(request, job_id, name, db, settings, viewer.caller)
 
 
 @router.get("/datasets")
@@ -221,6 +225,16 @@ def nothing_here(path: str, _viewer: CurrentViewer) -> Response:
     if not path:
         return RedirectResponse(HOME, 303)
     raise NotFound("there is no such page")
+
+
+def _job(request: Request, db: Database, viewer: Viewer, job_id: str) -> views.JobPage:
+    """A job's page. The certificate on it is the whole document: who was shown it is recorded."""
+    with db.read() as session:
+        page = views.job_page(session, job_id, viewer)
+    if page.certificate is not None and not is_head(request.scope):
+        with db.write() as session:
+            audit.record(session, "certificate.shown", job_id)
+    return page
 
 
 def _jobs(db: Database, caller: Caller, asked: JobsQuery) -> dict[str, Any]:

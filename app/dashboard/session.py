@@ -1,7 +1,8 @@
 """Who looks at the dashboard: a signed cookie made from an API key, or the key itself as a Bearer header.
 
-The cookie holds the key's id, a name of the token that was shown (not the token) and the time of signing. The key is
-looked up at every request, so that one that was revoked, rotated or has expired stops at once. Every form carries a
+The cookie holds the key's id, a name of the token that was shown (not the token), how often the key was signed out
+before, and the time of signing. The key is looked up at every request, so that one that was revoked, rotated or has
+expired stops at once. Signing out ends all sessions of the key, also one whose cookie was copied. Every form carries a
 token: an HMAC of the visitor's own cookie, which another site can neither read nor make.
 """
 
@@ -71,10 +72,10 @@ def current_viewer(
     cookie = request.cookies.get(SESSION_COOKIE, "")
     try:
         signed = _signer(settings).unsign(cookie, max_age=int(settings.session_hours * 3600)).decode()
-        key_id, _, generation = signed.partition(".")
+        key_id, generation, sign_outs = signed.split(".")
         with db.read() as session:
-            caller = service.caller_of(session, key_id, generation)
-    except (BadSignature, Unauthenticated):
+            caller = service.in_session(session, key_id, generation, int(sign_outs))
+    except (BadSignature, ValueError, Unauthenticated):  # ValueError: signed by a version before this one
         raise SignInNeeded("sign in first") from None
     audit.authenticated(caller.id)
     limits_of(request).request(caller.id, caller.requests_per_minute)
@@ -98,8 +99,8 @@ def posting_viewer(viewer: CurrentViewer, csrf: Annotated[str, Form(max_length=2
 PostingViewer = Annotated[Viewer, Depends(posting_viewer)]
 
 
-def sign_in(response: Response, request: Request, settings: Settings, caller: Caller) -> None:
-    value = _signer(settings).sign(f"{caller.id}.{caller.generation}").decode()
+def sign_in(response: Response, request: Request, settings: Settings, caller: Caller, sign_outs: int) -> None:
+    value = _signer(settings).sign(f"{caller.id}.{caller.generation}.{sign_outs}").decode()
     # Sent to /docs too; the REST API takes no cookies.
     _set_cookie(response, request, SESSION_COOKIE, value, settings.session_hours * 3600, path="/")
     response.delete_cookie(LOGIN_COOKIE, path=LOGIN)

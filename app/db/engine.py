@@ -2,8 +2,8 @@
 
 Services never see the dialect. What they may rely on, on both:
     read    one snapshot: two queries of one session see the same moment. Nothing can be written in it.
-    glance  for one query, which sees one moment by itself: on PostgreSQL no transaction is begun and ended around it.
-            Nothing may be written in it.
+    glance  a bare connection for one query, which sees one moment by itself: on PostgreSQL no transaction is begun and
+            ended around it. Nothing may be written in it.
     write   READ COMMITTED at least: what decides a write is in the statement itself (a conditional UPDATE), or was read
             under a row lock (FOR UPDATE, which SQLite leaves out).
 On SQLite a write takes the one writer's place at BEGIN (BEGIN IMMEDIATE), so that a transaction that reads first can
@@ -66,9 +66,9 @@ class Database:
             yield session
 
     @contextmanager
-    def glance(self) -> Iterator[Session]:
-        with Session(self._glancer, expire_on_commit=False) as session:
-            yield session
+    def glance(self) -> Iterator[Connection]:
+        with self._glancer.connect() as connection:
+            yield connection
 
     @contextmanager
     def write(self) -> Iterator[Session]:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from app.db.engine import WRITES, make_engine
 from app.db.writers import WriterQueue
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "alembic"
+SCRIPTS = Path(__file__).resolve().parent / "migrations"
 ADVISORY_LOCK = 0x5C819B  # any number that is ours
 
 
@@ -22,9 +22,8 @@ def upgrade(url: str, revision: str = "head") -> None:
 
     Safe to start in several processes at once, from any folder: one works, the others wait and find it done.
     """
-    from alembic.config import Config  # noqa: PLC0415
-
     from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
 
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))

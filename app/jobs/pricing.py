@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
-from app.db.models import PriceCache
+from app.db.models import PriceCache, table_of
 from app.errors import LimitError, ServiceError
 from app.helpers.limited import LimitedServer
 from app.ids import now
@@ -114,9 +114,11 @@ class PricingService:
         remembered = self._remembered.get(fingerprint)
         if remembered is not None:
             return remembered
-        with self.db.glance() as session:
-            found = session.get(PriceCache, fingerprint)
-            return found.price if found is not None else None
+        with self.db.glance() as connection:
+            price: dict[str, Any] | None = connection.scalar(
+                select(table_of(PriceCache).c.price).where(table_of(PriceCache).c.fingerprint == fingerprint)
+            )
+            return price
 
     def _keep(self, asked: dict[str, Any], price: dict[str, Any]) -> None:
         fingerprint = _fingerprint(asked)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    BindParameter,
     ColumnElement,
-    Executable,
+    CompoundSelect,
     Float,
+    Integer,
+    Row,
     String,
+    and_,
     bindparam,
     cast,
+    exists,
     func,
-    literal,
+    literal_column,
     null,
     select,
+    true,
     tuple_,
     union_all,
 )
@@ -25,14 +30,46 @@ from sqlalchemy.orm import Session
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
-from app.db.models import Account, Artifact, Attempt, Certificate, Dataset, Job, JobEvent, Metric
+from app.db.models import Account, Artifact, Attempt, Certificate, Dataset, Job, JobEvent, Metric, table_of
 from app.errors import NotFound
 from app.jobs.planning import DatasetFacts
+
+# Statements of hot paths are made once.
+JOB, ACCOUNTS = table_of(Job).c, table_of(Account).c
+ACCOUNT = select(ACCOUNTS.filter, ACCOUNTS.filter_order, ACCOUNTS.cap_delta).where(
+    ACCOUNTS.dataset_id == bindparam("dataset")
+)
+ONCE = select(JOB.id, JOB.request_sha256).where(
+    JOB.key_id == bindparam("key"), JOB.idempotency_key == bindparam("once")
+)
+QUEUED = select(func.count()).select_from(
+    select(JOB.id)
+    .where(JOB.key_id == bindparam("key"), JOB.status == "queued")
+    .limit(bindparam("limit", type_=Integer))
+    .subquery()
+)
+# The columns of a job that are shown: the mechanism and the salts are not.
+SHOWN = [
+    JOB.id,
+    JOB.name,
+    JOB.dataset_id,
+    JOB.status,
+    JOB.spec,
+    JOB.quote,
+    JOB.steps,
+    JOB.steps_started,
+    JOB.step,
+    JOB.failure,
+    JOB.warnings,
+    JOB.created_at,
+    JOB.started_at,
+    JOB.finished_at,
+]
 
 
 def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
     """The public numbers of a data set."""
-    account = session.get(Account, dataset.id)
+    account = session.execute(ACCOUNT, {"dataset": dataset.id}).one_or_none()
     return DatasetFacts(
         id=dataset.id,
         name=dataset.name,
@@ -42,7 +79,7 @@ def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
         features=dataset.shape["features"],
         outputs=dataset.shape["outputs"],
         filter=account.filter if account else None,
-        order=account.order if account else None,
+        order=account.filter_order if account else None,
         cap_delta=account.cap_delta if account else None,
     )
 
@@ -58,8 +95,9 @@ def remaining(session: Session, dataset_id: str) -> dict[str, int] | None:
     }
 
 
-def by_idempotency_key(session: Session, key_id: str, idempotency_key: str) -> Job | None:
-    return session.scalar(select(Job).where(Job.key_id == key_id, Job.idempotency_key == idempotency_key))
+def by_idempotency_key(session: Session, key_id: str, idempotency_key: str) -> Row[Any, Any] | None:
+    """The id and the request's digest of the job that took an Idempotency-Key."""
+    return session.execute(ONCE, {"key": key_id, "once": idempotency_key}).one_or_none()
 
 
 def page_of_jobs(
@@ -69,18 +107,18 @@ def page_of_jobs(
     status: str | None,
     after: tuple[datetime, str] | None,
     limit: int,
-) -> list[Job]:
-    """Newest first, one more than asked for so that the caller knows whether there is a next page.
+) -> list[Row[Any]]:
+    """What is shown of jobs, newest first; one more than asked for, so that it is known whether there is a next page.
 
     Args:
         among: the jobs that may be shown.
     """
-    query = select(Job).where(among).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
+    query = select(*SHOWN).where(among).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
     if status is not None:
         query = query.where(Job.status == status)
     if after is not None:
         query = query.where(tuple_(Job.created_at, Job.id) < after)
-    return list(session.scalars(query))
+    return list(session.execute(query))
 
 
 def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[Any]]]:
@@ -93,20 +131,27 @@ def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[An
     return found
 
 
-def _details() -> Executable:
-    """The three tables under each other, under the names of their columns; what one has not is null."""
+def details_where(
+    of: Callable[[ColumnElement[str]], ColumnElement[bool]], *, last_metrics: bool = False
+) -> CompoundSelect[Any]:
+    """The three tables under each other, under the names of their columns; what one has not is null.
+
+    Args:
+        of: the condition on the job's id.
+        last_metrics: of each metric its last value alone.
+    """
     no_number, no_text, no_float = cast(null(), BigInteger), cast(null(), String), cast(null(), Float(53))
-    jobs: BindParameter[Any] = bindparam("jobs", expanding=True)
+    attempt, metric, artifact = (table_of(each).c for each in (Attempt, Metric, Artifact))
     attempts = select(
-        literal("attempts").label("part"),
-        Attempt.job_id,
-        Attempt.number.label("place"),
-        Attempt.number,
-        Attempt.worker.label("name"),
-        Attempt.worker,
-        Attempt.status,
-        Attempt.started_at,
-        Attempt.ended_at,
+        literal_column("'attempts'").label("part"),
+        attempt.job_id,
+        attempt.number.label("place"),
+        attempt.number,
+        attempt.worker.label("name"),
+        attempt.worker,
+        attempt.status,
+        attempt.started_at,
+        attempt.ended_at,
         no_number.label("step"),
         no_float.label("value"),
         no_float.label("std"),
@@ -114,31 +159,31 @@ def _details() -> Executable:
         no_text.label("released_by"),
         no_text.label("sha256"),
         no_number.label("size_bytes"),
-    ).where(Attempt.job_id.in_(jobs))
+    ).where(of(attempt.job_id))
     metrics = select(
-        literal("metrics"),
-        Metric.job_id,
-        Metric.step,
+        literal_column("'metrics'"),
+        metric.job_id,
+        metric.step,
         no_number,
-        Metric.name,
+        metric.name,
         no_text,
         no_text,
         null(),
         null(),
-        Metric.step,
-        Metric.value,
-        Metric.std,
-        Metric.on,
-        Metric.released_by,
+        metric.step,
+        metric.value,
+        metric.std,
+        metric.measured_on,
+        metric.released_by,
         no_text,
         no_number,
-    ).where(Metric.job_id.in_(jobs))
+    ).where(of(metric.job_id))
     artifacts = select(
-        literal("artifacts"),
-        Artifact.job_id,
-        literal(0),
+        literal_column("'artifacts'"),
+        artifact.job_id,
+        literal_column("0"),
         no_number,
-        Artifact.name,
+        artifact.name,
         no_text,
         no_text,
         null(),
@@ -148,13 +193,23 @@ def _details() -> Executable:
         no_float,
         no_text,
         no_text,
-        Artifact.sha256,
-        Artifact.size_bytes,
-    ).where(Artifact.job_id.in_(jobs))
-    return union_all(attempts, metrics, artifacts).order_by("place", "name")
+        artifact.sha256,
+        artifact.size_bytes,
+    ).where(of(artifact.job_id))
+    if last_metrics:
+        later = table_of(Metric).alias("later").c
+        same = and_(later.job_id == metric.job_id, later.name == metric.name, later.step > metric.step)
+        metrics = metrics.where(~exists(select(literal_column("1")).where(same)))
+    return union_all(attempts, metrics, artifacts)
 
 
-DETAILS = _details()
+# The jobs of a page are named once, and not in each part: psycopg prepares no statement with more than 50 values.
+ALL_DETAILS = details_where(lambda _job: true()).subquery()
+DETAILS = (
+    select(ALL_DETAILS)
+    .where(ALL_DETAILS.c.job_id.in_(bindparam("jobs", expanding=True)))
+    .order_by(ALL_DETAILS.c.place, ALL_DETAILS.c.name)
+)
 
 
 def events_after(session: Session, job_id: str, after: int, limit: int) -> list[JobEvent]:
@@ -175,9 +230,9 @@ def certificate(session: Session, job_id: str) -> Certificate | None:
     return session.get(Certificate, job_id)
 
 
-def count_queued(session: Session, key_id: str) -> int:
-    query = select(func.count()).select_from(Job).where(Job.key_id == key_id, Job.status == "queued")
-    return session.scalar(query) or 0
+def count_queued(session: Session, key_id: str, at_most: int) -> int:
+    """How many jobs of a key are queued, counted no further than `at_most`."""
+    return session.scalar(QUEUED, {"key": key_id, "limit": at_most}) or 0
 
 
 def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float | None:

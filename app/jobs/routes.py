@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.responses import FileResponse
 
 from app.audit import record as audit
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Job
 from app.errors import Conflict, NotFound, RequestError
-from app.grants.service import require, require_job, visible
+from app.grants.service import check_job, require, require_job, visible
 from app.ids import rfc3339
 from app.jobs import repository, service
+from app.jobs.polling import job_of
 from app.jobs.pricing import PricingService
 from app.jobs.schemas import (
     CertificateDocument,
@@ -26,21 +27,20 @@ from app.jobs.schemas import (
     MetricView,
     Quote,
 )
-from app.jobs.stream import follow
-from app.keys.auth import CurrentKey
-from app.keys.service import Caller
+from app.jobs.stream import EventStream
+from app.keys.auth import Credentials, CurrentKey, admitted, shown_token
+from app.keys.service import Caller, id_in
 from app.lifecycle.states import FINISHED
 from app.web.answers import as_json
-from app.web.deps import Db, ServiceSettings, get_pricing
+from app.web.deps import Db, ServiceSettings, database_of, get_pricing
 from app.web.examples import EVENT_STREAM
+from app.web.headers import is_head
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 Pricing = Annotated[PricingService, Depends(get_pricing)]
 Status = Literal["queued", "running", "pausing", "paused", "cancelling", "cancelled", "succeeded", "failed"]
 Sequence = Annotated[int, Query(ge=0, le=2**53, description="The sequence number seen last.")]
-# Events must not wait in a proxy's buffer, nor be kept.
-NO_BUFFERING = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 IdempotencyKey = Annotated[
     str,
     Header(
@@ -77,9 +77,11 @@ def submit(
 ) -> Response:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec gives the same job again."""
     limit, models_root = settings.max_queued_jobs, settings.models_root
-    job_id, created = service.submit(db, pricing, caller, spec, idempotency_key, limit, models_root=models_root)
-    headers = {"Location": f"/v1/jobs/{job_id}"} | ({} if created else {"Idempotent-Replayed": "true"})
-    return as_json(_view(db, caller, job_id), 201, headers)
+    job_id, made = service.submit(db, pricing, caller, spec, idempotency_key, limit, models_root=models_root)
+    headers = {"Location": f"/v1/jobs/{job_id}"}
+    if made is not None:
+        return as_json(JobView.of(made, {"attempts": [], "metrics": [], "artifacts": []}), 201, headers)
+    return as_json(_view(db, caller, job_id), 201, headers | {"Idempotent-Replayed": "true"})
 
 
 @router.get("/jobs", response_model=JobList)
@@ -121,8 +123,13 @@ def page_of_jobs(
 
 
 @router.get("/jobs/{job_id}", response_model=JobView)
-def show_job(job_id: str, db: Db, caller: CurrentKey) -> Response:
-    return as_json(_view(db, caller, job_id))
+def show_job(job_id: str, request: Request, credentials: Credentials) -> Response:
+    # The key is looked up here and not by a dependency, which would take another turn in the thread pool.
+    token = shown_token(credentials)
+    with database_of(request).glance() as connection:
+        found = job_of(connection, id_in(token), job_id)
+    caller = admitted(request, found.key, token)
+    return as_json(JobView.of(check_job(found.job, found.access(caller)), found.details))
 
 
 @router.post("/jobs/{job_id}/cancel", status_code=202)
@@ -141,17 +148,17 @@ def list_events(
     after: Sequence = 0,
     limit: Limit = 200,
     last_event_id: Annotated[str | None, Header(max_length=18, pattern=r"^\d+$")] = None,
-) -> EventList | StreamingResponse:
+) -> EventList | EventStream:
     """The job's event log; `after` is the sequence number seen last, which is also what `next` holds.
 
     With `Accept: text/event-stream` the events come as they happen; Last-Event-ID resumes. The stream ends where the
-    key ends, or may not see the job any more.
+    key ends, or may not see the job any more. How many streams are open at once is bounded: past it 429 for the key,
+    503 for the process.
     """
     with db.read() as session:
         require_job(session, caller, job_id)
         if "text/event-stream" in request.headers.get("accept", ""):
-            events = follow(request.app.state.hub, caller, job_id, max(after, int(last_event_id or 0)))
-            return StreamingResponse(events, media_type="text/event-stream", headers=NO_BUFFERING)
+            return EventStream(request.app.state.hub, caller, job_id, max(after, int(last_event_id or 0)))
         page = repository.events_after(session, job_id, after, limit)
         more, page = len(page) > limit, page[:limit]
         return EventList(items=[EventView.of(event) for event in page], next=str(page[-1].seq) if more else None)
@@ -167,7 +174,9 @@ def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
 
 
 @router.get("/jobs/{job_id}/artifacts/{name}", response_class=FileResponse, responses=FILE)
-def download_artifact(job_id: str, name: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> FileResponse:
+def download_artifact(
+    request: Request, job_id: str, name: str, db: Db, settings: ServiceSettings, caller: CurrentKey
+) -> FileResponse:
     """One artifact's file: `model.safetensors`, `model.json`. For keys that may train on the data set."""
     with db.read() as session:
         require_job(session, caller, job_id, "train")
@@ -176,23 +185,25 @@ def download_artifact(job_id: str, name: str, db: Db, settings: ServiceSettings,
     path = (root / artifact.path).resolve()
     if not path.is_relative_to(root) or not path.is_file():
         raise NotFound("this artifact's file is not in the store any more")
-    with db.write() as session:
-        audit.record(session, "artifact.downloaded", job_id, name=name)
+    if not is_head(request.scope):
+        with db.write() as session:
+            audit.record(session, "artifact.downloaded", job_id, name=name)
     return FileResponse(
         path, media_type="application/octet-stream", filename=name, headers={"Digest-SHA256": artifact.sha256}
     )
 
 
 @router.get("/jobs/{job_id}/certificate")
-def show_certificate(job_id: str, db: Db, caller: CurrentKey) -> CertificateDocument:
+def show_certificate(request: Request, job_id: str, db: Db, caller: CurrentKey) -> CertificateDocument:
     """The signed privacy certificate, soon after the job has finished."""
     with db.read() as session:
         job = require_job(session, caller, job_id)
         found = repository.certificate(session, job_id)
         if found is None:
             raise _no_certificate(job)
-    with db.write() as session:
-        audit.record(session, "certificate.downloaded", job_id)
+    if not is_head(request.scope):
+        with db.write() as session:
+            audit.record(session, "certificate.downloaded", job_id)
     return CertificateDocument.model_validate(found.body)
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 from pydantic import BaseModel
+from sqlalchemy import Row
 
 from app.contracts.base import Epsilon
 from app.db.models import Attempt, Job, JobEvent, Metric
 from app.ids import now
+
+JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's, or what has its columns
 
 
 class Quote(BaseModel):
@@ -101,7 +105,7 @@ class JobView(BaseModel):
     finished_at: datetime | None
 
     @classmethod
-    def of(cls, job: Job, details: dict[str, list[Any]]) -> JobView:
+    def of(cls, job: JobLike, details: dict[str, list[Any]]) -> JobView:
         quote = Quote.model_validate(job.quote)
         return cls(
             id=job.id,
@@ -135,7 +139,7 @@ class EventView(BaseModel):
     at: datetime
 
     @classmethod
-    def of(cls, event: JobEvent) -> EventView:
+    def of(cls, event: JobEvent | SimpleNamespace) -> EventView:
         return cls(seq=event.seq, type=event.type, data=event.data, at=event.created_at)
 
 
@@ -158,7 +162,7 @@ class CertificateDocument(BaseModel):
     algorithm: str
 
 
-def progress_of(job: Job, attempts: list[Any]) -> Progress:
+def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
     """Known per block of steps only: step times are never published."""
     began = attempts[-1].started_at if attempts else None
     if began is None:
@@ -173,7 +177,7 @@ def progress_of(job: Job, attempts: list[Any]) -> Progress:
     )
 
 
-def _spent(job: Job, planned: Epsilon | None) -> Epsilon | None:
+def _spent(job: JobLike, planned: Epsilon | None) -> Epsilon | None:
     """The planned ε once a private step was started: never a figure computed at the stopping time."""
     if planned is None or job.steps_started > 0:
         return planned

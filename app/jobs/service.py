@@ -13,6 +13,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -20,7 +21,7 @@ from app.audit import record as audit
 from app.catalogue.models import layers
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
-from app.db.models import ApiKey, Job
+from app.db.models import Job, table_of
 from app.errors import BudgetError, Conflict, Forbidden, PolicyError, Unauthenticated
 from app.extractors import registry as extractors
 from app.grants import service as grants
@@ -30,10 +31,10 @@ from app.jobs import repository
 from app.jobs.planning import DatasetFacts, Plan, plan
 from app.jobs.pricing import PricingService
 from app.keys import service as keys
-from app.keys.service import Caller
+from app.keys.service import Caller, KeyLike
 from app.ledger import accounts
 from app.lifecycle.settle import settle
-from app.lifecycle.states import append_event, get_job, ring
+from app.lifecycle.states import append_event, get_job, ring, write_event
 from app.privacy.events import event_tree
 from app.privacy.mechanism import MechanismConfig
 
@@ -79,7 +80,7 @@ def submit(
     max_queued_jobs: int,
     *,
     models_root: Path | None = None,
-) -> tuple[str, bool]:
+) -> tuple[str, Job | None]:
     """Admits a job if its whole cost fits.
 
     Args:
@@ -87,7 +88,7 @@ def submit(
         max_queued_jobs: of a key that has no limit of its own.
 
     Returns:
-        The job's id, and whether it was made now.
+        The job's id, and the job where it was made now.
 
     Raises:
         BudgetError: it does not fit. Nothing is consumed.
@@ -97,30 +98,29 @@ def submit(
     """
     digest = hashlib.sha256(json.dumps(spec.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
     with db.read() as session:
-        dataset, access = grants.find(session, caller, spec.dataset, "train")
+        dataset, _access = grants.find(session, caller, spec.dataset, "train")
         before = _replayed(session, caller, idempotency_key, digest)
         facts = repository.dataset_facts(session, dataset)
     if before is not None:
-        return before, False
+        return before, None
     planned, priced = _price(pricing, extractors.resolved(spec, models_root), facts)
+    job = _job(caller, planned, priced, idempotency_key, digest)
     try:
         with db.write() as session:
+            _write(session, job, priced["charge"])
+            # From here until the commit other submissions of this key wait.
             key, access = _take_turn(session, caller, facts.id)
-            before = _replayed(session, caller, idempotency_key, digest)
-            if before is not None:
-                return before, False
             _check_policy(access, planned, priced)
             _check_queue(session, key, max_queued_jobs)
-            job_id = _admit(session, caller, planned, priced, idempotency_key, digest)
-            audit.record(session, "job.submitted", job_id, dataset=planned.facts.id)
-            return job_id, True
+            _hold(session, caller, planned, priced, job["id"])
+            return job["id"], Job(**job)
     except IntegrityError:
         # Two requests with one key at once: the database let one in.
         with db.read() as session:
             before = _replayed(session, caller, idempotency_key, digest)
         if before is None:
             raise
-        return before, False
+        return before, None
     except BudgetError as refusal:
         _explain(refusal, pricing, planned, access)
         raise
@@ -157,20 +157,21 @@ def may_cancel(session: Session, caller: Caller, job: Job) -> bool:
     return access is not None and access.covers("train" if caller.id == job.key_id else "own")
 
 
-def _take_turn(session: Session, caller: Caller, dataset_id: str) -> tuple[ApiKey, Access]:
+def _take_turn(session: Session, caller: Caller, dataset_id: str) -> tuple[KeyLike, Access]:
     """Has other admissions of this key wait, and looks again at what it may: pricing took a while."""
-    key = keys.locked(session, caller.id)
+    key = session.execute(keys.LOCKED, {"key": caller.id}).one_or_none()
     if key is None or not keys.is_alive(key):
         raise Unauthenticated(keys.NOT_HELD)
     return key, grants.check(grants.access_by_id(session, caller, dataset_id), "train")
 
 
-def _check_queue(session: Session, key: ApiKey, max_queued_jobs: int) -> None:
-    """Counted under the lock on the key's row, so that two submissions can not both take the last place."""
-    limit, queued = key.max_queued_jobs or max_queued_jobs, repository.count_queued(session, key.id)
-    if queued >= limit:
-        detail = f"this key has {queued} jobs in the queue, and may have {limit}: wait until some have started"
-        raise Conflict("too-many-jobs", detail, limit=limit, queued=queued)
+def _check_queue(session: Session, key: KeyLike, max_queued_jobs: int) -> None:
+    """Counted under the lock on the key's row, so that two submissions can not both take the last place; the new job
+    is among them."""
+    limit = key.max_queued_jobs or max_queued_jobs
+    if repository.count_queued(session, key.id, limit + 1) > limit:
+        detail = f"this key has {limit} jobs in the queue, and may have {limit}: wait until some have started"
+        raise Conflict("too-many-jobs", detail, limit=limit, queued=limit)
 
 
 def _is_allowed(access: Access, priced: dict[str, Any]) -> bool:
@@ -240,48 +241,52 @@ def _replayed(session: Session, caller: Caller, idempotency_key: str, digest: st
         raise Conflict(
             "idempotency-key-reused", "this Idempotency-Key was used for another job: take a new one", job=job.id
         )
-    return job.id
+    return str(job.id)
 
 
-def _admit(
-    session: Session, caller: Caller, planned: Plan, priced: dict[str, Any], idempotency_key: str, digest: str
-) -> str:
-    job_id = new_id("job")
-    charge = priced["charge"]
-    session.add(
-        Job(
-            id=job_id,
-            dataset_id=planned.facts.id,
-            key_id=caller.id,
-            idempotency_key=idempotency_key,
-            request_sha256=digest,
-            name=planned.spec.name,
-            status="queued",
-            spec=planned.spec.model_dump(mode="json"),
-            mechanism=priced["mechanism"],
-            quote=_quote_body(planned, priced),
-            segments=[{"from_step": 0, "salt": secrets.token_hex(32), "key_id": None}],
-            steps=planned.steps,
-            warnings=list(planned.warnings),
-            created_at=now(),
-        )
-    )
-    session.flush()
-    append_event(session, job_id, "queued", {"charge": charge})
-    ring(session, job_id)
-    # Last: all holds of a data set wait for its account's row, from here until the commit is on the disk.
-    session.flush()
+def _job(caller: Caller, planned: Plan, priced: dict[str, Any], idempotency_key: str, digest: str) -> dict[str, Any]:
+    """The row of a new job. Its first event is counted already."""
+    return {
+        "id": new_id("job"),
+        "dataset_id": planned.facts.id,
+        "key_id": caller.id,
+        "idempotency_key": idempotency_key,
+        "request_sha256": digest,
+        "name": planned.spec.name,
+        "status": "queued",
+        "spec": planned.spec.model_dump(mode="json"),
+        "mechanism": priced["mechanism"],
+        "quote": _quote_body(planned, priced),
+        "segments": [{"from_step": 0, "salt": secrets.token_hex(32), "key_id": None}],
+        "steps": planned.steps,
+        "steps_started": 0,
+        "step": 0,
+        "warnings": list(planned.warnings),
+        "events": 1,
+        "created_at": now(),
+    }
+
+
+def _write(session: Session, job: dict[str, Any], charge: dict[str, Any]) -> None:
+    """The job and what goes with it, but for its hold."""
+    session.execute(insert(table_of(Job)), job)
+    write_event(session, job["id"], 1, "queued", {"charge": charge})
+    ring(session, job["id"])
+    audit.record(session, "job.submitted", job["id"], dataset=job["dataset_id"])
+
+
+def _hold(session: Session, caller: Caller, planned: Plan, priced: dict[str, Any], job_id: str) -> None:
+    """Last: all holds of a data set wait for its account's row, from here until the commit is on the disk."""
     if planned.facts.is_private:
         accounts.hold(
             session,
             dataset_id=planned.facts.id,
             job_id=job_id,
-            train=charge["train"],
-            holdout=charge["holdout"],
+            train=priced["charge"]["train"],
+            holdout=priced["charge"]["holdout"],
             actor=caller.id,
             memo={"epsilon": priced["epsilon"]},
         )
-    return job_id
 
 
 def _largest_that_fits(pricing: PricingService, planned: Plan, left: dict[str, int], access: Access) -> float | None:

@@ -9,36 +9,70 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from app.contracts.events import FINAL
 from app.db.engine import Database
-from app.db.models import Job, Outbox
-from app.errors import NotFound, Unauthenticated
-from app.grants.service import require_job
-from app.jobs import repository
+from app.db.models import Job, Outbox, table_of
+from app.errors import NotFound, TooManyRequests, Unauthenticated, Unavailable
+from app.grants.service import check_job
+from app.jobs.polling import news_of
 from app.jobs.schemas import EventView
-from app.keys.service import Caller, caller_of
+from app.keys.service import Caller, still
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.2
 KEEP_ALIVE_S = 15.0
 PAGE = 500
+RETRY_S = 10
+JOBS = table_of(Job).c
+LAST_EVENTS = select(JOBS.id, JOBS.events).where(JOBS.id.in_(bindparam("jobs", expanding=True)))
+# Events must not wait in a proxy's buffer, nor be kept.
+NO_BUFFERING = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class EventHub:
-    """Looks at the jobs that somebody reads, all in one query, and wakes the readers of those with news."""
+    """Looks at the jobs that somebody reads, all in one query, and wakes the readers of those with news.
 
-    def __init__(self, db: Database) -> None:
-        self.db = db
+    Args:
+        places: how many streams may be open at once.
+        places_of_key: how many of one key.
+    """
+
+    def __init__(self, db: Database, places: int, places_of_key: int) -> None:
+        self.db, self.places, self.places_of_key = db, places, places_of_key
+        self._open: Counter[str] = Counter()
         self._readers: dict[str, set[asyncio.Event]] = defaultdict(set)
         self._seen: dict[str, int] = {}
         self._poller: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def place(self, key_id: str) -> Iterator[None]:
+        """Room for one stream of a key.
+
+        Raises:
+            TooManyRequests: this key has as many as it may have.
+            Unavailable: all its places are taken.
+        """
+        if self._open[key_id] >= self.places_of_key:
+            raise TooManyRequests(f"this key has {self.places_of_key} event streams open: close one", RETRY_S)
+        if self._open.total() >= self.places:
+            raise Unavailable("as many event streams are open as this process serves: ask for pages of events instead")
+        self._open[key_id] += 1
+        try:
+            yield
+        finally:
+            self._open[key_id] -= 1
+            if not self._open[key_id]:
+                del self._open[key_id]
 
     def subscribe(self, job_id: str) -> asyncio.Event:
         """A flag that is set whenever the job may have new events."""
@@ -70,9 +104,23 @@ class EventHub:
                         news.set()
 
     def _last_events(self, job_ids: list[str]) -> dict[str, int]:
-        with self.db.read() as session:
-            rows = session.execute(select(Job.id, Job.events).where(Job.id.in_(job_ids)))
+        with self.db.glance() as connection:
+            rows = connection.execute(LAST_EVENTS, {"jobs": job_ids})
             return {row.id: row.events for row in rows}
+
+
+class EventStream(StreamingResponse):
+    """The answer that `follow` streams. It has a place at the hub from its first byte to its last."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, hub: EventHub, caller: Caller, job_id: str, after: int) -> None:
+        super().__init__(follow(hub, caller, job_id, after), headers=NO_BUFFERING)
+        self.hub, self.key_id = hub, caller.id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.hub.place(self.key_id):
+            await super().__call__(scope, receive, send)
 
 
 async def follow(hub: EventHub, caller: Caller, job_id: str, after: int) -> AsyncIterator[str]:
@@ -124,11 +172,12 @@ def _is_over(db: Database, job_id: str, after: int) -> bool:
 
 
 def _read(db: Database, caller: Caller, job_id: str, after: int) -> list[EventView]:
-    """The next events, in the snapshot in which the caller may see them.
+    """The next events, of the moment in which the caller may see them.
 
     Raises:
         Unauthenticated, NotFound: it may not any more.
     """
-    with db.read() as session:
-        require_job(session, caller_of(session, caller.id, caller.generation), job_id)
-        return [EventView.of(event) for event in repository.events_after(session, job_id, after, PAGE)[:PAGE]]
+    with db.glance() as connection:
+        found = news_of(connection, caller.id, job_id, after, PAGE)
+    check_job(found.job, found.access(still(found.key, caller.generation)))
+    return [EventView.of(event) for event in found.rows]

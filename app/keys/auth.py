@@ -12,7 +12,7 @@ from app.audit import record as audit
 from app.db.engine import Database
 from app.errors import Forbidden, Unauthenticated
 from app.keys import service
-from app.keys.service import Caller
+from app.keys.service import Caller, KeyLike
 from app.web.deps import Db
 from app.web.ratelimit import RequestLimits
 
@@ -23,16 +23,18 @@ def limits_of(request: Request) -> RequestLimits:
     return cast(RequestLimits, request.app.state.limits)
 
 
-def authenticated(request: Request, db: Database, token: str) -> Caller:
-    """The caller of a request that shows a token; the request is counted.
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
+
+
+def admitted(request: Request, key: KeyLike | None, token: str) -> Caller:
+    """The caller of a request that shows a token, and the key that was found under its id; the request is counted.
 
     Raises:
         Unauthenticated: the token does not hold.
         TooManyRequests: the key, or the address that sends keys that do not hold, is past its limit.
     """
     try:
-        with db.glance() as session:
-            caller = service.authenticate(session, request.app.state.pepper, token)
+        caller = service.check(key, request.app.state.pepper, token)
     except Unauthenticated:
         limits_of(request).failure(request.client.host if request.client else None)
         raise
@@ -41,18 +43,27 @@ def authenticated(request: Request, db: Database, token: str) -> Caller:
     return caller
 
 
-def current_key(
-    request: Request, db: Db, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
-) -> Caller:
+def authenticated(request: Request, db: Database, token: str) -> Caller:
+    """As `admitted`; looks the key up."""
+    with db.glance() as connection:
+        key = connection.execute(service.BY_ID, {"key": service.id_in(token)}).one_or_none()
+    return admitted(request, key, token)
+
+
+def shown_token(credentials: HTTPAuthorizationCredentials | None) -> str:
+    if credentials is None:
+        raise Unauthenticated("send your key as `Authorization: Bearer …`")
+    return credentials.credentials
+
+
+def current_key(request: Request, db: Db, credentials: Credentials) -> Caller:
     """The caller.
 
     Raises:
         Unauthenticated: no key, or one that does not hold.
-        TooManyRequests: as `authenticated`.
+        TooManyRequests: as `admitted`.
     """
-    if credentials is None:
-        raise Unauthenticated("send your key as `Authorization: Bearer …`")
-    return authenticated(request, db, credentials.credentials)
+    return authenticated(request, db, shown_token(credentials))
 
 
 CurrentKey = Annotated[Caller, Depends(current_key)]

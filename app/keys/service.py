@@ -13,14 +13,15 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
-from sqlalchemy import select
+from sqlalchemy import Connection, Row, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.db.engine import Database
-from app.db.models import ApiKey
+from app.db.models import ApiKey, table_of
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthenticated
 from app.ids import new_id, now
 from app.secrets import load_secret, write_private
@@ -32,6 +33,10 @@ ADMIN_FILE = "admin.key"
 NO_SUCH_KEY = "there is no such key"
 NOT_HELD = "this key is unknown, expired or was revoked"
 LONGEST_LIFE = timedelta(days=36525)
+BY_ID = select(table_of(ApiKey)).where(table_of(ApiKey).c.id == bindparam("key"))
+# Holds the row against others who count its jobs or change it. New jobs' rows do not wait.
+LOCKED = BY_ID.with_for_update(key_share=True)
+KeyLike = ApiKey | Row[Any] | SimpleNamespace  # the ORM's, or what has its columns
 
 
 @dataclass(frozen=True)
@@ -114,20 +119,33 @@ def create(
     return key, token
 
 
-def is_alive(key: ApiKey) -> bool:
+def is_alive(key: KeyLike) -> bool:
     return key.revoked_at is None and (key.expires_at is None or key.expires_at > now())
 
 
-def authenticate(session: Session, pepper: bytes, token: str) -> Caller:
+def id_in(token: str) -> str:
+    """The id of the key that a token claims to open; "" where it is none."""
+    parts = token.split("_", 3)
+    return f"key_{parts[2]}" if len(parts) == 4 and token.startswith("scrimp_key_") else ""
+
+
+def authenticate(session: Session | Connection, pepper: bytes, token: str) -> Caller:
     """The caller that a token names.
+
+    Raises:
+        Unauthenticated: as `check`.
+    """
+    return check(session.execute(BY_ID, {"key": id_in(token)}).one_or_none(), pepper, token)
+
+
+def check(key: KeyLike | None, pepper: bytes, token: str) -> Caller:
+    """The caller, if a token opens the key that was found under its id.
 
     Raises:
         Unauthenticated: unknown, malformed, expired or revoked; which of them is not said.
     """
-    parts = token.split("_", 3)
-    key = session.get(ApiKey, f"key_{parts[2]}") if len(parts) == 4 and token.startswith("scrimp_key_") else None
     shown = digest(pepper, token)
-    # Compared also where there is no such key, so that the time taken does not tell which ids exist.
+    # Looked up and compared also where there is no such key, so that the time taken does not tell which ids exist.
     tokens = _tokens(key) if key is not None else (digest(pepper, ""),)
     matches = [each for each in tokens if hmac.compare_digest(shown, each)]
     if key is None or not matches or not is_alive(key):
@@ -135,12 +153,35 @@ def authenticate(session: Session, pepper: bytes, token: str) -> Caller:
     return _caller(key, generation_of(shown))
 
 
-def caller_of(session: Session, key_id: str, generation: str) -> Caller:
-    """The caller behind a dashboard session or an open stream, if its key and the token that opened it still hold."""
-    key = session.get(ApiKey, key_id)
+def still(key: KeyLike | None, generation: str) -> Caller:
+    """The caller behind an open stream or a dashboard session, if the key and the token that opened it still hold.
+
+    Raises:
+        Unauthenticated: they do not.
+    """
     if key is None or not is_alive(key) or generation not in map(generation_of, _tokens(key)):
         raise Unauthenticated(NOT_HELD)
     return _caller(key, generation)
+
+
+def in_session(session: Session, key_id: str, generation: str, sign_outs: int) -> Caller:
+    """The caller behind a dashboard session.
+
+    Args:
+        sign_outs: the key's count when the session began. Who has signed out since has ended it.
+
+    Raises:
+        Unauthenticated: as `still`.
+    """
+    key = session.get(ApiKey, key_id)
+    if key is None or key.sign_outs != sign_outs:
+        raise Unauthenticated(NOT_HELD)
+    return still(key, generation)
+
+
+def sign_out(session: Session, key_id: str) -> None:
+    """Ends all dashboard sessions of a key."""
+    session.execute(update(ApiKey).where(ApiKey.id == key_id).values(sign_outs=ApiKey.sign_outs + 1))
 
 
 def rotate(session: Session, pepper: bytes, caller: Caller, key_id: str, overlap_s: int) -> tuple[ApiKey, str]:
@@ -198,7 +239,7 @@ def revoke(session: Session, key_id: str) -> ApiKey:
 
 
 def locked(session: Session, key_id: str) -> ApiKey | None:
-    """A key as it is now, its row held against others who count its jobs or change it. New jobs' rows do not wait."""
+    """A key as it is now, its row held as by `LOCKED`."""
     return session.get(ApiKey, key_id, with_for_update={"key_share": True}, populate_existing=True)
 
 
@@ -241,7 +282,7 @@ def renew_admin_file(settings: Settings, key_id: str, token: str) -> None:
             logger.error("%s could not be renewed: %s", ADMIN_FILE, type(error).__name__)
 
 
-def _tokens(key: ApiKey) -> tuple[str, ...]:
+def _tokens(key: KeyLike) -> tuple[str, ...]:
     """The HMACs of the tokens that open this key now."""
     if key.previous_hmac is None or key.previous_until is None or key.previous_until <= now():
         return (key.secret_hmac,)
@@ -252,5 +293,5 @@ def _new_token(key_id: str) -> str:
     return f"scrimp_{key_id}_{secrets.token_urlsafe(32)}"
 
 
-def _caller(key: ApiKey, generation: str) -> Caller:
+def _caller(key: KeyLike, generation: str) -> Caller:
     return Caller(key.id, key.name, key.role, generation, key.requests_per_minute)

@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from app.db.models import Artifact, Certificate, Job, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
 from app.ids import new_id, now, rfc3339
+from app.ledger import signing_keys
 from app.ledger.accounts import filter_for, find
 from app.ledger.entries import canonical_json
 from app.ledger.repository import dataset_with_account
@@ -65,7 +66,7 @@ def sign(body: dict[str, Any], signing_key: Ed25519PrivateKey) -> dict[str, Any]
     return {
         "certificate": body,
         "signature": base64.b64encode(signing_key.sign(canonical_json(body))).decode(),
-        "public_key": base64.b64encode(signing_key.public_key().public_bytes_raw()).decode(),
+        "public_key": signing_keys.public_key(signing_key),
         "algorithm": "Ed25519",
     }
 

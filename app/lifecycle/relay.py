@@ -25,11 +25,11 @@ from app.db.models import Job, Outbox
 from app.errors import ServiceError
 from app.ids import now
 from app.ledger import certificates
+from app.ledger.signing_keys import publish, signing_key
 from app.lifecycle.broker import QUEUE, celery_options
 from app.lifecycle.repeat import in_thread, repeat
 from app.lifecycle.states import append_event
 from app.lifecycle.sweeper import count_queued, reap_expired, unclaimed
-from app.secrets import load_secret
 from app.settings import Settings, get_settings
 from app.webhooks.delivery import Deliverer
 
@@ -70,8 +70,12 @@ class Relay:
         self.db, self.settings, self.signing_key, self.bell = db, settings, signing_key, bell
         self.code_version = version("scrimp")
         self.next_sweep = 0.0
+        self.published = False
 
     def run_once(self) -> None:
+        if not self.published:
+            publish(self.db, self.signing_key)
+            self.published = True
         self._empty_outbox()
         if time.monotonic() >= self.next_sweep:
             reap_expired(self.db, self.settings.max_attempts)
@@ -137,10 +141,6 @@ class Relay:
             if certificates.issue(session, job_id, self.signing_key, self.code_version):
                 append_event(session, job_id, "certificate_issued")
             session.execute(delete(Outbox).where(Outbox.id == row_id))
-
-
-def signing_key(settings: Settings) -> Ed25519PrivateKey:
-    return Ed25519PrivateKey.from_private_bytes(load_secret(settings, "signing_key"))
 
 
 def main() -> None:

@@ -12,17 +12,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import exists, insert, literal, select, update
+from sqlalchemy import BigInteger, String, bindparam, exists, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.contracts.events import ANNOUNCED, EventType
-from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent
+from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent, table_of
 from app.errors import NotFound
 from app.ids import now
 
 ACTIVE = ("running", "cancelling")
 FINISHED = ("succeeded", "cancelled", "failed")
 NO_SUCH_JOB = "there is no such job"
+# Where there are webhooks at all; which of them are told, the relay finds out.
+ANNOUNCE = insert(table_of(WebhookEvent)).from_select(
+    ["job_id", "seq"],
+    select(bindparam("job", type_=String), bindparam("event", type_=BigInteger)).where(
+        exists(select(table_of(Webhook).c.id).where(table_of(Webhook).c.enabled))
+    ),
+)
 
 
 def get_job(session: Session, job_id: str, *, lock: bool = False) -> Job:
@@ -39,16 +46,20 @@ def append_event(session: Session, job_id: str, kind: EventType, data: dict[str,
         update(Job).where(Job.id == job_id).values(events=Job.events + 1).returning(Job.events),
         execution_options={"synchronize_session": False},
     ).scalar_one()
-    session.add(JobEvent(job_id=job_id, seq=seq, type=kind, data=data or {}, created_at=now()))
+    write_event(session, job_id, seq, kind, data or {})
+
+
+def write_event(session: Session, job_id: str, seq: int, kind: EventType, data: dict[str, Any]) -> None:
+    """Writes an event whose number the job's row counts already, in the caller's transaction."""
+    event = {"job_id": job_id, "seq": seq, "type": kind, "data": data, "created_at": now()}
+    session.execute(insert(table_of(JobEvent)), event)
     if kind in ANNOUNCED:
-        # Where there are webhooks at all; which of them are told, the relay finds out.
-        listened = select(literal(job_id), literal(seq)).where(exists(select(Webhook.id).where(Webhook.enabled)))
-        session.execute(insert(WebhookEvent).from_select(["job_id", "seq"], listened))
+        session.execute(ANNOUNCE, {"job": job_id, "event": seq})
 
 
 def ring(session: Session, job_id: str) -> None:
     """Asks the relay to ring a worker for this job, in the caller's transaction."""
-    session.add(Outbox(topic="ring", job_id=job_id, created_at=now()))
+    session.execute(insert(table_of(Outbox)), {"topic": "ring", "job_id": job_id, "created_at": now()})
 
 
 def want_certificate(session: Session, job_id: str) -> None:

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from app.jobs.pricing import PricingService
 
 
-async def get_db(request: Request) -> Database:
+def database_of(request: Request) -> Database:
     return cast(Database, request.app.state.db)
+
+
+async def get_db(request: Request) -> Database:
+    return database_of(request)
 
 
 async def get_settings(request: Request) -> Settings:

@@ -244,6 +244,17 @@ ANSWERS: dict[str, Any] = {
     "show_dataset": DATASET_VIEW,
     "list_datasets": {"items": [DATASET_VIEW], "next": None},
     "show_ledger": LEDGER,
+    "list_signing_keys": {
+        "items": [
+            {
+                "id": "5f1b7c3e9d2a4068",
+                "algorithm": "Ed25519",
+                "public_key": "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
+                "first_used_at": "2026-02-27T12:00:00.000000Z",
+            }
+        ],
+        "next": None,
+    },
     "verify_ledger": {"valid": True, "entries": 3, "head": SHA, "first_bad_entry": None, "problem": None},
 }
 

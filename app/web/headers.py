@@ -7,9 +7,10 @@ of the API is no page: it may load nothing at all, should a browser ever show it
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.errors import UnknownHost
@@ -32,8 +33,6 @@ EVERYWHERE = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-# Answers may hold what only this caller may see. Static files say otherwise themselves.
-UNLESS_SAID = {"Cache-Control": "no-store"}
 HSTS = "max-age=31536000"
 
 
@@ -50,17 +49,26 @@ class SecurityHeaders:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in EVERYWHERE.items():
-                    headers[name] = value
-                headers["Content-Security-Policy"] = policy_of(scope["path"])
-                for name, value in UNLESS_SAID.items():
-                    headers.setdefault(name, value)
-                if self.behind_tls or scope["scheme"] == "https":
-                    headers["Strict-Transport-Security"] = HSTS
+                tls = self.behind_tls or scope["scheme"] == "https"
+                added = _raw(policy_of(scope["path"]), tls, _says_cache_control(message["headers"]))
+                message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
         await self.app(scope, receive, with_headers)
+
+
+@cache
+def _raw(policy: str, tls: bool, cache_control: bool) -> list[tuple[bytes, bytes]]:
+    """What is added, as it goes over the line. Nothing inside sets these headers, so that none is there twice."""
+    headers = EVERYWHERE | {"Content-Security-Policy": policy}
+    # Answers may hold what only this caller may see. Static files say otherwise themselves.
+    headers |= {} if cache_control else {"Cache-Control": "no-store"}
+    headers |= {"Strict-Transport-Security": HSTS} if tls else {}
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
+def _says_cache_control(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(name == b"cache-control" for name, _ in headers)
 
 
 def policy_of(path: str) -> str:
@@ -112,11 +120,16 @@ class HeadAsGet:
         async def without_body(message: Message) -> None:
             await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
 
-        asked = {**scope, "method": "GET"}
+        asked = {**scope, "method": "GET", "scrimp.head": True}
         try:
             await self.app(asked, receive, without_body)
         finally:
             scope["route"] = asked.get("route")  # for who counts requests by route
+
+
+def is_head(scope: Scope) -> bool:
+    """Whether a GET is a HEAD that was turned into it: its body goes nowhere."""
+    return bool(scope.get("scrimp.head", False))
 
 
 def is_stream(scope: Scope) -> bool:

@@ -110,6 +110,7 @@ OPERATIONS = {
     "list_entries": Operation("A page of entries."),
     "verify_ledger": Operation("Whether the ledger is what its entries say."),
     "change_cap": Operation("The ledger with its new cap.", ("forbidden", "cap-too-low")),
+    "list_signing_keys": Operation("All keys that certificates are or were signed with."),
     "quote_job": Operation("The price.", ("not-found", "forbidden", "limit-exceeded")),
     "submit_job": Operation(
         "The job, admitted; or the one that this Idempotency-Key made before.",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -34,7 +36,9 @@ CODES = {
 }
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-BROKEN = (errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EACCES, errno.ENOENT)
+BROKEN = (errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ESTALE)
+# Of the storage these say that it is gone; of any other file that we made a mistake.
+GONE = (errno.EACCES, errno.ENOENT)
 
 
 def problem(error: ServiceError, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -189,20 +193,32 @@ class Problems:
         except Exception as error:
             if started or scope["type"] != "http":
                 raise
-            await answer(_known_fault(error) or _unexpected(error, scope))(scope, receive, send)
+            root: Path = scope["app"].state.settings.storage_root
+            await answer(_known_fault(error, root) or _unexpected(error, scope))(scope, receive, send)
 
 
-def _known_fault(error: Exception) -> ServiceError | None:
-    """What is wrong with the machinery below, where that can be told."""
+def _known_fault(error: Exception, root: Path) -> ServiceError | None:
+    """What is wrong with the machinery below, where that can be told.
+
+    Args:
+        root: where data sets and artifacts lie.
+    """
     if (isinstance(error, OSError) and error.errno in FULL) or (isinstance(error, DBAPIError) and _is_full(error)):
         return StorageFull("there is no room left where the service keeps its data: an operator has to make some")
     if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
         logger.error("the database does not answer: %s", getattr(error, "orig", None) or error)
         return Unavailable("the database does not answer: try again in a moment")
-    if isinstance(error, OSError) and error.errno in BROKEN:
+    if isinstance(error, OSError) and (error.errno in BROKEN or (error.errno in GONE and _is_below(error, root))):
         logger.error("the storage does not answer", exc_info=error)
         return Unavailable("the storage does not answer: try again in a moment")
     return None
+
+
+def _is_below(error: OSError, root: Path) -> bool:
+    """Whether an error is of a file in the storage, of the storage itself, or of the folder that it lies in."""
+    storage = root.absolute()
+    named = [Path(name).absolute() for name in (error.filename, error.filename2) if isinstance(name, str | os.PathLike)]
+    return any(path.is_relative_to(storage) or path == storage.parent for path in named)
 
 
 def _is_full(error: DBAPIError) -> bool:

@@ -10,6 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from scrimp.cli.session import FAILED, Session, command, read_json
+from scrimp.errors import ScrimpError
 from scrimp.models import SignedCertificate
 
 app = typer.Typer(no_args_is_help=True)
@@ -48,6 +49,16 @@ def verify(
     session.result(answer, lambda: session.console.print(told, soft_wrap=True))
     if not holds:
         raise typer.Exit(FAILED)
+
+
+def register_signing_key(root: typer.Typer) -> None:
+    @command(root, "signing-key")
+    def signing_key(session: Session) -> None:
+        """The public key that the service signs certificates with: base64, on a line of its own."""
+        found = next(session.client.signing_keys(), None)
+        if found is None:
+            raise ScrimpError("the service has no signing key yet: its relay has not run")
+        session.result(found, lambda: session.console.print(found.public_key, soft_wrap=True, highlight=False))
 
 
 def _read(path: Path) -> SignedCertificate:

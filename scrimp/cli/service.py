@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+# What the service writes, its children too, is for it alone, also in a home that others can enter.
+PRIVATE = 0o077
 Host = Annotated[str | None, typer.Option(help="Address to listen on (SCRIMP_HOST; default 127.0.0.1).")]
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on (SCRIMP_PORT; default 8100).")]
 Home = Annotated[Path | None, typer.Option(help="Folder that keeps everything (SCRIMP_HOME; default ~/.scrimp).")]
@@ -25,6 +27,7 @@ def register(app: typer.Typer) -> None:
 def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
     """Run the whole service on this machine: API, relay and one worker. Ctrl-C stops it."""
     _set(host, port, home)
+    os.umask(PRIVATE)
     from scrimp.serve import ServeError, serve
 
     try:
@@ -37,6 +40,7 @@ def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
 def prepare(home: Home = None) -> None:
     """Make or migrate the database, the secrets and the first admin key, and leave."""
     _set(None, None, home)
+    os.umask(PRIVATE)
     from scrimp.serve import ServeError, prepare
 
     try:
@@ -69,6 +73,7 @@ def _set(host: str | None, port: int | None, home: Path | None) -> None:
 
 def _become(service: str, host: str | None, port: int | None, home: Path | None) -> None:
     _set(host, port, home)
+    os.umask(PRIVATE)
     from scrimp.serve import commands
 
     arguments = commands()[service]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -216,9 +215,19 @@ def test_names_of_keys_are_for_the_owner_of_the_data(shared_world: World) -> Non
 
 
 @contextmanager
-def reading(world: World, who: str, job: str) -> Iterator[tuple[threading.Thread, list[str]]]:
+def reading(
+    world: World, who: str, job: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[threading.Thread, list[str]]]:
     """A reader of a job's stream in a thread of its own, once it has got the first event."""
     lines: list[str] = []
+    read_events, got = stream._read, threading.Event()
+
+    def noted(*asked: Any) -> Any:
+        events = read_events(*asked)
+        got.set()
+        return events
+
+    monkeypatch.setattr(stream, "_read", noted)
     headers = {"Authorization": f"Bearer {world.tokens[who]}", "Accept": "text/event-stream"}
 
     def read() -> None:
@@ -227,10 +236,7 @@ def reading(world: World, who: str, job: str) -> Iterator[tuple[threading.Thread
 
     reader = threading.Thread(target=read)
     reader.start()
-    deadline = time.monotonic() + 10
-    hub = world.client.app.state.hub  # type: ignore[attr-defined]
-    while not hub._readers and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert got.wait(20)
     yield reader, lines
     reader.join(10)
     assert not reader.is_alive(), "the stream goes on"
@@ -258,15 +264,15 @@ def end_by_rotation(world: World) -> None:
 def test_a_stream_ends_with_the_right_to_read_it(world: World, monkeypatch: pytest.MonkeyPatch, end: Any) -> None:
     monkeypatch.setattr(stream, "KEEP_ALIVE_S", 0.05)
     job = world.queued_job(world.mine, "owner")
-    with reading(world, "trainer", job) as (_reader, lines):
+    with reading(world, "trainer", job, monkeypatch) as (_reader, lines):
         end(world)
     assert "event: queued" in lines and "event: end" not in lines
 
 
-def test_no_event_is_sent_after_the_right_has_ended(world: World) -> None:
+def test_no_event_is_sent_after_the_right_has_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where something happens at once, long before the next keep-alive."""
     job = world.queued_job(world.mine, "owner")
-    with reading(world, "trainer", job) as (_reader, lines):
+    with reading(world, "trainer", job, monkeypatch) as (_reader, lines):
         end_of_grant(world)
         world.scene.start(job)
     assert "event: queued" in lines and "event: attempt_started" not in lines

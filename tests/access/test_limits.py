@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import delete, select
+from starlette.types import Message
 
 from app.db.models import Job, Outbox
 from app.errors import TooManyRequests
+from app.jobs.stream import EventHub, EventStream
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.main import create_app
@@ -268,3 +271,53 @@ def test_the_app_starts_without_its_store(world: World) -> None:
     app = create_app(world.settings.model_copy(update={"limits_url": url}))
     app.state.pricing.close()
     app.state.db.close()
+
+
+def test_open_event_streams_are_bounded(world: World) -> None:
+    hub = EventHub(world.db, places=3, places_of_key=2)
+    world.client.app.state.hub = hub  # type: ignore[attr-defined]
+    path = f"/v1/jobs/{world.mine.job}/events"
+
+    def stream(who: str) -> Any:
+        """The job has ended: so does its stream."""
+        return world.ask(who, "GET", path, headers={"Accept": "text/event-stream"})
+
+    assert stream("trainer").status_code == 200
+    with hub.place(world.ids["trainer"]), hub.place(world.ids["trainer"]):
+        refusal = stream("trainer")
+        assert (refusal.status_code, refusal.json()["type"]) == (429, "/problems/too-many-requests")
+        assert refusal.headers["Retry-After"] == "10"
+        assert world.ask("trainer", "GET", path).status_code == 200, "pages of events are no streams"
+        assert stream("looker").status_code == 200, "another key's own"
+        with hub.place(world.ids["looker"]):
+            refusal = stream("viewer")
+            assert (refusal.status_code, refusal.json()["type"]) == (503, "/problems/unavailable")
+    assert stream("trainer").status_code == 200, "every place was given back"
+
+
+def test_a_reader_that_goes_away_gives_its_place_back(world: World) -> None:
+    hub = EventHub(world.db, places=1, places_of_key=1)
+    job = world.queued_job(world.mine, "trainer")
+    sent: list[str] = []
+
+    async def read() -> None:
+        arrived = asyncio.Event()
+
+        async def receive() -> Message:
+            await arrived.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message["type"])
+            if message["type"] == "http.response.body":
+                arrived.set()
+
+        scope = {"type": "http", "asgi": {"spec_version": "2.0"}}
+        for _ in range(2):
+            arrived.clear()
+            await EventStream(hub, world.caller("trainer"), job, 0)(scope, receive, send)
+
+    asyncio.run(read())
+    assert sent.count("http.response.start") == 2
+    with hub.place("key_other"):
+        assert hub._readers == {}

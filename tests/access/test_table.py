@@ -89,6 +89,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): Rule(
         needs="own", send=json({"epsilon": 4.0, "reason": "as it was"}), by_name=True
     ),
+    ("GET", "/v1/signing-keys"): ANY,
     ("POST", "/v1/quotes"): Rule(needs="train", send=spec_of),
     ("POST", "/v1/jobs"): Rule(201, needs="train", send=spec_of),
     ("GET", "/v1/jobs"): ANY,

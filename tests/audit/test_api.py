@@ -174,6 +174,11 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
         "certificate.downloaded",
         plain("/dashboard/jobs/{done}/certificate", method="GET"),
     ),
+    ("GET", "/dashboard/jobs/{job_id}"): ("certificate.shown", plain("/dashboard/jobs/{done}", method="GET")),
+    ("GET", "/dashboard/live/jobs/{job_id}"): (
+        "certificate.shown",
+        plain("/dashboard/live/jobs/{done}", method="GET"),
+    ),
     ("POST", PAGES): ("webhook.created", plain(PAGES, HOOK)),
     ("POST", f"{PAGES}/{{webhook_id}}/test"): ("webhook.tested", plain(f"{PAGES}/{{hook}}/test")),
     ("POST", f"{PAGES}/{{webhook_id}}/enabled"): (
@@ -207,6 +212,18 @@ def test_the_row_holds(world: World, route: tuple[str, str]) -> None:
     assert (entry.action, entry.outcome, entry.actor) == (action, "done", world.scene.admin.id)
     assert (entry.address, entry.user_agent) == ("testclient", "testclient")
     assert entry.target
+
+
+def test_a_look_at_the_headers_alone_is_no_download(world: World) -> None:
+    before = len(world.entries())
+    for path in ("/v1/jobs/{}/artifacts/model.safetensors", "/v1/jobs/{}/certificate", "/dashboard/jobs/{}"):
+        answer = world.call("HEAD", path.format(world.done))
+        assert (answer.status_code, answer.content) == (200, b"")
+    # Nor is a page without a certificate.
+    waiting = world.scene.job(add_dataset(world.db))
+    made = len(world.entries())
+    assert world.call("GET", f"/dashboard/jobs/{waiting}").status_code == 200
+    assert len(world.entries()) == made == before + 1, "the job's own"
 
 
 def test_what_is_refused_is_recorded(world: World) -> None:

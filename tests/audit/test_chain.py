@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DatabaseError
+from sqlalchemy.orm import Session
 
 from app.audit import chain
 from app.audit.chain import Verification, seal, verify
 from app.audit.record import CURRENT, Origin, record
 from app.db.engine import Database
-from app.db.models import AuditEntry
+from app.db.models import AuditEntry, AuditHead
 from scrimp.models import AuditEntry as ShownEntry
 from scrimp.verify import recompute_audit
 from tests.conftest import BACKINGS
+from tests.locks import until_waiting
 
 
 @pytest.fixture(params=BACKINGS)
@@ -79,28 +83,25 @@ def test_entries_are_sealed_in_order_and_recomputed_by_their_reader(
     assert recompute_audit(shown).first_bad_entry == 5
 
 
-def test_relays_that_seal_at_once_make_one_chain(db: Database) -> None:
+def test_relays_that_seal_at_once_make_one_chain(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All have seen that there is something to seal, and wait for their turn, before the first one has it."""
     act(db, 30)
-    failed: list[Exception] = []
+    write, came = Database.write, threading.Semaphore(0)
 
-    def relay() -> None:
-        try:
-            for _ in range(5):
-                act(db)
-                seal(db)
-        except Exception as error:
-            failed.append(error)
+    def announced(self: Database) -> AbstractContextManager[Session]:
+        came.release()
+        return write(self)
 
-    threads = [threading.Thread(target=relay) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    while seal(db):
-        pass
-    assert failed == []
-    assert check(db).valid
-    assert check(db).entries == 50
+    with ThreadPoolExecutor(3) as pool:
+        with db.write() as session:
+            session.scalars(select(AuditHead).with_for_update()).one()
+            monkeypatch.setattr(Database, "write", announced)
+            relays = [pool.submit(seal, db) for _ in range(3)]
+            assert all(came.acquire(timeout=20) for _ in relays)
+            if db.engine.dialect.name == "postgresql":
+                until_waiting(db, len(relays))
+        assert sorted(each.result(20) for each in relays) == [0, 0, 30]
+    assert (check(db).valid, check(db).entries, check(db).unsealed) == (True, 30, 0)
 
 
 CHANGES = "actor = 'x'", "target = NULL", "details = '{}'", "outcome = 'failed'", "at = '2026-01-01'", "hash = 'x'"

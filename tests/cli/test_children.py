@@ -51,6 +51,26 @@ def test_a_child_that_dies_is_started_again_after_a_growing_wait(tmp_path: Path)
     assert failing.log.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_log_that_grows_is_moved_aside_and_few_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scrimp.children.LOG_BYTES", 1000)
+    talking = child(tmp_path, "sh", "-c", "while read line; do echo $line; done < pipe; exec sleep 60")
+    os.mkfifo(tmp_path / "pipe")
+    talking.arguments[2] = talking.arguments[2].replace("pipe", str(tmp_path / "pipe"))
+    talking.tend()
+    with (tmp_path / "pipe").open("w") as pipe:
+        for number in range(6):
+            pipe.write(f"{number} {'x' * 1000}\n")
+            pipe.flush()
+            until(lambda: talking.log.stat().st_size >= 1000)
+            talking.tend()
+            assert talking.log.stat().st_size == 0, "emptied, and the process goes on writing at its start"
+    names = sorted(path.name for path in tmp_path.glob("sleeper.log*"))
+    assert names == ["sleeper.log", "sleeper.log.1", "sleeper.log.2", "sleeper.log.3"]
+    assert [(tmp_path / name).read_text()[0] for name in names[1:]] == ["5", "4", "3"]
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in names} == {0o600}
+    talking.kill()
+
+
 def test_a_signal_is_named(tmp_path: Path) -> None:
     killed = child(tmp_path, "sh", "-c", "kill -KILL $$")
     news: list[str] = []

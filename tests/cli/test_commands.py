@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
 from app.audit.chain import seal
 from app.db.engine import Database
+from app.ledger.signing_keys import public_key, publish
+from app.settings import Settings
 from scrimp.cli import app, audit
 from scrimp.cli.session import connection
 from tests.cli.conftest import Cli
@@ -45,6 +48,19 @@ def test_a_job_is_submitted_listed_and_cancelled(cli: Cli, dataset: str, job_fil
     again = cli("jobs", "cancel", job["id"])
     assert again.exit_code == 1
     assert "there is nothing to cancel" in again.stderr
+
+
+def test_the_signing_key_is_printed(cli: Cli) -> None:
+    before = cli("signing-key")
+    assert before.exit_code == 1
+    assert "its relay has not run" in before.stderr
+    key = Ed25519PrivateKey.generate()
+    db = Database.of(Settings(home=cli.folder / "home"))
+    publish(db, key)
+    db.close()
+    printed = cli("signing-key")
+    assert (printed.exit_code, printed.stdout) == (0, f"{public_key(key)}\n")
+    assert cli.json("signing-key")["algorithm"] == "Ed25519"
 
 
 def test_each_submission_is_a_job_of_its_own(cli: Cli, job_file: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from app.db.engine import Database
+from app.settings import Settings
 from tests import servers
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
@@ -73,26 +74,41 @@ def test_a_full_database_refuses_writes_and_keeps_reading(api: Api, db: Database
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "kind"),
+    ("code", "where", "status", "kind"),
     [
-        (errno.ENOSPC, 507, "storage-full"),
-        (errno.EDQUOT, 507, "storage-full"),
-        (errno.EROFS, 503, "unavailable"),
-        (errno.EIO, 503, "unavailable"),
-        (errno.EBADF, 500, "internal-error"),
+        (errno.ENOSPC, "/a/path/of/the/server", 507, "storage-full"),
+        (errno.EDQUOT, "/a/path/of/the/server", 507, "storage-full"),
+        (errno.EROFS, "/a/path/of/the/server", 503, "unavailable"),
+        (errno.EIO, "/a/path/of/the/server", 503, "unavailable"),
+        (errno.EBADF, "/a/path/of/the/server", 500, "internal-error"),
+        # That a file is not there, or not ours to read, is the storage's fault only in the storage.
+        (errno.ENOENT, "STORAGE", 503, "unavailable"),
+        (errno.ENOENT, "STORAGE/staging/in_x", 503, "unavailable"),
+        (errno.EACCES, "STORAGE/..", 503, "unavailable"),
+        (errno.ENOENT, "/a/path/of/the/server", 500, "internal-error"),
+        (errno.EACCES, "/a/path/of/the/server", 500, "internal-error"),
+        (errno.ENOENT, None, 500, "internal-error"),
     ],
 )
 def test_a_storage_that_fails_is_told_by_its_kind(
-    api: Api, monkeypatch: pytest.MonkeyPatch, code: int, status: int, kind: str
+    api: Api,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    where: str | None,
+    status: int,
+    kind: str,
 ) -> None:
+    path = where and where.replace("STORAGE/..", str(settings.home)).replace("STORAGE", str(settings.storage_root))
+
     def failing(*_: Any, **__: Any) -> Any:
-        raise OSError(code, "no", "/a/path/of/the/server")
+        raise OSError(code, "no", path)
 
     monkeypatch.setattr("app.datasets.upload.create", failing)
     files = {"spec": (None, json.dumps({})), "file": ("a.csv", b"a,y\n1,0\n")}
     answer = api.client.post("/v1/datasets", files=files, headers=api.headers("owner"))
     assert problem(answer) == (status, f"/problems/{kind}")
-    assert "/a/path" not in answer.text
+    assert "/a/path" not in answer.text and str(settings.home) not in answer.text
 
 
 def test_an_artifact_whose_file_is_gone_is_a_404(whole: Any, client: Any) -> None:

@@ -22,7 +22,7 @@ from app.lifecycle.states import append_event
 from app.privacy.pricing import price
 from app.secrets import load_secret
 from app.settings import Settings
-from tests.factories import add_dataset, job_spec
+from tests.factories import add_dataset, admit, job_spec
 
 XSS = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 SHA = "5e" * 32
@@ -84,7 +84,7 @@ class Scene:
         priced = price(planned.pricing) if planned.pricing else unpriced
         with self.db.write() as session:
             once = f"{name}-{dataset}-{priced['charge']}"
-            return service._admit(session, by.caller, planned, priced, once, "00")
+            return admit(session, by.caller, planned, priced, once)
 
     def start(self, job_id: str, worker: str = "worker-1") -> AttemptLog:
         with self.db.write() as session:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
-from app.db.models import Job
+from app.db.models import Job, WebhookDelivery
 from app.keys import service as keys
 from tests.dashboard.scene import XSS, Everything, Key, Scene
 
@@ -173,6 +174,39 @@ def test_a_person_cancels_a_job(open_page: Open, whole: Whole) -> None:
     assert page.get_by_role("button", name="Cancel…").count() == 0
     with scene.db.read() as session:
         assert session.get_one(Job, job_id).status == "cancelled"
+
+
+def test_a_person_adds_tests_disables_and_deletes_a_webhook(open_page: Open, whole: Whole) -> None:
+    scene, _ids = whole
+    page = open_page("/dashboard/webhooks", scene.key("analyst"), viewport={"width": 375, "height": 800})
+    page.get_by_text("No webhooks yet").wait_for()
+    page.get_by_label("Address").fill("https://93.184.216.34/hook")
+    page.get_by_label("job.queued").check()
+    page.get_by_label("Description").fill(XSS)
+    page.get_by_role("button", name="Add").click()
+    page.get_by_text("Its secret is shown this once").wait_for()
+    secret = page.locator("#secret").inner_text()
+    assert secret.startswith("whsec_")
+    card = page.get_by_role("region", name="Webhook to https://93.184.216.34/hook")
+    assert XSS in card.inner_text() and "job.queued" in card.inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    ratio, where = page.evaluate(CONTRAST)
+    assert ratio >= 4.5, where
+    card.get_by_role("button", name="Send a test").click()
+    card.get_by_role("cell", name="webhook.test").wait_for()
+    assert secret not in page.content(), "shown once"
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    card.get_by_role("button", name="Disable").click()
+    card.get_by_text("Disabled").wait_for()
+    card.get_by_role("button", name="Enable").click()
+    card.get_by_role("button", name="Disable").wait_for()
+    # What the relay does appears by itself.
+    with scene.db.write() as session:
+        for delivery in session.scalars(select(WebhookDelivery)):
+            delivery.status, delivery.status_code, delivery.attempts = "delivered", 204, 1
+    card.get_by_role("cell", name="delivered").wait_for()
+    card.get_by_role("button", name="Delete").click()
+    page.get_by_text("No webhooks yet").wait_for()
 
 
 def test_nothing_is_asked_while_the_tab_is_hidden(open_page: Open, whole: Whole) -> None:

@@ -83,8 +83,38 @@ def test_a_session_ends_after_its_hours(visit: Visit, scene: Scene, monkeypatch:
         generation = keys.generation_of(session.get_one(ApiKey, scene.admin.id).secret_hmac)
     for age_s, expected in ((12 * 3600 - 60, 200), (12 * 3600 + 60, 303)):
         monkeypatch.setattr(signer, "get_timestamp", lambda age_s=age_s: now - age_s)
-        browser.client.cookies.set("scrimp_session", signer.sign(f"{scene.admin.id}.{generation}").decode(), path="/")
+        cookie = signer.sign(f"{scene.admin.id}.{generation}.0").decode()
+        browser.client.cookies.set("scrimp_session", cookie, path="/")
         assert browser.get("/dashboard").status_code == expected
+
+
+def test_signing_out_ends_a_session_whose_cookie_was_copied(visit: Visit, scene: Scene) -> None:
+    browser, other = visit(), visit()
+    browser.sign_in(scene.analyst)
+    other.client.cookies.update(browser.client.cookies)
+    page = other.get("/dashboard")
+    assert page.status_code == 200
+    assert browser.client.post("/dashboard/logout", data={"csrf": token_of(page)}).status_code == 303
+    assert other.get("/dashboard").status_code == 303
+    assert other.sign_in(scene.analyst).status_code == 303
+    assert other.get("/dashboard").status_code == 200
+
+
+def test_a_session_of_another_key_goes_on_after_a_sign_out(visit: Visit, scene: Scene) -> None:
+    browser, other = visit(), visit()
+    browser.sign_in(scene.analyst)
+    other.sign_in(scene.owner)
+    csrf = token_of(browser.get("/dashboard"))
+    assert browser.client.post("/dashboard/logout", data={"csrf": csrf}).status_code == 303
+    assert other.get("/dashboard").status_code == 200
+
+
+def test_a_cookie_from_before_sign_outs_were_counted_is_no_session(visit: Visit, scene: Scene) -> None:
+    browser = visit()
+    browser.client.cookies.set(
+        "scrimp_session", dashboard_session._signer(scene.settings).sign(f"{scene.admin.id}.x").decode(), path="/"
+    )
+    assert browser.get("/dashboard").status_code == 303
 
 
 @pytest.mark.parametrize(

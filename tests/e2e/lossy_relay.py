@@ -11,7 +11,8 @@ import sys
 import threading
 
 from app.db.engine import Database
-from app.lifecycle.relay import CeleryBell, Relay, signing_key
+from app.ledger.signing_keys import signing_key
+from app.lifecycle.relay import CeleryBell, Relay
 from app.settings import get_settings
 
 

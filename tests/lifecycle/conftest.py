@@ -17,7 +17,7 @@ from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.privacy.pricing import price
 from tests.conftest import BACKINGS
-from tests.factories import add_dataset, add_key, job_spec
+from tests.factories import add_dataset, add_key, admit, job_spec
 
 Submit = Callable[..., str]
 
@@ -38,7 +38,7 @@ class PlainPricing:
 def submit(db: Database) -> Submit:
     """Admits a job on a fresh data set (10,000 records, hold-out of a fifth, cap 4 at 1e-5, filter gdp)."""
 
-    def admit(dataset: str | None = None, **changes: Any) -> str:
+    def submitted(dataset: str | None = None, **changes: Any) -> str:
         dataset = dataset or add_dataset(db)
         with db.write() as session:
             key = add_key(session)
@@ -55,9 +55,9 @@ def submit(db: Database) -> Submit:
                 "charge": service.NO_CHARGE,
                 "lines": [],
             }
-            return service._admit(session, caller, planned, priced or unpriced, "once", "00")
+            return admit(session, caller, planned, priced or unpriced, "once")
 
-    return admit
+    return submitted
 
 
 def claimed(db: Database, job_id: str, worker: str = "w") -> AttemptLog:

@@ -13,7 +13,8 @@ from sqlalchemy import func, select
 from app.db.engine import Database
 from app.db.models import Certificate, JobEvent, Outbox
 from app.ledger.certificates import verify
-from app.lifecycle.relay import Relay, signing_key
+from app.ledger.signing_keys import signing_key
+from app.lifecycle.relay import Relay
 from app.settings import Settings
 from tests.lifecycle.conftest import Submit, claimed, job_row
 

@@ -20,6 +20,7 @@ from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
 from tests.lifecycle.conftest import Submit, claimed, job_row
 from worker.attempt import supervisor
+from worker.attempt.watch import Watch
 
 # A process that says what one says at first, then half a line, and then nothing.
 FROZEN = """
@@ -132,6 +133,27 @@ def test_a_database_that_is_away_for_a_moment_costs_no_attempt(
     job_id, watched = run(db, settings, submit, away, attempt_silence_s=1.5)
     assert beats == [job_id] and watched.beats > 5
     assert ends(db, job_id) == ["crashed"], "for its silence, later"
+
+
+def test_a_database_that_stands_still_makes_no_process_silent(
+    db: Database, settings: Settings, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = threading.Semaphore(0)
+    why_to_end = Watch._why_to_end
+
+    def look(watch: Watch) -> Any:
+        looks.release()
+        return why_to_end(watch)
+
+    monkeypatch.setattr(Watch, "_why_to_end", look)
+    log, ended = claimed(db, submit()), threading.Event()
+    quick = settings.model_copy(update={"attempt_silence_s": 0.3})
+    with Watch(log, quick, ended.set, threading.Event()) as watch:
+        with watch.hearing():  # for longer than a process may be silent: 0.2 s lie between two looks
+            assert all(looks.acquire(timeout=20) for _ in range(6))
+            assert not ended.is_set()
+        assert ended.wait(20), "once it was answered, silence counts"
+    assert watch.ended == "silent"
 
 
 def test_a_worker_told_to_stop_claims_nothing_and_rings_for_another(

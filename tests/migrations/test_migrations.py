@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, make_url, text
 from sqlalchemy.exc import DatabaseError
 
-from alembic import command
 from app.db.engine import Database, make_engine
 from app.db.migrate import SCRIPTS, current_revision, head_revision, is_current, migration_connection, upgrade
 from app.db.models import Base
@@ -27,7 +27,7 @@ from tests.conftest import BACKINGS
 from tests.ledger.support import OWNER, add_owner, check, open_ledger
 from tests.ledger.test_protection import ON_BOTH, OWN, refuses
 
-ROOT = SCRIPTS.parent
+ROOT = SCRIPTS.parents[2]
 
 
 @pytest.fixture(params=BACKINGS)

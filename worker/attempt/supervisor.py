@@ -105,8 +105,8 @@ class _Supervised:
                         return self._cancel()
                     if channel.pending(TICK_S):
                         said = channel.receive()
-                        self.watch.heard()
-                        ended = self._hear(channel, said)
+                        with self.watch.hearing():
+                            ended = self._hear(channel, said)
                         if ended is not None:
                             return ended
         except (EOFError, OSError):

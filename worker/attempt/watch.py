@@ -7,9 +7,11 @@ neither loses the lease nor keeps it for ever.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from app.errors import StaleAttempt
@@ -62,10 +64,18 @@ class Watch:
         self._done.set()
         self._thread.join()
 
-    def heard(self) -> None:
-        """The process said something."""
-        at = time.monotonic()
-        self._longest_s, self._heard = max(self._longest_s, at - self._heard), at
+    @contextmanager
+    def hearing(self) -> Iterator[None]:
+        """The process said something, which is written down and answered in this block.
+
+        Meanwhile it waits for us: a database that stands still does not make it silent. Its next silence begins after.
+        """
+        self._longest_s = max(self._longest_s, time.monotonic() - self._heard)
+        self._heard = math.inf
+        try:
+            yield
+        finally:
+            self._heard = time.monotonic()
 
     def _run(self) -> None:
         while not self._done.is_set():

@@ -8,10 +8,10 @@ The service itself calls app.db.migrate.upgrade().
 
 from __future__ import annotations
 
+from alembic import context
 from sqlalchemy import make_url
 from sqlalchemy.engine import Connection
 
-from alembic import context
 from app.db.migrate import migration_connection
 from app.db.models import Base
 from app.settings import get_settings

@@ -6,7 +6,6 @@ Revision: 0002, after 0001
 from __future__ import annotations
 
 import sqlalchemy as sa
-
 from alembic import op
 
 revision = "0002"

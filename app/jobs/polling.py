@@ -1,0 +1,114 @@
+"""A job, or its news, as clients ask for them again and again: key, access and what is shown in one statement, hence of
+one moment. A round trip to the database costs more than all that is done with its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, FromClause, Integer, and_, bindparam, select
+
+from app.db.models import ApiKey, Job, JobEvent, table_of
+from app.grants.service import DATA, GIVEN, LOOKED_AT, Access, access_of
+from app.jobs.repository import SHOWN, details_where
+from app.keys.service import Caller
+
+KEY, JOB, EVENTS = table_of(ApiKey), table_of(Job), table_of(JobEvent)
+# The job's columns come with each of these rows: they are few.
+DETAILS = details_where(lambda job: job == bindparam("job"), last_metrics=True).subquery("details")
+
+
+@dataclass(frozen=True)
+class Polled:
+    """What was found.
+
+    Attributes:
+        key: the key's row; None where there is none.
+        job: of the job what was asked for; None where there is none.
+        looked_at: what `access_of` looks at.
+        rows: the job's details or events.
+    """
+
+    key: SimpleNamespace | None
+    job: SimpleNamespace | None
+    looked_at: SimpleNamespace
+    rows: list[SimpleNamespace]
+
+    def access(self, caller: Caller) -> Access | None:
+        """What the caller, whom this key opened, may do with the job's data set; None where it may not see it."""
+        data = self.looked_at
+        return access_of(caller, data, data if data.access is not None else None)
+
+    @property
+    def details(self) -> dict[str, list[Any]]:
+        """As `repository.details`, with the last value of each metric."""
+        found: dict[str, list[Any]] = {"attempts": [], "metrics": [], "artifacts": []}
+        for row in self.rows:
+            found[row.part].append(row)
+        return found
+
+
+def job_of(connection: Connection, key_id: str, job_id: str) -> Polled:
+    """A job with its details, for who shows a token of the key."""
+    return WHOLE.ask(connection, key=key_id, job=job_id)
+
+
+def news_of(connection: Connection, key_id: str, job_id: str, after: int, limit: int) -> Polled:
+    """A job's events after a sequence number, at most `limit`, for who shows a token of the key."""
+    return NEWS.ask(connection, key=key_id, job=job_id, after=after, limit=limit)
+
+
+class _Statement:
+    """key ⟕ job ⟕ its data set ⟕ the key's grant ⟕ rows of the job.
+
+    Args:
+        shown: the job's columns; the first one is its id.
+        rest: where the rows are from; their first column is never null.
+        on: which of them.
+        order: their order.
+        bounded: whether no more than `limit` of them are asked for.
+    """
+
+    def __init__(
+        self,
+        shown: Sequence[ColumnElement[Any]],
+        rest: FromClause,
+        on: ColumnElement[bool],
+        order: Sequence[ColumnElement[Any]],
+        *,
+        bounded: bool = False,
+    ) -> None:
+        parts = [list(KEY.c), shown, LOOKED_AT, list(rest.c)]
+        self.names = [[column.name for column in part] for part in parts]
+        # Several parts have columns of one name: they are told apart by their place.
+        named = [column.label(f"p{place}") for place, column in enumerate(each for part in parts for each in part)]
+        joined = (
+            KEY.outerjoin(JOB, JOB.c.id == bindparam("job"))
+            .outerjoin(DATA, DATA.c.id == JOB.c.dataset_id)
+            .outerjoin(GIVEN, and_(GIVEN.c.dataset_id == DATA.c.id, GIVEN.c.key_id == KEY.c.id))
+            .outerjoin(rest, on)
+        )
+        chosen = select(*named).select_from(joined).where(KEY.c.id == bindparam("key")).order_by(*order)
+        self.statement = chosen.limit(bindparam("limit", type_=Integer)) if bounded else chosen
+
+    def ask(self, connection: Connection, **values: Any) -> Polled:
+        found = connection.execute(self.statement, values).all()
+        if not found:
+            return Polled(None, None, SimpleNamespace(), [])
+        cut = [self._cut(row) for row in found]
+        key, job, looked_at, _ = cut[0]
+        rows = [row for *_, row in cut if getattr(row, self.names[-1][0]) is not None]
+        return Polled(key, job if job.id is not None else None, looked_at, rows)
+
+    def _cut(self, row: Sequence[Any]) -> list[SimpleNamespace]:
+        """A row's parts, each under the names of its columns."""
+        values = iter(row)
+        return [SimpleNamespace(**{name: next(values) for name in names}) for names in self.names]
+
+
+WHOLE = _Statement(SHOWN, DETAILS, DETAILS.c.job_id == JOB.c.id, [DETAILS.c.place, DETAILS.c.name])
+AFTER = and_(EVENTS.c.job_id == JOB.c.id, EVENTS.c.seq > bindparam("after"))
+NEWS = _Statement([JOB.c.id], EVENTS, AFTER, [EVENTS.c.seq], bounded=True)

@@ -1,0 +1,46 @@
+"""/v1/signing-keys: what certificates are signed with."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends
+from sqlalchemy import select
+
+from app.contracts.base import Document
+from app.db.models import SigningKey
+from app.ids import rfc3339
+from app.keys.auth import current_key
+from app.web.deps import Db
+
+router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(current_key)])
+
+
+class SigningKeyView(Document):
+    """`public_key` is base64 of the raw key, as in a certificate; `id` the first 16 hex digits of the key's SHA-256."""
+
+    id: str
+    algorithm: str
+    public_key: str
+    first_used_at: str | None
+
+
+class SigningKeyList(Document):
+    items: list[SigningKeyView]
+    next: None = None
+
+
+@router.get("/signing-keys")
+def list_signing_keys(db: Db) -> SigningKeyList:
+    """What certificates are and were signed with, the newest key first. Keep the one that you trust outside."""
+    with db.read() as session:
+        found = session.scalars(select(SigningKey).order_by(SigningKey.first_used_at.desc(), SigningKey.id)).all()
+    return SigningKeyList(
+        items=[
+            SigningKeyView(
+                id=each.id,
+                algorithm="Ed25519",
+                public_key=each.public_key,
+                first_used_at=rfc3339(each.first_used_at),
+            )
+            for each in found
+        ]
+    )

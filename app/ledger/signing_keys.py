@@ -1,0 +1,44 @@
+"""The public keys that certificates are signed with. Only the relay holds the private one, and says which it is.
+
+Whoever can write the database can add a key here: a reader keeps the key that he trusts outside.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy.exc import IntegrityError
+
+from app.db.engine import Database
+from app.db.models import SigningKey
+from app.ids import now
+from app.secrets import load_secret
+from app.settings import Settings
+
+
+def signing_key(settings: Settings) -> Ed25519PrivateKey:
+    """The private key, in the process that holds it.
+
+    Raises:
+        SecretError: as `load_secret`.
+    """
+    return Ed25519PrivateKey.from_private_bytes(load_secret(settings, "signing_key"))
+
+
+def public_key(signing_key: Ed25519PrivateKey) -> str:
+    """Base64 of the raw public key, as certificates name it."""
+    return base64.b64encode(signing_key.public_key().public_bytes_raw()).decode()
+
+
+def publish(db: Database, signing_key: Ed25519PrivateKey) -> None:
+    """Notes which key certificates are signed with from now on; one that is known already stays as it is."""
+    text = public_key(signing_key)
+    key_id = hashlib.sha256(base64.b64decode(text)).hexdigest()[:16]
+    try:
+        with db.write() as session:
+            if session.get(SigningKey, key_id) is None:
+                session.add(SigningKey(id=key_id, public_key=text, first_used_at=now()))
+    except IntegrityError:
+        return  # another relay said so at the same moment

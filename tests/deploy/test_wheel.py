@@ -1,0 +1,81 @@
+"""An installed wheel does without the repository, and without torch where no worker runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.settings import Settings
+from scrimp.cli import service
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("app", "scrimp", "worker", "pyproject.toml", "README.md", "LICENSE")
+TORCHLESS = "raise ImportError('this installation has no torch')\n"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the wheel puts into site-packages, and a torch that can not be imported."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source, target = folder / "source", folder / "site"
+    source.mkdir()
+    for name in SOURCES:  # a build leaves folders where it runs
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(folder)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True, timeout=120)
+    with zipfile.ZipFile(next(folder.glob("scrimp-*.whl"))) as wheel:
+        wheel.extractall(target)
+    (target / "torch.py").write_text(TORCHLESS)
+    return target
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """The usual one, which lets others read."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+def test_prepare_makes_a_home_from_an_installed_wheel(installed: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o755)  # others can enter it
+    environment = os.environ | {"PYTHONPATH": str(installed), "SCRIMP_HOME": str(home)}
+    line = [sys.executable, "-P", "-m", "scrimp.cli", "prepare"]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (home / "admin.key").read_text().startswith("scrimp_key_")
+    assert len((home / "signing_key.pub").read_text()) == 45
+    readable = [str(path.relative_to(home)) for path in home.rglob("*") if path.stat().st_mode & 0o077]
+    assert readable == []
+    from_wheel = "import app, scrimp, sys; print(app.__file__, scrimp.__file__)"
+    where = subprocess.run(
+        [sys.executable, "-P", "-c", from_wheel],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert where.stdout.split() == [str(installed / name / "__init__.py") for name in ("app", "scrimp")]
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize("name", ["api", "relay", "worker"])
+def test_a_process_that_runs_alone_writes_for_itself_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRIMP_HOME", str(tmp_path))
+    became: list[tuple[str, int]] = []
+    monkeypatch.setattr(os, "execv", lambda _path, line: became.append((line[3], os.umask(0o022))))
+    getattr(service, name)(home=Settings().home)
+    assert [mask for _, mask in became] == [0o077]

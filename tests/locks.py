@@ -1,0 +1,22 @@
+"""Races that are real: who should wait for a lock is seen to wait for it."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import text
+
+from app.db.engine import Database
+
+WAITING = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+
+
+def until_waiting(db: Database, sessions: int = 1, timeout_s: float = 30.0) -> None:
+    """Returns once that many sessions of the PostgreSQL server wait for a lock."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        with db.glance() as connection:
+            if connection.scalar(WAITING) >= sessions:
+                return
+        assert time.monotonic() < deadline, "nobody waits: the race is none"
+        time.sleep(0.01)
