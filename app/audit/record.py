@@ -42,6 +42,7 @@ Action = Literal[
 ]
 Outcome = Literal["done", "refused", "failed"]
 LONGEST = 200  # what a column holds
+INSERT = insert(table_of(AuditEntry))
 
 
 class Details(TypedDict, total=False):
@@ -89,7 +90,7 @@ def record(
     """
     origin = CURRENT.get(None) or Origin()
     session.execute(
-        insert(table_of(AuditEntry)),
+        INSERT,
         {
             "at": now(),
             "action": action,

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Integer, and_, bin
 from app.db.models import ApiKey, Job, JobEvent, table_of
 from app.grants.service import DATA, GIVEN, LOOKED_AT, Access, access_of
 from app.jobs.repository import SHOWN, details_where
-from app.keys.service import Caller
+from app.keys.service import CHECKED, Caller
 
 KEY, JOB, EVENTS = table_of(ApiKey), table_of(Job), table_of(JobEvent)
 # The job's columns come with each of these rows: they are few.
@@ -81,8 +81,9 @@ class _Statement:
         *,
         bounded: bool = False,
     ) -> None:
-        parts = [list(KEY.c), shown, LOOKED_AT, list(rest.c)]
+        parts = [CHECKED, shown, LOOKED_AT, list(rest.c)]
         self.names = [[column.name for column in part] for part in parts]
+        self.rest = sum(len(names) for names in self.names[:-1])
         # Several parts have columns of one name: they are told apart by their place.
         named = [column.label(f"p{place}") for place, column in enumerate(each for part in parts for each in part)]
         joined = (
@@ -98,15 +99,14 @@ class _Statement:
         found = connection.execute(self.statement, values).all()
         if not found:
             return Polled(None, None, SimpleNamespace(), [])
-        cut = [self._cut(row) for row in found]
-        key, job, looked_at, _ = cut[0]
-        rows = [row for *_, row in cut if getattr(row, self.names[-1][0]) is not None]
+        values = iter(found[0])
+        key, job, looked_at = (_named(names, [next(values) for _ in names]) for names in self.names[:-1])
+        rows = [_named(self.names[-1], row[self.rest :]) for row in found if row[self.rest] is not None]
         return Polled(key, job if job.id is not None else None, looked_at, rows)
 
-    def _cut(self, row: Sequence[Any]) -> list[SimpleNamespace]:
-        """A row's parts, each under the names of its columns."""
-        values = iter(row)
-        return [SimpleNamespace(**{name: next(values) for name in names}) for names in self.names]
+
+def _named(names: Sequence[str], values: Sequence[Any]) -> SimpleNamespace:
+    return SimpleNamespace(**dict(zip(names, values, strict=True)))
 
 
 WHOLE = _Statement(SHOWN, DETAILS, DETAILS.c.job_id == JOB.c.id, [DETAILS.c.place, DETAILS.c.name])

@@ -38,6 +38,7 @@ from app.lifecycle.states import append_event, get_job, ring, write_event
 from app.privacy.events import event_tree
 from app.privacy.mechanism import MechanismConfig
 
+INSERT = insert(table_of(Job))
 NO_CHARGE = {"train": 0, "holdout": 0, "unit": None}
 
 
@@ -269,7 +270,7 @@ def _job(caller: Caller, planned: Plan, priced: dict[str, Any], idempotency_key:
 
 def _write(session: Session, job: dict[str, Any], charge: dict[str, Any]) -> None:
     """The job and what goes with it, but for its hold."""
-    session.execute(insert(table_of(Job)), job)
+    session.execute(INSERT, job)
     write_event(session, job["id"], 1, "queued", {"charge": charge})
     ring(session, job["id"])
     audit.record(session, "job.submitted", job["id"], dataset=job["dataset_id"])

@@ -33,7 +33,20 @@ ADMIN_FILE = "admin.key"
 NO_SUCH_KEY = "there is no such key"
 NOT_HELD = "this key is unknown, expired or was revoked"
 LONGEST_LIFE = timedelta(days=36525)
-BY_ID = select(table_of(ApiKey)).where(table_of(ApiKey).c.id == bindparam("key"))
+KEY = table_of(ApiKey).c
+BY_ID = select(table_of(ApiKey)).where(KEY.id == bindparam("key"))
+# All that `check` and `still` look at.
+CHECKED = [
+    KEY.id,
+    KEY.name,
+    KEY.role,
+    KEY.secret_hmac,
+    KEY.previous_hmac,
+    KEY.previous_until,
+    KEY.revoked_at,
+    KEY.expires_at,
+    KEY.requests_per_minute,
+]
 # Holds the row against others who count its jobs or change it. New jobs' rows do not wait.
 LOCKED = BY_ID.with_for_update(key_share=True)
 KeyLike = ApiKey | Row[Any] | SimpleNamespace  # the ORM's, or what has its columns

@@ -23,6 +23,7 @@ from app.ids import now
 ACTIVE = ("running", "cancelling")
 FINISHED = ("succeeded", "cancelled", "failed")
 NO_SUCH_JOB = "there is no such job"
+INSERT_EVENT, INSERT_DUE = insert(table_of(JobEvent)), insert(table_of(Outbox))
 # Where there are webhooks at all; which of them are told, the relay finds out.
 ANNOUNCE = insert(table_of(WebhookEvent)).from_select(
     ["job_id", "seq"],
@@ -52,14 +53,14 @@ def append_event(session: Session, job_id: str, kind: EventType, data: dict[str,
 def write_event(session: Session, job_id: str, seq: int, kind: EventType, data: dict[str, Any]) -> None:
     """Writes an event whose number the job's row counts already, in the caller's transaction."""
     event = {"job_id": job_id, "seq": seq, "type": kind, "data": data, "created_at": now()}
-    session.execute(insert(table_of(JobEvent)), event)
+    session.execute(INSERT_EVENT, event)
     if kind in ANNOUNCED:
         session.execute(ANNOUNCE, {"job": job_id, "event": seq})
 
 
 def ring(session: Session, job_id: str) -> None:
     """Asks the relay to ring a worker for this job, in the caller's transaction."""
-    session.execute(insert(table_of(Outbox)), {"topic": "ring", "job_id": job_id, "created_at": now()})
+    session.execute(INSERT_DUE, {"topic": "ring", "job_id": job_id, "created_at": now()})
 
 
 def want_certificate(session: Session, job_id: str) -> None:
