@@ -1,8 +1,9 @@
 """Requests that schemathesis makes up from the OpenAPI document, sent to a running service; what is wrong with answers.
 
-Made up once and sent under one role after the other: the document is the same for all, what a role may do is not. The
-ids of real jobs, data sets and keys are put into most requests, so that they reach what is behind the lookup. Prices are kept cheap: nearly all plans
-are full batch, as a Poisson plan costs seconds of numerics that are not tested here.
+Made up once and sent under one role after the other: the document is the same for all, what a role may do is not.
+The ids of real jobs, data sets and keys are put into most requests, so that they reach what is behind the lookup.
+Prices are kept cheap: nearly all plans are full batch, as a Poisson plan costs seconds of numerics that are not tested
+here.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def explore(drawn: list[Drawn], url: str, token: str, ids: Ids) -> Report:
 
 
 def _takes_anything(described: Json) -> bool:
-    """Whether nothing wrong can be sent: there are no parameters, or texts in the path alone. To find out takes long."""
+    """Whether nothing wrong can be sent: there are no parameters, or texts in the path alone. Trying takes long."""
     free = [
         each["in"] == "path" and {"type"} == set(each["schema"]) - {"title", "description"}
         for each in described.get("parameters", ())
