@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
 
 from app.db.engine import Database
@@ -15,9 +19,23 @@ from app.keys import service as keys
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
-from tests import servers, warm
+from tests import servers, spread, warm
+
+# The tests start some hundred processes: without byte code on the disk, each would compile the whole program anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 BACKINGS = ("sqlite", "postgres")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=spread.slow_first)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return spread.make_scheduler(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,6 +45,14 @@ def warm_pricing() -> Iterator[None]:
         patch.setattr("app.jobs.pricing.LimitedServer", warm.WarmServer)
         yield
     warm.end()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_event_loop() -> Iterator[None]:
+    """For the requests of all clients whose lifespan is not entered: a loop for each request doubles what it costs."""
+    with start_blocking_portal() as portal, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TestClient, "portal", portal)
+        yield
 
 
 @pytest.fixture(scope="session")

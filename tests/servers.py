@@ -63,7 +63,7 @@ def new_database(server: str, template: str | None = None) -> str:
     """Makes a database, empty or a copy, and returns its SQLAlchemy URL."""
     name = f"t{secrets.token_hex(6)}"
     with psycopg.connect(server, autocommit=True) as connection:
-        copy = f' TEMPLATE "{template}"' if template else ""
+        copy = f' TEMPLATE "{template}" STRATEGY FILE_COPY' if template else ""  # half the work of a copy by the log
         connection.execute(f'CREATE DATABASE "{name}"{copy}')
     return server.replace("postgresql://postgres@/postgres", f"postgresql+psycopg://postgres@/{name}")
 

@@ -1,28 +1,66 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from app.db.engine import Database
-from app.settings import Settings
+from tests import servers
 from tests.access.world import World
 from tests.dashboard.conftest import make_home
 
+Worlds = Callable[[str], World]
+
+
+@pytest.fixture(scope="session")
+def first_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    """A world on each backing, made when it is first asked for and never touched: the others are copies."""
+    made: dict[str, World] = {}
+
+    def of(backing: str) -> World:
+        if backing not in made:
+            made[backing] = _make(request, backing, tmp_path_factory.mktemp("first") / "home")
+            made[backing].close()
+        return made[backing]
+
+    return of
+
+
+def _make(request: pytest.FixtureRequest, backing: str, home: Path) -> World:
+    settings = make_home(home, request.getfixturevalue("migrated_database"))
+    if backing == "postgres":
+        server, empty = request.getfixturevalue("postgres_server"), request.getfixturevalue("migrated_postgres")
+        settings = settings.model_copy(update={"database_url": servers.new_database(server, empty)})
+    return World(settings, Database.of(settings))
+
+
+def _copy(request: pytest.FixtureRequest, first: World, home: Path, **changes: object) -> Iterator[World]:
+    """A copy of a world's home; of its PostgreSQL database too, where it has one."""
+    shutil.copytree(first.settings.home, home)
+    url, server = first.settings.database_url, ""
+    if url:
+        server = request.getfixturevalue("postgres_server")
+        url = servers.new_database(server, servers.database_name(url))
+    settings = first.settings.model_copy(update={"home": home, "database_url": url} | changes)
+    made = first.copy(settings, Database.of(settings))
+    yield made
+    made.close()
+    if url:
+        servers.drop_database(server, url)
+
 
 @pytest.fixture(scope="module")
-def shared_world(tmp_path_factory: pytest.TempPathFactory, migrated_database: object) -> Iterator[World]:
+def shared_world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, first_world: Worlds
+) -> Iterator[World]:
     """One world for tables: every row leaves it as it was, or does not mind."""
     home = tmp_path_factory.mktemp("access") / "home"
-    settings = make_home(home, migrated_database, failed_sign_ins_per_minute=100_000)  # type: ignore[arg-type]
-    world = World(settings, Database.of(settings))
-    yield world
-    world.close()
+    yield from _copy(request, first_world("sqlite"), home, failed_sign_ins_per_minute=100_000)
 
 
 @pytest.fixture
-def world(settings: Settings, db: Database) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, tmp_path: Path, backing: str, first_world: Worlds) -> Iterator[World]:
     """A world of the test's own."""
-    made = World(settings, db)
-    yield made
-    made.close()
+    yield from _copy(request, first_world(backing), tmp_path / "home")

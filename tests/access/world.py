@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -51,6 +52,10 @@ class Target:
     job: str
 
 
+def _client(settings: Settings) -> TestClient:
+    return TestClient(create_app(settings), raise_server_exceptions=False, follow_redirects=False)
+
+
 @dataclass
 class World:
     settings: Settings
@@ -60,7 +65,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.scene = Scene(self.db, self.settings)
-        self.client = TestClient(create_app(self.settings), raise_server_exceptions=False, follow_redirects=False)
+        self.client = _client(self.settings)
         for who in (*LEVELS, "expired", "revoked", "spare", "doomed"):
             self.add_key(who, ROLES.get(who, "analyst"))
         with self.db.write() as session:
@@ -73,6 +78,15 @@ class World:
             self.grant(who, access)
         for dead in ("expired", "revoked"):
             self.grant(dead, "train")
+
+    def copy(self, settings: Settings, db: Database) -> World:
+        """The same keys and rows in a copy of the home and its database, behind an API of its own."""
+        copied = copy(self)
+        copied.settings, copied.db = settings, db
+        copied.tokens, copied.ids = dict(self.tokens), dict(self.ids)
+        copied.scene = self.scene.copy(db, settings)
+        copied.client = _client(settings)
+        return copied
 
     def add_key(self, who: str, role: Any, **options: Any) -> str:
         pepper = load_secret(self.settings, "api_key_pepper")

@@ -112,7 +112,7 @@ def explore(drawn: list[Drawn], url: str, token: str, ids: Ids) -> Report:
 
 
 def _takes_anything(described: Json) -> bool:
-    """Whether nothing wrong can be sent: there are no parameters, or texts in the path alone. Found out slowly."""
+    """Whether nothing wrong can be sent: there are no parameters, or texts in the path alone. Trying takes long."""
     free = [
         each["in"] == "path" and {"type"} == set(each["schema"]) - {"title", "description"}
         for each in described.get("parameters", ())

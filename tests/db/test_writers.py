@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import time
 from itertools import pairwise
@@ -12,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from app.db.engine import Database
+from tests import processes
 
 WRITES = 60
 
@@ -34,9 +34,9 @@ def write_often(url: str, number: int, barrier: object) -> None:
 
 def test_four_busy_writers_take_turns(url: str) -> None:
     """Between two turns of a writer that always wants one, the others have few (unqueued, hundreds were seen)."""
-    spawn = multiprocessing.get_context("spawn")
-    barrier = spawn.Barrier(4)
-    writers = [spawn.Process(target=write_often, args=(url, number, barrier)) for number in range(4)]
+    context = processes.quick()
+    barrier = context.Barrier(4)
+    writers = [context.Process(target=write_often, args=(url, number, barrier)) for number in range(4)]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -57,9 +57,9 @@ def hold_for_ever(url: str, started: object) -> None:
 
 
 def test_a_killed_writer_frees_its_place(url: str) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    started = spawn.Event()
-    holder = spawn.Process(target=hold_for_ever, args=(url, started))
+    context = processes.quick()
+    started = context.Event()
+    holder = context.Process(target=hold_for_ever, args=(url, started))
     holder.start()
     assert started.wait(30)
     assert holder.pid is not None

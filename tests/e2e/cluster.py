@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import httpx
 
 from scrimp.client import Client
 from tests import servers
-from tests.e2e.conftest import csv_spec, until, write_csv
+from tests.e2e.conftest import csv_spec, seed_of, until, write_csv
 
 FAST = {
     "SCRIMP_RING_AGAIN_S": "1",
@@ -33,7 +34,7 @@ class Cluster:
         self.environment = os.environ | FAST | environment | {"SCRIMP_HOME": str(home)}
         self.processes: dict[str, list[subprocess.Popen[bytes]]] = {}
         self.ports: list[int] = []
-        self.jobs = 0
+        self._looking: dict[int, Client] = {}
         self.home.mkdir(mode=0o700)
         assert self._run("prepare", *self._command("prepare")).wait(60) == 0, self.words("prepare")
 
@@ -78,28 +79,32 @@ class Cluster:
         return True
 
     def get(self, path: str, api: int = 0) -> Any:
-        with self.client(api) as client:
-            return client._http.get(path).json()
+        """The JSON itself, over one connection to each API: tests look often."""
+        if api not in self._looking:
+            self._looking[api] = self.client(api)
+        return self._looking[api]._http.get(path).json()
 
     def client(self, api: int = 0) -> Client:
         return Client(f"http://127.0.0.1:{self.ports[api]}", (self.home / "admin.key").read_text().strip())
 
     def register(self, name: str) -> str:
-        path = write_csv(self.home.parent / f"{name}.csv", seed=sum(name.encode()))
+        path = write_csv(self.home.parent / f"{name}.csv", seed=seed_of(name))
         with self.client() as client:
             return client.create_dataset(csv_spec(name), path).id
 
     def finished(self, jobs: list[str], timeout_s: float = 60.0) -> list[dict[str, Any]]:
         """The jobs, when all have ended, and those that succeeded have their certificates."""
 
-        def look() -> list[dict[str, Any]] | None:
-            found = [self.get(f"/v1/jobs/{job}") for job in jobs]
-            if any(job["status"] not in ("succeeded", "failed", "cancelled") for job in found):
-                return None
-            certified = ["certificate" in self.get(f"/v1/jobs/{job['id']}/certificate") for job in found]
-            return found if all(certified) else None
+        deadline = time.monotonic() + timeout_s
 
-        return until(look, timeout_s) or []
+        def look(job: str) -> dict[str, Any] | None:
+            found: dict[str, Any] = self.get(f"/v1/jobs/{job}")
+            if found["status"] not in ("succeeded", "failed", "cancelled"):
+                return None
+            return found if "certificate" in self.get(f"/v1/jobs/{job}/certificate") else None
+
+        # One after the other, so that what they wait for is not kept from working by their questions.
+        return [until(lambda job=job: look(job), deadline - time.monotonic()) or {} for job in jobs]
 
     def assert_once(self, dataset: str, ended: list[dict[str, Any]]) -> Counter[str]:
         """Each of a data set's jobs succeeded in one attempt and was charged once; how many each worker ran."""
@@ -118,6 +123,9 @@ class Cluster:
 
     def stop(self, *names: str) -> list[int]:
         """Ends all (of these names) in order; their exit codes."""
+        for client in self._looking.values():
+            client.close()
+        self._looking.clear()
         chosen = [process for name in names or list(self.processes) for process in self.processes.pop(name, [])]
         for process in chosen:
             if process.poll() is None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def until(what: Callable[[], T], timeout_s: float = 60.0) -> T:
             return answer
         if time.monotonic() > deadline:
             raise TimeoutError("it did not happen in time")
-        time.sleep(0.05)
+        time.sleep(0.1)  # each look costs what is looked at a request
 
 
 class Service:
@@ -46,6 +47,7 @@ class Service:
         self.output = home.parent / "serve.out"
         self.starts = 0
         self.process: subprocess.Popen[str] | None = None
+        self._looking: Client | None = None
 
     def start(self) -> Service:
         self.starts += 1
@@ -71,15 +73,27 @@ class Service:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+        self._hang_up()
 
     def stop(self) -> int:
         assert self.process is not None
+        self._hang_up()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
 
     def client(self) -> Client:
         return Client(f"http://127.0.0.1:{self.port}", (self.home / "admin.key").read_text().strip())
+
+    def get(self, path: str) -> Any:
+        """The JSON itself, whatever the client's models make of it. Over one connection: tests look often."""
+        self._looking = self._looking or self.client()
+        return self._looking._http.get(path).json()
+
+    def _hang_up(self) -> None:
+        if self._looking is not None:
+            self._looking.close()
+        self._looking = None
 
 
 def write_csv(path: Path, rows: int = 2000, features: int = 5, seed: int = 0) -> Path:
@@ -90,6 +104,11 @@ def write_csv(path: Path, rows: int = 2000, features: int = 5, seed: int = 0) ->
     header = ",".join([f"x{i}" for i in range(features)] + ["y"])
     np.savetxt(path, np.column_stack([x, y]), delimiter=",", header=header, comments="", fmt="%.6f")
     return path
+
+
+def seed_of(name: str) -> int:
+    """A service refuses the same private content under a second name."""
+    return crc32(name.encode())
 
 
 def csv_spec(name: str, **privacy: Any) -> dict[str, Any]:
@@ -136,9 +155,23 @@ def environment_of(backing: str, request: pytest.FixtureRequest) -> dict[str, st
     }
 
 
-@pytest.fixture(scope="module", params=BACKINGS)
-def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    environment = environment_of(str(request.param), request)
-    running = Service(tmp_path_factory.mktemp("service") / "home", environment).start()
-    yield running
-    running.stop()
+@pytest.fixture(scope="session")
+def services(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Service]]:
+    """One on each backing for all tests here: a start costs ten seconds of processor time. Who kills it starts it."""
+    made: dict[str, Service] = {}
+
+    def on(backing: str) -> Service:
+        if backing not in made:
+            home = tmp_path_factory.mktemp("service") / "home"
+            made[backing] = Service(home, environment_of(backing, request)).start()
+        return made[backing]
+
+    yield on
+    assert [each.stop() for each in made.values()] == [0] * len(made)
+
+
+@pytest.fixture(params=BACKINGS)
+def service(request: pytest.FixtureRequest, services: Callable[[str], Service]) -> Service:
+    return services(str(request.param))

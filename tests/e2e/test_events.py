@@ -9,12 +9,8 @@ from typing import Any
 import httpx
 import psutil
 
-from tests.e2e.conftest import Service, csv_spec, job_of, until, write_csv
-
-
-def register(service: Service, name: str, folder: Path, seed: int) -> str:
-    with service.client() as client:
-        return client.create_dataset(csv_spec(name), write_csv(folder / f"{name}.csv", seed=seed)).id
+from tests.e2e.conftest import Service, job_of, until
+from tests.e2e.test_spine import register
 
 
 def read(service: Service, job: str, after: int = 0, stop_at: int | None = None) -> list[dict[str, Any]]:
@@ -43,7 +39,7 @@ def read(service: Service, job: str, after: int = 0, stop_at: int | None = None)
 
 
 def test_a_stream_is_live_whole_and_resumable(service: Service, tmp_path: Path) -> None:
-    dataset = register(service, "events", tmp_path, 21)
+    dataset = register(service, "events", tmp_path)
     with service.client() as client:
         job = client.submit(job_of(dataset)).id
     live = read(service, job)
@@ -59,7 +55,7 @@ def test_a_stream_is_live_whole_and_resumable(service: Service, tmp_path: Path) 
 
 
 def test_a_reader_resumes_after_the_api_was_killed(service: Service, tmp_path: Path) -> None:
-    dataset = register(service, "events-killed", tmp_path, 22)
+    dataset = register(service, "events-killed", tmp_path)
     with service.client() as client:
         job = client.submit(job_of(dataset, length={"steps": 2000})).id
     first = read(service, job, stop_at=4)

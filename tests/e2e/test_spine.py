@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,15 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.e2e.conftest import Service, csv_spec, environment_of, job_of, until, write_csv
+from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
 
 
-def raw(service: Service, path: str) -> Any:
-    """The JSON itself, whatever the client's models make of it."""
+def register(service: Service, name: str, tmp: Path, **privacy: Any) -> str:
+    path = write_csv(tmp / f"{name}.csv", seed=seed_of(name))
     with service.client() as client:
-        return client._http.get(path).json()
-
-
-def register(service: Service, name: str, tmp: Path, seed: int = 0, **privacy: Any) -> str:
-    with service.client() as client:
-        return client.create_dataset(csv_spec(name, **privacy), write_csv(tmp / f"{name}.csv", seed=seed)).id
+        return client.create_dataset(csv_spec(name, **privacy), path).id
 
 
 def submit(service: Service, spec: dict[str, Any]) -> str:
@@ -39,7 +35,7 @@ def submit(service: Service, spec: dict[str, Any]) -> str:
 
 def finished(service: Service, job: str, timeout_s: float = 90.0) -> dict[str, Any]:
     def look() -> dict[str, Any] | None:
-        found: dict[str, Any] = raw(service, f"/v1/jobs/{job}")
+        found: dict[str, Any] = service.get(f"/v1/jobs/{job}")
         return found if found["status"] in ("succeeded", "failed", "cancelled") else None
 
     return until(look, timeout_s) or {}
@@ -56,6 +52,17 @@ def worker_attempt(service: Service) -> psutil.Process | None:
     return None
 
 
+# The attempt's process knows no database: what it trains is looked at on one backing.
+ON_SQLITE = pytest.mark.parametrize("service", ["sqlite"], indirect=True)
+
+
+def assert_no_credentials(service: Service) -> None:
+    """The running attempt's process has none in its environment."""
+    child = until(lambda: worker_attempt(service))
+    assert child is not None
+    assert not [name for name in child.environ() if name.startswith("SCRIMP_") and name != "SCRIMP_ATTEMPT"]
+
+
 def test_the_whole_path(service: Service, tmp_path: Path) -> None:
     dataset = register(service, "whole-path", tmp_path)
     job = finished(service, submit(service, job_of(dataset)))
@@ -64,16 +71,16 @@ def test_the_whole_path(service: Service, tmp_path: Path) -> None:
     assert job["metrics"]["accuracy"]["value"] > 0.8
     assert job["metrics"]["accuracy"]["std"] < 1 / 0.2 / 380
     assert job["metrics"]["accuracy"]["released_by"] == "noisy_count"
-    metrics = raw(service, f"/v1/jobs/{job['id']}/metrics")["items"]
+    metrics = service.get(f"/v1/jobs/{job['id']}/metrics")["items"]
     assert [each["step"] for each in metrics] == [10, 20, 30]
 
-    ledger = raw(service, f"/v1/datasets/{dataset}/ledger")
+    ledger = service.get(f"/v1/datasets/{dataset}/ledger")
     charge = job["quote"]["charge"]
     assert ledger["accounts"]["train"]["spent"] == charge["train"]
     assert ledger["accounts"]["holdout"]["spent"] == charge["holdout"]
     assert ledger["accounts"]["train"]["held"] == 0
-    assert raw(service, f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
-    entries = raw(service, f"/v1/datasets/{dataset}/ledger/entries")["items"]
+    assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+    entries = service.get(f"/v1/datasets/{dataset}/ledger/entries")["items"]
     assert [entry["kind"] for entry in entries] == ["open", "hold", "post"]
 
     with service.client() as client:
@@ -94,25 +101,26 @@ def test_the_whole_path(service: Service, tmp_path: Path) -> None:
 
 
 def _certificate(service: Service, job: str) -> dict[str, Any] | None:
-    found: dict[str, Any] = raw(service, f"/v1/jobs/{job}/certificate")
+    found: dict[str, Any] = service.get(f"/v1/jobs/{job}/certificate")
     return found if "certificate" in found else None
 
 
+@ON_SQLITE
 def test_poisson_under_the_rdp_filter(service: Service, tmp_path: Path) -> None:
-    dataset = register(service, "poisson", tmp_path, seed=1, filter="rdp")
+    dataset = register(service, "poisson", tmp_path, filter="rdp")
     spec = job_of(dataset, sampling={"kind": "poisson", "expected_batch_size": 64}, length={"epochs": 4})
     job = finished(service, submit(service, spec))
     assert job["status"] == "succeeded", job
     assert job["quote"]["epsilon"]["accountant"] == "pld"
     assert (
-        raw(service, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]["spent"] == job["quote"]["charge"]["train"]
+        service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]["spent"] == job["quote"]["charge"]["train"]
     )
 
 
 def test_public_data_without_privacy(service: Service, tmp_path: Path) -> None:
     spec = csv_spec("public-data") | {"privacy": {"sensitivity": "public"}}
     with service.client() as client:
-        dataset = client.create_dataset(spec, write_csv(tmp_path / "public.csv", seed=2)).id
+        dataset = client.create_dataset(spec, write_csv(tmp_path / "public.csv", seed=seed_of("public"))).id
     job = finished(service, submit(service, job_of(dataset, privacy=None, seed=3, evaluation={"points": 2})))
     assert job["status"] == "succeeded", job
     assert job["epsilon_spent"] is None
@@ -121,117 +129,98 @@ def test_public_data_without_privacy(service: Service, tmp_path: Path) -> None:
 
 
 def test_cancelling_a_running_job_posts_what_was_started(service: Service, tmp_path: Path) -> None:
-    dataset = register(service, "cancelled", tmp_path, seed=3)
+    dataset = register(service, "cancelled", tmp_path)
     job = submit(service, job_of(dataset, length={"steps": 200_000}))
-    until(lambda: raw(service, f"/v1/jobs/{job}")["progress"]["step"] > 0)
+    until(lambda: service.get(f"/v1/jobs/{job}")["progress"]["step"] > 0)
+    assert_no_credentials(service)
     with service.client() as client:
         client.cancel(job)
     ended = finished(service, job)
     assert ended["status"] == "cancelled"
-    train = raw(service, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
+    train = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
     assert train["held"] == 0
     assert 0 < train["spent"] < ended["quote"]["charge"]["train"]
-    assert raw(service, f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+    assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
     assert worker_attempt(service) is None
 
 
 def test_an_attempt_that_is_killed_is_replayed_free(service: Service, tmp_path: Path) -> None:
-    dataset = register(service, "killed-attempt", tmp_path, seed=4)
+    dataset = register(service, "killed-attempt", tmp_path)
     job = submit(service, job_of(dataset, length={"steps": 8000}))
-    until(lambda: raw(service, f"/v1/jobs/{job}")["progress"]["step"] > 0)
+    until(lambda: service.get(f"/v1/jobs/{job}")["progress"]["step"] > 0)
     victim = until(lambda: worker_attempt(service))
     assert victim is not None
     os.kill(victim.pid, signal.SIGKILL)
     ended = finished(service, job)
     assert ended["status"] == "succeeded", ended
     assert [attempt["status"] for attempt in ended["attempts"]] == ["lost", "succeeded"]
-    events = [each["type"] for each in raw(service, f"/v1/jobs/{job}/events")["items"]]
+    events = [each["type"] for each in service.get(f"/v1/jobs/{job}/events")["items"]]
     assert "replay_mismatch" not in events
-    train = raw(service, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
+    train = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
     assert (train["spent"], train["held"]) == (ended["quote"]["charge"]["train"], 0)
 
 
-def test_the_attempts_process_has_no_credentials(service: Service, tmp_path: Path) -> None:
-    dataset = register(service, "environment", tmp_path, seed=5)
-    job = submit(service, job_of(dataset, length={"steps": 20_000}))
-    child = until(lambda: worker_attempt(service))
-    assert child is not None
-    assert not [name for name in child.environ() if name.startswith("SCRIMP_") and name != "SCRIMP_ATTEMPT"]
-    with service.client() as client:
-        client.cancel(job)
-    finished(service, job)
+MOMENTS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "queued": lambda _job: True,
+    "starting": lambda job: job["status"] == "running",
+    "training": lambda job: job["progress"]["step"] > 0,
+    "finishing": lambda job: job["progress"]["step"] > 3500,
+}
+KILLS = [*(("sqlite", moment) for moment in MOMENTS), ("postgres", "queued"), ("postgres", "training")]
 
 
-EMBEDDED = ["queued", "starting", "training", "finishing"]
+@pytest.mark.parametrize(("service", "moment"), KILLS, indirect=["service"])
+def test_killing_the_service_loses_no_job_and_no_charge(service: Service, tmp_path: Path, moment: str) -> None:
+    dataset = register(service, f"killed-{moment}", tmp_path)
+    job = submit(service, job_of(dataset, length={"steps": 4000}))
+    until(lambda: MOMENTS[moment](service.get(f"/v1/jobs/{job}")))
+    service.kill()
+    service.start()
+    ended = finished(service, job)
+    assert ended["status"] == "succeeded", ended
+    train = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
+    assert (train["spent"], train["held"]) == (ended["quote"]["charge"]["train"], 0)
+    assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+    assert until(lambda: _certificate(service, job))
 
 
-@pytest.mark.parametrize(
-    ("backing", "moment"),
-    [("sqlite", moment) for moment in EMBEDDED] + [("postgres", "queued"), ("postgres", "training")],
-)
-def test_killing_the_service_loses_no_job_and_no_charge(
-    request: pytest.FixtureRequest, tmp_path: Path, backing: str, moment: str
-) -> None:
-    service = Service(tmp_path / "home", environment_of(backing, request)).start()
-    try:
-        dataset = register(service, "killed", tmp_path)
-        job = submit(service, job_of(dataset, length={"steps": 4000}))
-        look = {
-            "queued": lambda: True,
-            "starting": lambda: raw(service, f"/v1/jobs/{job}")["status"] == "running",
-            "training": lambda: raw(service, f"/v1/jobs/{job}")["progress"]["step"] > 0,
-            "finishing": lambda: raw(service, f"/v1/jobs/{job}")["progress"]["step"] > 3500,
-        }[moment]
-        until(look)
-        service.kill()
-        service.start()
-        ended = finished(service, job)
-        assert ended["status"] == "succeeded", ended
-        train = raw(service, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
-        assert (train["spent"], train["held"]) == (ended["quote"]["charge"]["train"], 0)
-        assert raw(service, f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
-        assert until(lambda: _certificate(service, job))
-    finally:
-        assert service.stop() == 0
-
-
-def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(tmp_path: Path) -> None:
+@ON_SQLITE
+def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(service: Service, tmp_path: Path) -> None:
     """A worker that comes back on another machine may compute other digits: here the record is what differs."""
-    service = Service(tmp_path / "home").start()
-    try:
-        dataset = register(service, "differs", tmp_path)
-        job = submit(service, job_of(dataset, length={"steps": 4000}))
-        until(lambda: raw(service, f"/v1/jobs/{job}")["progress"]["step"] > 500)  # three blocks and more
-        service.kill()
-        with sqlite3.connect(service.home / "scrimp.db") as database:
-            recorded = "SELECT last_step FROM blocks WHERE digest IS NOT NULL ORDER BY last_step LIMIT 1 OFFSET 2"
-            (differs_at,) = database.execute(recorded).fetchone()
-            database.execute("UPDATE blocks SET digest = ? WHERE last_step = ?", ("0" * 64, differs_at))
-        database.close()
-        service.start()
-        ended = finished(service, job)
-        assert ended["status"] == "succeeded", ended
-        mismatch = [
-            each for each in raw(service, f"/v1/jobs/{job}/events")["items"] if each["type"] == "replay_mismatch"
-        ]
-        assert len(mismatch) == 1
-        matched = mismatch[0]["data"]["matched_step"]
-        assert 0 <= matched < differs_at
-        # Steps that ran under both salts are on the bill twice, out of the same hold: fewer are effective.
-        with sqlite3.connect(service.home / "scrimp.db") as database:
-            salts = dict(database.execute("SELECT salt, max(last_step) FROM blocks GROUP BY salt").fetchall())
-        database.close()
-        old, new = sorted(salts.values())
-        certificate = (until(lambda: _certificate(service, job)) or {})["certificate"]
-        assert certificate["steps"]["started"] == 4000
-        assert certificate["steps"]["effective"] == ended["progress"]["step"] == new == 4000 - (old - matched) < 4000
-        train = raw(service, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
-        assert (train["spent"], train["held"]) == (ended["quote"]["charge"]["train"], 0)
-        assert raw(service, f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
-    finally:
-        assert service.stop() == 0
+    dataset = register(service, "differs", tmp_path)
+    job = submit(service, job_of(dataset, length={"steps": 4000}))
+    until(lambda: service.get(f"/v1/jobs/{job}")["progress"]["step"] > 500)  # three blocks and more
+    service.kill()
+    with sqlite3.connect(service.home / "scrimp.db") as database:
+        recorded = (
+            "SELECT last_step FROM blocks WHERE job_id = ? AND digest IS NOT NULL ORDER BY last_step LIMIT 1 OFFSET 2"
+        )
+        (differs_at,) = database.execute(recorded, (job,)).fetchone()
+        changed = "UPDATE blocks SET digest = ? WHERE job_id = ? AND last_step = ?"
+        database.execute(changed, ("0" * 64, job, differs_at))
+    database.close()
+    service.start()
+    ended = finished(service, job)
+    assert ended["status"] == "succeeded", ended
+    events = service.get(f"/v1/jobs/{job}/events")["items"]
+    [mismatch] = [each for each in events if each["type"] == "replay_mismatch"]
+    matched = mismatch["data"]["matched_step"]
+    assert 0 <= matched < differs_at
+    # Steps that ran under both salts are on the bill twice, out of the same hold: fewer are effective.
+    with sqlite3.connect(service.home / "scrimp.db") as database:
+        last = "SELECT salt, max(last_step) FROM blocks WHERE job_id = ? GROUP BY salt"
+        salts = dict(database.execute(last, (job,)).fetchall())
+    database.close()
+    old, new = sorted(salts.values())
+    certificate = (until(lambda: _certificate(service, job)) or {})["certificate"]
+    assert certificate["steps"]["started"] == 4000
+    assert certificate["steps"]["effective"] == ended["progress"]["step"] == new == 4000 - (old - matched) < 4000
+    train = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
+    assert (train["spent"], train["held"]) == (ended["quote"]["charge"]["train"], 0)
+    assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
 
 
+@ON_SQLITE
 def test_a_network_on_images(service: Service, tmp_path: Path) -> None:
     """An NPZ of bytes, a convolutional network, per-layer clipping; the card's own snippet uses the result."""
     generator = np.random.default_rng(7)

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from app.db.engine import Database
-from app.db.migrate import upgrade
 from tests import servers
 from tests.conftest import BACKINGS
 from tests.ledger.support import add_owner
@@ -18,10 +18,8 @@ def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     if request.param == "postgres":
         server = request.getfixturevalue("postgres_server")
         return servers.new_database(server, request.getfixturevalue("migrated_postgres"))
-    folder: Path = tmp_path_factory.mktemp("sqlite")
-    url = f"sqlite:///{folder / 'ledger.db'}"
-    upgrade(url)
-    return url
+    template: Path = request.getfixturevalue("migrated_database")
+    return f"sqlite:///{shutil.copy(template, tmp_path_factory.mktemp('sqlite') / 'ledger.db')}"
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ from multiprocessing.synchronize import Barrier
 
 from app.db.engine import Database
 from app.errors import BudgetError, PrivacyError
+from tests import processes as own
 from tests.ledger.support import balances, check, hold, open_ledger, post, void
 
 FIT = 12  # so many holds fit; twice as many are tried
@@ -62,10 +62,10 @@ def test_racing_threads_never_overspend(db: Database) -> None:
 def test_racing_processes_never_overspend(db: Database, database_url: str) -> None:
     dataset_id = open_ledger(db)
     amount = a_twelfth(db, dataset_id)
-    spawn = multiprocessing.get_context("spawn")
-    start = spawn.Barrier(WORKERS)
+    context = own.quick()
+    start = context.Barrier(WORKERS)
     processes = [
-        spawn.Process(target=in_a_process, args=(database_url, dataset_id, amount, worker, start))
+        context.Process(target=in_a_process, args=(database_url, dataset_id, amount, worker, start))
         for worker in range(WORKERS)
     ]
     for process in processes:

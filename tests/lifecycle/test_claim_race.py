@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Claim
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
+from tests import processes
 from tests.factories import add_dataset
 from tests.lifecycle.conftest import Submit, balances, job_row
 from tests.lifecycle.contender import contend
@@ -24,12 +24,12 @@ class Race:
     """Processes that claim every job at the same moment, once a round."""
 
     def __init__(self, db: Database, url: str, jobs: list[str], rounds: int) -> None:
-        spawn = multiprocessing.get_context("spawn")
+        context = processes.quick()
         self.db, self.jobs = db, jobs
-        self.together, self.won = spawn.Barrier(PROCESSES), spawn.Queue()
-        self.go = spawn.Semaphore(0)
+        self.together, self.won = context.Barrier(PROCESSES), context.Queue()
+        self.go = context.Semaphore(0)
         arguments = (url, jobs, rounds, self.go, self.together, self.won)
-        self.processes = [spawn.Process(target=contend, args=arguments, name=f"w{n}") for n in range(PROCESSES)]
+        self.processes = [context.Process(target=contend, args=arguments, name=f"w{n}") for n in range(PROCESSES)]
         for process in self.processes:
             process.start()
 

@@ -11,6 +11,7 @@ from celery import Celery
 from app.lifecycle.broker import QUEUE, celery_options
 from app.lifecycle.relay import CeleryBell
 from app.settings import Settings
+from tests import processes
 
 MESSAGES, READERS = 400, 3
 
@@ -36,9 +37,9 @@ def read(home: Path, got: multiprocessing.Queue[list[str]]) -> None:
 
 def test_readers_that_look_while_messages_are_written_get_each_once_and_whole(settings: Settings) -> None:
     """kombu's file-system transport handed out messages that were not written yet, and the worker ended."""
-    spawn = multiprocessing.get_context("spawn")
-    got: multiprocessing.Queue[list[str]] = spawn.Queue()
-    readers = [spawn.Process(target=read, args=(settings.home, got), daemon=True) for _ in range(READERS)]
+    context = processes.quick()
+    got: multiprocessing.Queue[list[str]] = context.Queue()
+    readers = [context.Process(target=read, args=(settings.home, got), daemon=True) for _ in range(READERS)]
     for reader in readers:
         reader.start()
     bell = CeleryBell(settings)
