@@ -99,8 +99,8 @@ class _Statement:
         found = connection.execute(self.statement, values).all()
         if not found:
             return Polled(None, None, SimpleNamespace(), [])
-        values = iter(found[0])
-        key, job, looked_at = (_named(names, [next(values) for _ in names]) for names in self.names[:-1])
+        shown = iter(found[0])
+        key, job, looked_at = (_named(names, [next(shown) for _ in names]) for names in self.names[:-1])
         rows = [_named(self.names[-1], row[self.rest :]) for row in found if row[self.rest] is not None]
         return Polled(key, job if job.id is not None else None, looked_at, rows)
 
