@@ -8,9 +8,8 @@ from pydantic import Field, StringConstraints, model_validator
 
 from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
 from app.contracts.extractor import ExtractorRef
+from app.contracts.optimizers import Optimizer
 
-# Of learning rates: with weight decay below 1/η, an update shrinks parameters and never flips or amplifies them.
-Positive = Annotated[float, Field(strict=True, ge=1e-12, le=1e12)]
 # Of clipping norms and loss bounds: far from where floats lose digits or underflow, so that noise is noise.
 Bound = Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
 
@@ -70,27 +69,6 @@ class MatrixFactorizationModel(Document):
 
 
 Model = LinearModel | MlpModel | CnnModel | MatrixFactorizationModel
-
-
-class ConstantSchedule(Document):
-    kind: Literal["constant"] = "constant"
-
-
-class DpSgd(Document):
-    """θ ← θ − η b, b ← μ b + g̃. `free_step`: once more after the last step, post-processing."""
-
-    kind: Literal["dp_sgd"] = "dp_sgd"
-    learning_rate: Positive
-    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    free_step: bool = False
-    weight_decay: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0
-    schedule: ConstantSchedule = ConstantSchedule()
-
-    @model_validator(mode="after")
-    def _decays(self) -> DpSgd:
-        if self.learning_rate * self.weight_decay > 1.0:
-            raise ValueError("learning_rate · weight_decay is above 1: parameters would flip and grow, not decay")
-        return self
 
 
 class JobPrivacy(Document):
@@ -190,7 +168,7 @@ class JobSpec(Document):
     dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
     name: Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)] = ""
     model: Annotated[Model, Field(discriminator="kind")] = LinearModel()
-    optimizer: DpSgd
+    optimizer: Annotated[Optimizer, Field(discriminator="kind")]
     privacy: JobPrivacy | None
     clipping: Clipping | None = None  # default: flat at 1.0 on private data
     sampling: Annotated[FullBatch | Poisson, Field(discriminator="kind")] = FullBatch()

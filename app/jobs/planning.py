@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from app.catalogue.models import refusal
+from app.catalogue import models, optimizers
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import AdaptiveNorm, Clipping, Evaluation, JobSpec
 from app.errors import InvalidRequest
-from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
+from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, delayed_of
 
 # Public data have no account: a job on them is priced all the same, and charged nothing (app.jobs.service).
 ANY_FILTER = {"kind": "rdp", "order": 8.0}
@@ -93,6 +93,9 @@ def plan(spec: JobSpec, facts: DatasetFacts) -> Plan:
     _check_privacy(spec, facts)
     _check_model(spec, facts)
     steps = _steps(spec, records, batch)
+    unfit = optimizers.refusal(spec, steps)
+    if unfit is not None:
+        raise InvalidRequest.at(*unfit)
     if facts.is_private and spec.sampling.kind == "poisson" and steps < MIN_POISSON_BLOCK_STEPS:
         least = f"a Poisson-sampled job has at least {MIN_POISSON_BLOCK_STEPS}, so that no single step's time is seen"
         raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
@@ -130,7 +133,7 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
 
 def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
     features = facts.spec.features.kind
-    refused = refusal(spec.model, features, facts.features, facts.outputs, facts.rows)
+    refused = models.refusal(spec.model, features, facts.features, facts.outputs, facts.rows)
     if refused is not None:
         raise InvalidRequest.at(*refused)
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "hashed_text":
@@ -155,7 +158,7 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
 def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: float) -> dict[str, Any] | None:
     if spec.privacy is None:
         return None
-    clip = spec.clipping
+    clip, delayed = spec.clipping, delayed_of(spec.optimizer)
     return {
         "training": {
             "sampling": spec.sampling.kind,
@@ -166,6 +169,7 @@ def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: f
             "expected_batch_size": batch,
             "records_per_unit": facts.records_per_unit,
             **_adaptive(clip),
+            **({"delayed": delayed.model_dump()} if delayed else {}),
         },
         "target_epsilon": spec.privacy.target_epsilon,
         "noise_multiplier": spec.privacy.noise_multiplier,

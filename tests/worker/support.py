@@ -18,7 +18,7 @@ import torch
 
 from app.contracts.job_spec import JobSpec
 from app.formats.stored import Csr, StoredPart, save_part
-from app.privacy.mechanism import MechanismConfig
+from app.privacy.mechanism import MechanismConfig, delayed_of
 from worker.attempt.child import StopRequested, serve
 from worker.attempt.messages import (
     TO_CHILD,
@@ -110,6 +110,7 @@ def mechanism(job: dict[str, Any], shape: dict[str, Any], *, holdout_public: boo
         "max_grad_norm": clipping.get("max_grad_norm", 1.0),
         "clipping": clipping.get("kind", "flat"),
         "expected_batch_size": batch,
+        "delayed": delayed_of(parsed.optimizer),
     }
     return {"target_delta": parsed.privacy.target_delta or 1e-5, "training": training, "releases": releases}
 

@@ -18,6 +18,8 @@ from worker.clipping.linear import LinearClipping
 from worker.models.linear import Linear
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import GaussianGenerator
+from worker.optimizers.base import StepInfo
+from worker.optimizers.descent import Descent
 from worker.optimizers.dp_sgd import DpSgd
 
 SHAPE = {"records_train": 80, "records_holdout": 20, "features": 3, "outputs": 2, "sparse": False}
@@ -73,9 +75,9 @@ def test_noise_is_added_once_per_logical_step(
     steps: list[int] = []
     original = GaussianRelease.release
 
-    def counted(self: GaussianRelease, private_sum: dict[str, torch.Tensor], step: int) -> Any:
+    def counted(self: GaussianRelease, private_sum: dict[str, torch.Tensor], step: int, *more: Any) -> Any:
         steps.append(step)
-        return original(self, private_sum, step)
+        return original(self, private_sum, step, *more)
 
     monkeypatch.setattr(GaussianRelease, "release", counted)
     whole = attempt(supervisor(sampling=sampling))
@@ -91,12 +93,12 @@ def test_an_empty_batch_is_a_step_of_noise_alone() -> None:
     outcome, link = run_direct(record, nobody, HOLDOUT)
     assert link.steps == list(range(1, 11)) and outcome.steps == 10
     noise = GaussianGenerator(bytes.fromhex(keys_of("s0")["noise_key"]))
-    optimizer, at = DpSgd(0.5, momentum=0.9, free_step=True), Linear(3, 2).init()
+    optimizer, at = DpSgd(Descent(0.5), momentum=0.9, free_step=True), Linear(3, 2).init()
     state = optimizer.init(at)
     for step in range(1, 11):
         alone = {"weight": rounded(noise.noise(step, 0, 6).reshape(2, 3))}
-        at, state = optimizer.update(alone, state, at)  # type: ignore[arg-type]
-    torch.testing.assert_close(outcome.parameters["weight"], optimizer.finish(state, at)["weight"])
+        at, state = optimizer.update(alone, state, at, StepInfo(step, 1.0))  # type: ignore[arg-type]
+    torch.testing.assert_close(outcome.parameters["weight"], optimizer.finish(state, at, 10)["weight"])
 
 
 def test_a_broken_record_is_no_oracle() -> None:

@@ -21,6 +21,7 @@ from sqlalchemy.exc import OperationalError
 from app.db.models import Dataset, Job
 from app.errors import PrivacyError, ServiceError, StaleAttempt
 from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.coverage import covered_steps
 from app.processes import plain_environment
 from app.secrets import load_secret, secret_id
 from app.settings import Settings
@@ -238,12 +239,13 @@ class _Supervised:
             job, blocks, released = self.log.recorded()
         with self.log.db.read() as session:
             dataset = session.get_one(Dataset, job.dataset_id)
+            allowed = max(0, covered_steps(session, job) - job.steps_started)
         segments = [
             {"from_step": each["from_step"], "recorded": blocks[each["salt"]], **self._keys(each["salt"])}
             for each in job.segments
         ]
         return messages.Start.model_validate(
-            self._described(job, dataset) | {"segments": segments, "released": released}
+            self._described(job, dataset) | {"segments": segments, "released": released, "allowed_steps": allowed}
         )
 
     def _described(self, job: Job, dataset: Dataset) -> dict[str, Any]:
@@ -270,6 +272,5 @@ class _Supervised:
             "data_public": dataset.sensitivity == "public",
             "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),
             "steps": job.steps,
-            "allowed_steps": job.steps - job.steps_started,
             "output_dir": str(self.output.resolve()),
         }

@@ -16,7 +16,7 @@ from worker.data.units import Users
 from worker.metrics.scores import noisy_score, public_scores, public_training_loss
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
-from worker.optimizers.base import State
+from worker.optimizers.base import Preconditioned, State, StepInfo
 from worker.telemetry import Telemetry, state_digest
 from worker.training.plan import Plan
 
@@ -116,20 +116,28 @@ class Training:
         self._release.prepare(at.parameters, step)  # its noise is made on another thread meanwhile
         batches = self._sample(step)
         self._plan.begin_passes(self._keys, step)
-        noised, norm = self._noised_gradient(step, at, batches)
-        parameters, state = self._plan.optimizer.update(noised, at.state, at.parameters)
+        norms = self._plan.norms(step) if at.norm is None else (at.norm,)
+        (noised, norm), *others = [self._noised(step, query, C, at, batches) for query, C in enumerate(norms)]
+        info = StepInfo(step, self._release.noise_variance(norms[0]), *(second for second, _ in others))
+        parameters, state = self._plan.optimizer.update(noised, at.state, at.parameters, info)
         return Position(step, parameters, state, norm)
 
-    def _noised_gradient(
-        self, step: int, at: Position, batches: Sequence[Records]
+    def _noised(
+        self, step: int, query: int, max_grad_norm: float, at: Position, batches: Sequence[Records]
     ) -> tuple[NoisedGradient, float | None]:
-        """The step's gradient; and C of the next one, where it adapts."""
-        adaptive = self._plan.adaptive_norm
-        if adaptive is None or self._counts is None or at.norm is None:
-            return self._release.release(self._plan.engine.private_sum(at.parameters, batches), step), None
-        private_sum, private_count = adaptive.engine.private_sum_and_count(at.parameters, batches, Clip(at.norm))
-        noised = self._release.release(private_sum, step, max_grad_norm=at.norm)
-        return noised, adaptive.after(at.norm, self._counts.release(private_count, step))
+        """One query of a step's batch; and C of the next step, where it adapts.
+
+        Divisors are made of the state before the step.
+        """
+        plan, optimizer = self._plan, self._plan.optimizer
+        divisors = optimizer.divisors(at.state, step, query) if isinstance(optimizer, Preconditioned) else None
+        clip = Clip(max_grad_norm, divisors)
+        if plan.adaptive_norm is None or self._counts is None or at.norm is None:
+            private_sum = plan.engine.private_sum(at.parameters, batches, clip)
+            return self._release.release(private_sum, step, query, max_grad_norm), None
+        private_sum, private_count = plan.adaptive_norm.engine.private_sum_and_count(at.parameters, batches, clip)
+        noised = self._release.release(private_sum, step, query, max_grad_norm)
+        return noised, plan.adaptive_norm.after(max_grad_norm, self._counts.release(private_count, step))
 
     def _sample(self, step: int) -> Sequence[Records]:
         """The step's records, in physical batches. No records make no batch, and still a step."""
@@ -164,7 +172,7 @@ class Training:
         return self._matched
 
     def _finish(self, position: Position) -> Outcome:
-        parameters = self._plan.optimizer.finish(position.state, position.parameters)
+        parameters = self._plan.optimizer.finish(position.state, position.parameters, position.step)
         self._evaluate(position, parameters)
         self._note(position.step == self._plan.steps, "steps-short")
         finite = all(bool(torch.isfinite(value.float()).all()) for value in parameters.values())  # as handed out

@@ -13,14 +13,16 @@ from typing import Any, Literal
 
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import AdaptiveNorm as AdaptiveClipping
-from app.contracts.job_spec import Clipping, DpSgd, JobSpec
+from app.contracts.job_spec import Clipping, JobSpec
 from app.errors import PrivacyError
 from app.privacy.mechanism import (
     MIN_POISSON_BLOCK_STEPS,
     AdaptiveMechanism,
+    DelayedMechanism,
     MechanismConfig,
     NoisySum,
     TrainingMechanism,
+    delayed_of,
 )
 from worker.attempt.messages import Keys, Shape
 from worker.clipping.adaptive import AdaptiveNorm
@@ -34,7 +36,7 @@ from worker.noise.gaussian import CountRelease, GaussianRelease, GradientRelease
 from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
-from worker.optimizers.dp_sgd import DpSgd as DpSgdOptimizer
+from worker.optimizers.build import build_optimizer
 
 BLOCKS = 25
 MAX_BLOCK_STEPS = 1000
@@ -47,6 +49,7 @@ class Plan:
     Attributes:
         mechanism: the stored one; None on public data without privacy.
         steps: T.
+        delayed: the phases or second queries of a delayed preconditioner, as asked for and as stored.
         sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
         evaluation_points: at how many evenly spaced steps, the last one included, the hold-out is scored; 0: never.
         physical_batch_size: how many records are worked on at once; None: what suits the records. Memory only.
@@ -62,6 +65,7 @@ class Plan:
     engine: GradientEngine
     adaptive_norm: AdaptiveNorm | None
     optimizer: Optimizer
+    delayed: DelayedMechanism | None
     evaluation_points: int
     physical_batch_size: int | None
     seed: int | None
@@ -110,6 +114,12 @@ class Plan:
         if left < MIN_POISSON_BLOCK_STEPS:
             return None
         return end if left < size + MIN_POISSON_BLOCK_STEPS else first + size - 1
+
+    def norms(self, step: int) -> tuple[float, ...]:
+        """The clipping norm of each query of a step; on public data, where nothing is clipped, as many ones."""
+        if self.mechanism is not None:
+            return self.mechanism.training.norms(step)
+        return self.delayed.norms(step, 1.0) if self.delayed else (1.0,)
 
     def sampler(self, keys: Keys, records: int) -> Sampler:
         """The sampler of one segment. `records` (private) is only how many coins are tossed."""
@@ -195,19 +205,11 @@ def build_plan(
         model=model,
         engine=engine,
         adaptive_norm=_adaptive_norm(engine, mechanism.training) if mechanism else None,
-        optimizer=_optimizer(spec.optimizer),
+        optimizer=build_optimizer(spec.optimizer, steps),
+        delayed=delayed_of(spec.optimizer),
         evaluation_points=spec.evaluation.points if spec.evaluation else 0,
         physical_batch_size=model.physical_batch_size if physical == "auto" else physical,
         seed=spec.seed,
-    )
-
-
-def _optimizer(spec: DpSgd) -> Optimizer:
-    return DpSgdOptimizer(
-        learning_rate=spec.learning_rate,
-        momentum=spec.momentum,
-        free_step=spec.free_step,
-        weight_decay=spec.weight_decay,
     )
 
 
@@ -239,6 +241,7 @@ def _check_agreement(
         (training.max_grad_norm, clipping.max_grad_norm),
         (training.adaptive, _expected_count(clipping, training)),
         (mechanism.releases, _expected_releases(spec, shape, holdout_public, training.records_per_unit)),
+        (training.delayed, delayed_of(spec.optimizer)),
         (training.steps, spec.length.steps or training.steps),
         (training.noise_multiplier, privacy.noise_multiplier or training.noise_multiplier),
         (mechanism.target_delta, privacy.target_delta or mechanism.target_delta),
