@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.contracts import optimizers as specs
+from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 
 
@@ -121,7 +122,44 @@ CATALOGUE: dict[str, Entry] = {
         "(about √d), and eps_scale with it.",
         'Ganesh, McMahan & Thakurta 2025, "On design principles for private adaptive optimizers", Algorithm 8.',
     ),
+    "ada_dps": Entry(
+        specs.AdaDps,
+        "Gradients are divided before clipping by a second moment that a public data set gave.",
+        "A ← βA + (1−β)(∇L_public)²; g̃ made of clip(g_i / (√A + ε)); θ ← θ − η g̃",
+        {"A": "average of squared public gradients, from 0; public"},
+        "Some hundred public records of the same kind: the geometry is learned from them, and costs nothing.",
+        'Li, Zaheer, Reddi & Smith 2022, "Private adaptive optimization with side information".',
+    ),
+    "pda_dpmd": Entry(
+        specs.PdaDpmd,
+        "The noised gradient is mixed with that of a public data set, whose share grows.",
+        "θ ← θ − η (α g̃ + (1−α) ∇L_public), α = cos(π (t−1) / (2K))",
+        {"public": "the public gradient of the last step; public"},
+        "Public records that are drawn as the private ones are, enough to train on alone at the end.",
+        'Amid et al. 2022, "Public data-assisted mirror descent for private model training", in its practical form.',
+    ),
 }
+
+
+def side_refusal(own: DatasetSpec, side: DatasetSpec, features: tuple[int, int], records: int) -> str | None:
+    """Why a data set can not be the side information of a job on another; None where it can.
+
+    Args:
+        own, side: the job's data set, and the one that is to be public.
+        features: how many each has.
+        records: how many records of the other one's training part are declared or counted.
+    """
+    if side.privacy.sensitivity != "public":
+        return "this data set is private: side information is not charged for, so it has to be declared public"
+    if records < 1:
+        return "this data set has no records to take gradients of"
+    named = {"column", "columns", "array"} if own.features.kind != "columns" else set()
+    one, other = (each.features.model_dump(exclude=named) for each in (own, side))
+    if own.features.kind == "interactions" or one != other or features[0] != features[1]:
+        return "its features are not of the kind, number and settings of the job's data set"
+    if own.task.model_dump(exclude={"label"}) != side.task.model_dump(exclude={"label"}):
+        return "its task is not that of the job's data set, with the same classes in the same order"
+    return None
 
 
 def refusal(spec: JobSpec, steps: int) -> tuple[str, str] | None:
@@ -136,6 +174,8 @@ def refusal(spec: JobSpec, steps: int) -> tuple[str, str] | None:
         return "/optimizer/eps_root", detail
     if isinstance(optimizer, specs.Dp2Settings) and spec.clipping is not None and spec.clipping.kind == "adaptive":
         return "/clipping/kind", f"the phases of `{optimizer.kind}` have norms of their own, which do not adapt"
+    if optimizer.kind == "pda_dpmd" and (optimizer.horizon or steps) < steps:
+        return "/optimizer/horizon", f"α would turn negative before the last of {steps} steps: at least as many"
     if optimizer.schedule.kind == "warmup_linear" and optimizer.schedule.warmup * steps > steps - 1:
         return "/optimizer/schedule/warmup", f"of {steps} steps none would be left after the warm-up: lower it"
     if isinstance(optimizer, specs.Dp2Settings) and optimizer.delays[0] >= steps:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from app.contracts.base import Document, Steps
+from app.contracts.base import NO_NUL, Document, Steps
 
 # Of learning rates: with weight decay below 1/η, an update shrinks parameters and never flips or amplifies them.
 Positive = Annotated[float, Field(strict=True, ge=1e-12, le=1e12)]
@@ -192,4 +192,46 @@ class ScaleThenPrivatize(OptimizerSettings):
         return self
 
 
-Optimizer = DpSgd | DpAdam | DpAdamBc | DpRmsProp | DpAdaGrad | Dp2RmsProp | Dp2AdaGrad | Dp2Yogi | ScaleThenPrivatize
+class PublicSideSettings(OptimizerSettings):
+    """Methods with side information: the records of a data set that is declared public, with the same kind of features
+    and the same classes. `public_batch_size` are drawn for each step, with replacement; null: all take part.
+    """
+
+    public_dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
+    public_batch_size: Annotated[int, Field(strict=True, ge=1, le=10**6)] | None = None
+
+
+class AdaDps(PublicSideSettings):
+    """A ← β A + (1−β) (∇L_public)²; gradients are divided by √A + ε before they are clipped."""
+
+    kind: Literal["ada_dps"] = "ada_dps"
+    beta: Average = 0.9
+    eps: Divisor = 1e-5
+
+    @model_validator(mode="after")
+    def _defined(self) -> AdaDps:
+        if self.weight_decay > 0.0 and self.decay == "coupled":
+            raise ValueError("coupled decay is undefined here: λ θ would not be divided as gradients are")
+        return self
+
+
+class PdaDpmd(PublicSideSettings):
+    """θ ← θ − η (α_t g̃ + (1 − α_t) ∇L_public), α_t = cos(π (t − 1) / (2K)), with K = `horizon`; null: T."""
+
+    kind: Literal["pda_dpmd"] = "pda_dpmd"
+    horizon: Steps | None = None
+
+
+Optimizer = (
+    DpSgd
+    | DpAdam
+    | DpAdamBc
+    | DpRmsProp
+    | DpAdaGrad
+    | Dp2RmsProp
+    | Dp2AdaGrad
+    | Dp2Yogi
+    | ScaleThenPrivatize
+    | AdaDps
+    | PdaDpmd
+)

@@ -14,6 +14,7 @@ from typing import Any
 from app.catalogue import models, optimizers
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import AdaptiveNorm, Clipping, Evaluation, JobSpec
+from app.contracts.optimizers import PublicSideSettings
 from app.errors import InvalidRequest
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, delayed_of
 
@@ -76,8 +77,11 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
 
-def plan(spec: JobSpec, facts: DatasetFacts) -> Plan:
+def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -> Plan:
     """Checks a spec against its data set and fixes the plan.
+
+    Args:
+        side: the data set of its optimizer's side information, where it has any; the plan's spec names it by its id.
 
     Raises:
         InvalidRequest: with a pointer to what to change.
@@ -92,6 +96,7 @@ def plan(spec: JobSpec, facts: DatasetFacts) -> Plan:
         batch = records
     _check_privacy(spec, facts)
     _check_model(spec, facts)
+    spec = _with_side(spec, facts, side)
     steps = _steps(spec, records, batch)
     unfit = optimizers.refusal(spec, steps)
     if unfit is not None:
@@ -140,6 +145,17 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
         raise InvalidRequest.at("/clipping/engine", "`opacus` forms dense gradients: use `bookkeeping` on hashed text")
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "interactions":
         raise InvalidRequest.at("/clipping/engine", "ratings are clipped by `bookkeeping`")
+
+
+def _with_side(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> JobSpec:
+    if not isinstance(spec.optimizer, PublicSideSettings):
+        return spec
+    if side is None:
+        raise InvalidRequest.at("/optimizer/public_dataset", "there is no such data set")
+    refused = optimizers.side_refusal(facts.spec, side.spec, (facts.features, side.features), side.records_train)
+    if refused is not None:
+        raise InvalidRequest.at("/optimizer/public_dataset", refused)
+    return spec.model_copy(update={"optimizer": spec.optimizer.model_copy(update={"public_dataset": side.id})})
 
 
 def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:

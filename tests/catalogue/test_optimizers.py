@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
+from sqlalchemy import delete
 
 from app.catalogue.optimizers import CATALOGUE
 from app.contracts.optimizers import Optimizer
 from app.db.engine import Database
+from app.db.models import Grant
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 from tests.worker.optimizing import OPTIMIZERS
@@ -120,3 +122,62 @@ def test_without_noise_adambc_has_no_phi_to_take_its_floor_from(api: Api, db: Da
     refused = quoted(api, job_spec(dataset, optimizer=ADAMBC, **PUBLIC))
     assert refused.status_code == 422 and refused.json()["errors"][0]["pointer"] == "/optimizer/eps_root"
     assert quoted(api, job_spec(dataset, optimizer=ADAMBC | {"eps_root": 1e-8}, **PUBLIC)).status_code == 200
+
+
+# --- Public side information ---
+
+ADA_DPS = {"kind": "ada_dps", "learning_rate": 0.1}
+
+
+def test_side_information_is_of_a_public_data_set_that_fits(api: Api, db: Database) -> None:
+    private = add_dataset(db, name="private")
+    public = add_dataset(db, name="public", privacy={"sensitivity": "public"})
+    plain = quoted(api, job_spec(private, optimizer={"kind": "dp_sgd", "learning_rate": 0.1})).json()
+    for kind in ("ada_dps", "pda_dpmd"):
+        asked = quoted(api, job_spec(private, optimizer=ADA_DPS | {"kind": kind, "public_dataset": "public"}))
+        assert asked.status_code == 200, asked.text
+        assert asked.json()["charge"] == plain["charge"]  # it costs nothing
+    posted = api.client.post(
+        "/v1/jobs",
+        json=job_spec(private, optimizer=ADA_DPS | {"public_dataset": "public"}),
+        headers=api.headers("analyst") | {"Idempotency-Key": "side"},
+    )
+    assert posted.status_code == 201 and posted.json()["spec"]["optimizer"]["public_dataset"] == public
+
+
+def test_side_information_that_does_not_fit_is_refused(api: Api, db: Database) -> None:
+    private = add_dataset(db, name="private")
+    add_dataset(db, name="other-private")
+    classes = {"kind": "classification", "label": "y", "classes": ["no", "yes"]}
+    add_dataset(db, name="other-classes", privacy={"sensitivity": "public"}, task=classes)
+    columns = {"kind": "columns", "columns": ["b", "a"]}
+    add_dataset(db, name="other-columns", privacy={"sensitivity": "public"}, features=columns)
+    for name, reason in (
+        ("other-private", "has to be declared public"),
+        ("other-classes", "same classes"),
+        ("other-columns", "features"),
+    ):
+        answer = quoted(api, job_spec(private, optimizer=ADA_DPS | {"public_dataset": name}))
+        assert answer.status_code == 422, (name, answer.text)
+        (error,) = answer.json()["errors"]
+        assert error["pointer"] == "/optimizer/public_dataset" and reason in error["detail"]
+    assert quoted(api, job_spec(private, optimizer=ADA_DPS | {"public_dataset": "nowhere"})).status_code == 404
+    assert quoted(api, job_spec(private, optimizer=ADA_DPS)).status_code == 422
+
+
+def test_side_information_needs_the_right_to_train_on_it(api: Api, db: Database) -> None:
+    private, public = add_dataset(db, name="private"), add_dataset(db, name="public", privacy={"sensitivity": "public"})
+    with db.write() as session:
+        session.execute(delete(Grant).where(Grant.dataset_id == public))
+    asked = job_spec(private, optimizer=ADA_DPS | {"public_dataset": public})
+    assert quoted(api, asked).status_code == 404  # as what does not exist
+    assert api.client.post("/v1/quotes", json=asked, headers=api.headers("admin")).status_code == 200
+
+
+def test_a_share_that_would_turn_negative_is_refused(api: Api, db: Database) -> None:
+    private = add_dataset(db, name="private")
+    add_dataset(db, name="public", privacy={"sensitivity": "public"})
+    settings = {"kind": "pda_dpmd", "learning_rate": 0.1, "public_dataset": "public"}
+    refused = quoted(api, job_spec(private, optimizer=settings | {"horizon": 49}))
+    assert refused.status_code == 422 and refused.json()["errors"][0]["pointer"] == "/optimizer/horizon"
+    assert quoted(api, job_spec(private, optimizer=settings | {"horizon": 50})).status_code == 200

@@ -8,6 +8,7 @@ import torch
 
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
+from worker.optimizers.ada_dps import AdaDps
 from worker.optimizers.base import Optimizer, State, StepInfo
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp2 import AdaGradMoment, Dp2, RmsPropMoment, YogiMoment
@@ -16,6 +17,7 @@ from worker.optimizers.dp_adam import DpAdam
 from worker.optimizers.dp_adambc import DpAdamBc
 from worker.optimizers.dp_rmsprop import DpRmsProp
 from worker.optimizers.dp_sgd import DpSgd
+from worker.optimizers.pda_dpmd import PdaDpmd
 from worker.optimizers.scale_then_privatize import ScaleThenPrivatize
 from worker.optimizers.schedules import WarmupLinear
 
@@ -51,6 +53,9 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "scale_then_privatize rmsprop": lambda: ScaleThenPrivatize(
         Descent(0.1, weight_decay=0.1, coupled=True), "rmsprop", (0.0, 0.9), 1e-3, 1e-6, 1e-2
     ),
+    "ada_dps": lambda: AdaDps(Descent(0.1, weight_decay=0.1), 0.9, 1e-2),
+    "pda_dpmd": lambda: PdaDpmd(Descent(0.1), 5),
+    "pda_dpmd coupled": lambda: PdaDpmd(Descent(0.1, weight_decay=0.1, coupled=True), 9),
 }
 
 

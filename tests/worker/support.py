@@ -266,7 +266,9 @@ def plan_of(start: dict[str, Any]) -> Plan:
     )
 
 
-def run_direct(supervisor: Supervisor, train: Records, holdout: Records | None) -> tuple[Outcome, DirectLink]:
+def run_direct(
+    supervisor: Supervisor, train: Records, holdout: Records | None, side: Records | None = None
+) -> tuple[Outcome, DirectLink]:
     """One attempt in this process, against the supervisor's record."""
     start = supervisor.message()
     plan = plan_of(supervisor.start)
@@ -287,6 +289,7 @@ def run_direct(supervisor: Supervisor, train: Records, holdout: Records | None) 
         replay=replay,
         link=link,
         telemetry=telemetry,
+        side=plan.side(side) if side is not None else None,
     )
     return training.run(), link
 

@@ -84,8 +84,11 @@ class Part(Document):
 
 
 class Parts(Document):
+    """`public`: the training part of another data set that is declared public, for an optimizer's side information."""
+
     train: Part
     holdout: Part | None = None
+    public: Part | None = None
 
 
 class Recorded(Document):

@@ -73,6 +73,18 @@ class Preconditioned(Protocol):
         ...
 
 
+@runtime_checkable
+class Observing(Protocol):
+    """An optimizer with public side information."""
+
+    def observe(self, public_gradient: dict[str, Tensor], state: State) -> State:
+        """The state once it has seen the mean gradient of public records at the parameters of a step, before the step.
+
+        What it keeps of it is public.
+        """
+        ...
+
+
 def named(slot: str, tensors: dict[str, Tensor]) -> State:
     """The tensors of one slot of the state, one for each parameter: `m/weight`."""
     return {f"{slot}/{name}": value for name, value in tensors.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.contracts import optimizers as specs
+from worker.optimizers.ada_dps import AdaDps
 from worker.optimizers.base import Optimizer
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp2 import AdaGradMoment, Dp2, RmsPropMoment, SecondMoment, YogiMoment
@@ -13,6 +14,7 @@ from worker.optimizers.dp_adam import DpAdam
 from worker.optimizers.dp_adambc import DpAdamBc
 from worker.optimizers.dp_rmsprop import DpRmsProp
 from worker.optimizers.dp_sgd import DpSgd
+from worker.optimizers.pda_dpmd import PdaDpmd
 from worker.optimizers.scale_then_privatize import ScaleThenPrivatize
 from worker.optimizers.schedules import CONSTANT, Cosine, Schedule, WarmupLinear
 
@@ -35,12 +37,19 @@ def build_optimizer(spec: specs.Optimizer, steps: int) -> Optimizer:
         return DpRmsProp(descent, spec.beta, spec.eps)
     if spec.kind == "dp_adagrad":
         return DpAdaGrad(descent, spec.eps)
-    return _preconditioned(spec, descent)
+    return _elaborate(spec, descent, steps)
 
 
-def _preconditioned(
-    spec: specs.Dp2RmsProp | specs.Dp2AdaGrad | specs.Dp2Yogi | specs.ScaleThenPrivatize, descent: Descent
+def _elaborate(
+    spec: specs.Dp2RmsProp | specs.Dp2AdaGrad | specs.Dp2Yogi | specs.ScaleThenPrivatize | specs.AdaDps | specs.PdaDpmd,
+    descent: Descent,
+    steps: int,
 ) -> Optimizer:
+    """Those that divide gradients before the clip, or have public side information."""
+    if spec.kind == "pda_dpmd":
+        return PdaDpmd(descent, spec.horizon or steps)
+    if spec.kind == "ada_dps":
+        return AdaDps(descent, spec.beta, spec.eps)
     if spec.kind == "scale_then_privatize":
         betas = spec.betas or ((0.9, 0.999) if spec.base == "adam" else (0.0, 0.9))
         return ScaleThenPrivatize(descent, spec.base, betas, spec.eps, spec.eps_root, spec.eps_scale)

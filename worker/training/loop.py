@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
+from app.errors import PrivacyError
 from worker.attempt.messages import Resalt, WarningCode
 from worker.attempt.replay import Replay
 from worker.clipping.engine import Clip
@@ -16,9 +17,10 @@ from worker.data.units import Users
 from worker.metrics.scores import noisy_score, public_scores, public_training_loss
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
-from worker.optimizers.base import Preconditioned, State, StepInfo
+from worker.optimizers.base import Observing, Preconditioned, State, StepInfo
 from worker.telemetry import Telemetry, state_digest
 from worker.training.plan import Plan
+from worker.training.side import PublicSide
 
 
 class Link(Protocol):
@@ -71,6 +73,7 @@ class Training:
         holdout: the hold-out records, private unless `telemetry` knows them to be public; None: there are none.
         holdout_public: scores on them are exact.
         replay: what earlier attempts recorded.
+        side: public side information, for an optimizer that has it.
     """
 
     def __init__(
@@ -84,10 +87,11 @@ class Training:
         replay: Replay,
         link: Link,
         telemetry: Telemetry,
+        side: PublicSide | None = None,
     ) -> None:
         self._plan, self._train, self._holdout, self._holdout_public = plan, train, holdout, holdout_public
         self._replay, self._link, self._telemetry = replay, link, telemetry
-        self._users = users
+        self._users, self._side = users, side
         self._matched: Position | None = None
         self._warnings: list[WarningCode] = []
         pieces = train.split(plan.physical_batch_size)
@@ -115,7 +119,7 @@ class Training:
     def _step(self, step: int, at: Position) -> Position:
         self._release.prepare(at.parameters, step)  # its noise is made on another thread meanwhile
         batches = self._sample(step)
-        self._plan.begin_passes(self._keys, step)
+        at = self._observed(step, at)
         norms = self._plan.norms(step) if at.norm is None else (at.norm,)
         (noised, norm), *others = [self._noised(step, query, C, at, batches) for query, C in enumerate(norms)]
         info = StepInfo(step, self._release.noise_variance(norms[0]), *(second for second, _ in others))
@@ -130,6 +134,7 @@ class Training:
         Divisors are made of the state before the step.
         """
         plan, optimizer = self._plan, self._plan.optimizer
+        plan.begin_passes(self._keys, step)
         divisors = optimizer.divisors(at.state, step, query) if isinstance(optimizer, Preconditioned) else None
         clip = Clip(max_grad_norm, divisors)
         if plan.adaptive_norm is None or self._counts is None or at.norm is None:
@@ -138,6 +143,16 @@ class Training:
         private_sum, private_count = plan.adaptive_norm.engine.private_sum_and_count(at.parameters, batches, clip)
         noised = self._release.release(private_sum, step, query, max_grad_norm)
         return noised, plan.adaptive_norm.after(max_grad_norm, self._counts.release(private_count, step))
+
+    def _observed(self, step: int, at: Position) -> Position:
+        """With public side information: the state once it has seen this step's public gradient."""
+        optimizer = self._plan.optimizer
+        if not isinstance(optimizer, Observing):
+            return at
+        if self._side is None:
+            raise PrivacyError("this optimizer's side information is that of a public data set, and there is none")
+        self._plan.begin_passes(self._keys, step)
+        return replace(at, state=optimizer.observe(self._side.gradient(at.parameters, step), at.state))
 
     def _sample(self, step: int) -> Sequence[Records]:
         """The step's records, in physical batches. No records make no batch, and still a step."""

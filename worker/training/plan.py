@@ -27,8 +27,9 @@ from app.privacy.mechanism import (
 from worker.attempt.messages import Keys, Shape
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
-from worker.clipping.build import build_engine
+from worker.clipping.build import build_engine, unclipped_engine
 from worker.clipping.engine import CountingEngine, GradientEngine
+from worker.data.records import Records
 from worker.models.base import Model
 from worker.models.build import build_model
 from worker.models.networks import Network
@@ -37,6 +38,7 @@ from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
 from worker.optimizers.build import build_optimizer
+from worker.training.side import PublicSide
 
 BLOCKS = 25
 MAX_BLOCK_STEPS = 1000
@@ -50,6 +52,7 @@ class Plan:
         mechanism: the stored one; None on public data without privacy.
         steps: T.
         delayed: the phases or second queries of a delayed preconditioner, as asked for and as stored.
+        public_batch_size: how many public records are drawn for a step, where the optimizer has side information.
         sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
         evaluation_points: at how many evenly spaced steps, the last one included, the hold-out is scored; 0: never.
         physical_batch_size: how many records are worked on at once; None: what suits the records. Memory only.
@@ -66,6 +69,7 @@ class Plan:
     adaptive_norm: AdaptiveNorm | None
     optimizer: Optimizer
     delayed: DelayedMechanism | None
+    public_batch_size: int | None
     evaluation_points: int
     physical_batch_size: int | None
     seed: int | None
@@ -114,6 +118,10 @@ class Plan:
         if left < MIN_POISSON_BLOCK_STEPS:
             return None
         return end if left < size + MIN_POISSON_BLOCK_STEPS else first + size - 1
+
+    def side(self, public: Records) -> PublicSide:
+        """Side information from public records."""
+        return PublicSide(public, unclipped_engine(self.model), self.public_batch_size, self.physical_batch_size)
 
     def norms(self, step: int) -> tuple[float, ...]:
         """The clipping norm of each query of a step; on public data, where nothing is clipped, as many ones."""
@@ -207,6 +215,7 @@ def build_plan(
         adaptive_norm=_adaptive_norm(engine, mechanism.training) if mechanism else None,
         optimizer=build_optimizer(spec.optimizer, steps),
         delayed=delayed_of(spec.optimizer),
+        public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
         evaluation_points=spec.evaluation.points if spec.evaluation else 0,
         physical_batch_size=model.physical_batch_size if physical == "auto" else physical,
         seed=spec.seed,
