@@ -141,18 +141,41 @@ class Length(Document):
         return self
 
 
+GroupName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,40}$")]
+# Places in the data set's list of classes.
+ClassPlaces = Annotated[
+    list[Annotated[int, Field(strict=True, ge=0, lt=10_000)]], Field(min_length=1, max_length=10_000)
+]
+
+
 class Evaluation(Document):
     """A score on the hold-out at `points` evenly spaced steps, the last one included.
 
     On private data each is a ratio of noisy sums with noise std sensitivity/noise_mu, charged to the hold-out's
     account: points · noise_mu². Classification: correct predictions (sensitivity 1). Regression: squared errors clipped
     to [0, loss_bound] (sensitivity loss_bound). On a public hold-out the score is exact and free.
+
+    `groups` asks for scores of groups of classes too: by name, the places of their classes in the data set's list. On
+    private data the count becomes a histogram, right and wrong in each group, of which a record is in one cell: the
+    price stays, and the noise is on every cell. `by_frequency`, on public data: classes with 2ᵏ … 2ᵏ⁺¹ − 1 training
+    records are one group.
     """
 
     on: Literal["holdout"] = "holdout"
     noise_mu: Annotated[float, Field(strict=True, ge=1e-5, le=10.0)] = 0.05
     points: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
     loss_bound: Bound = 1.0
+    groups: (
+        Literal["by_frequency"] | Annotated[dict[GroupName, ClassPlaces], Field(min_length=1, max_length=50)] | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _disjoint(self) -> Evaluation:
+        if isinstance(self.groups, dict):
+            places = [place for group in self.groups.values() for place in group]
+            if len(set(places)) != len(places):
+                raise ValueError("a class is in one group at most, and once")
+        return self
 
 
 class Runtime(Document):

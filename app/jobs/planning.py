@@ -165,10 +165,27 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
         raise InvalidRequest.at("/evaluation", "this data set has no hold-out: leave the evaluation out")
     if spec.evaluation.points > steps:
         raise InvalidRequest.at("/evaluation/points", f"there are only {steps} steps")
+    _check_groups(spec.evaluation, facts)
     apart = steps // spec.evaluation.points  # the shortest stretch between two of them
     if spec.sampling.kind == "poisson" and spec.evaluation.points > 1 and apart < MIN_POISSON_BLOCK_STEPS:
         detail = f"under Poisson sampling scores lie at least {MIN_POISSON_BLOCK_STEPS} steps apart: ask for fewer"
         raise InvalidRequest.at("/evaluation/points", detail)
+
+
+def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
+    groups = evaluation.groups
+    if groups is None:
+        return
+    if facts.spec.task.kind != "classification":
+        raise InvalidRequest.at("/evaluation/groups", "groups are of classes: this data set's task has none")
+    if isinstance(groups, dict):
+        for name, places in groups.items():
+            if max(places) >= facts.outputs:
+                detail = f"there are {facts.outputs} classes, counted from 0"
+                raise InvalidRequest.at(f"/evaluation/groups/{name}", detail)
+    elif facts.is_private:
+        detail = "how frequent a label is, is private: name groups of classes from public knowledge"
+        raise InvalidRequest.at("/evaluation/groups", detail)
 
 
 def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: float) -> dict[str, Any] | None:
@@ -216,6 +233,7 @@ def _releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[s
             "times": evaluation.points,
             "records_per_unit": facts.records_per_unit,
             "records": facts.records_holdout,
+            **({"groups": evaluation.groups} if isinstance(evaluation.groups, dict) else {}),
         }
     ]
 

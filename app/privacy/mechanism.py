@@ -159,7 +159,9 @@ class NoisySum(Document):
 
     Their noise has std sensitivity · records_per_unit / noise_mu.
 
-    Of each score both the sum and its complement are released: (s, Δ − s) of one record has ℓ₂ norm at most Δ.
+    Of each score both the sum and its complement are released: (s, Δ − s) of one record has ℓ₂ norm at most Δ. With
+    `groups` of classes they are released for each group, and for all other classes together: the sums of one record's
+    group change, and no others.
     """
 
     what: Literal["accuracy", "loss"]
@@ -169,6 +171,14 @@ class NoisySum(Document):
     times: Annotated[int, Field(ge=1)] = 1
     records_per_unit: Annotated[int, Field(ge=1)] = 1
     records: Annotated[int, Field(ge=1)]  # the public size of what is summed over; information, not a divisor
+    groups: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _groups_are_disjoint(self) -> NoisySum:
+        places = [place for group in self.groups.values() for place in group]
+        if len(set(places)) != len(places):
+            raise ValueError("groups that overlap would let one record change several sums")
+        return self
 
     @property
     def noise_std(self) -> float:

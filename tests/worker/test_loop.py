@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.errors import PrivacyError
 from tests.worker.support import Supervisor, dense, key, keys_of, plan_of, records, run_direct, spec, start_of
 from worker.attempt.child import StopRequested
 from worker.attempt.messages import BlockStart, Digest, Keys, MetricValue, Mismatch
@@ -392,3 +393,31 @@ def test_whatever_happens_to_attempts_the_record_holds(
     assert record.resalts == resalts and record.started <= hold
     assert {name_step: record.metrics[name_step] for name_step in metrics} == metrics == record.metrics
     assert len(record.metrics) <= 2
+
+
+# --- Groups of classes ---
+
+
+def test_a_private_run_releases_groups_with_the_score_that_was_charged() -> None:
+    record = supervisor(evaluation={"noise_mu": 0.5, "points": 2, "groups": {"second": [1]}})
+    attempt(record)
+    names = [(each.name, each.released_by) for each in record.of(MetricValue)]
+    assert names == [("accuracy:second", "post_processing"), ("accuracy", "noisy_count")] * 2
+    assert record.start["mechanism"]["releases"][0]["groups"] == {"second": [1]}
+    record.start["spec"]["evaluation"]["groups"] = {"first": [0]}  # not what was charged
+    with pytest.raises(PrivacyError):
+        plan_of(record.start)
+
+
+def test_a_public_run_scores_groups_by_frequency() -> None:
+    asked = spec(privacy=None, evaluation={"groups": "by_frequency"})
+    record = Supervisor(start_of(asked, SHAPE, public=True))
+    attempt(record)
+    names = {each.name for each in record.of(MetricValue)}
+    counts = torch.bincount(TRAIN.labels).tolist()
+    groups = {f"{2 ** (c.bit_length() - 1)}-{2 ** c.bit_length() - 1}" for c in counts}
+    assert names == {"training_loss", "accuracy", "loss"} | {
+        f"{what}:{g}" for what in ("accuracy", "loss") for g in groups
+    }
+    with pytest.raises(PrivacyError):
+        plan_of(start_of(spec(evaluation={"groups": "by_frequency"}), SHAPE))

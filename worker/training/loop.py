@@ -14,7 +14,7 @@ from worker.attempt.replay import Replay
 from worker.clipping.engine import Clip
 from worker.data.records import Records
 from worker.data.units import Users
-from worker.metrics.scores import noisy_score, public_scores, public_training_loss
+from worker.metrics.scores import frequency_groups, noisy_score, public_scores, public_training_loss
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import Observing, Preconditioned, State, StepInfo
@@ -92,6 +92,7 @@ class Training:
         self._plan, self._train, self._holdout, self._holdout_public = plan, train, holdout, holdout_public
         self._replay, self._link, self._telemetry = replay, link, telemetry
         self._users, self._side = users, side
+        self._groups = plan.groups if isinstance(plan.groups, dict) else self._by_frequency()
         self._matched: Position | None = None
         self._warnings: list[WarningCode] = []
         pieces = train.split(plan.physical_batch_size)
@@ -202,7 +203,7 @@ class Training:
         if plan.evaluation_points == 0 or holdout is None:
             return
         if self._holdout_public:
-            for score in public_scores(plan.model, parameters, holdout):
+            for score in public_scores(plan.model, parameters, holdout, self._groups):
                 self._note(self._telemetry.public_metric(step, score, "holdout"), "metric-not-finite")
             return
         for index, declared in enumerate(plan.mechanism.releases if plan.mechanism else ()):
@@ -213,6 +214,10 @@ class Training:
                 )
             else:
                 self._note(self._telemetry.was_released(declared.what, step), "evaluation-skipped")
+
+    def _by_frequency(self) -> dict[str, tuple[int, ...]]:
+        """Groups of classes by their counts in the training data, which the plan knows to be public."""
+        return frequency_groups(self._train.labels, self._plan.model.outputs)
 
     def _initial(self) -> Position:
         parameters = self._plan.model.init(self._plan.init_key(self._replay.initial_keys))

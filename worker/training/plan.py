@@ -54,6 +54,7 @@ class Plan:
         delayed: the phases or second queries of a delayed preconditioner, as asked for and as stored.
         public_batch_size: how many public records are drawn for a step, where the optimizer has side information.
         sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
+        groups: of classes, by name, that scores are given of too; by_frequency: of labels in public training data.
         evaluation_points: at how many evenly spaced steps, the last one included, the hold-out is scored; 0: never.
         physical_batch_size: how many records are worked on at once; None: what suits the records. Memory only.
         seed: of a repeatable run on public data.
@@ -70,6 +71,7 @@ class Plan:
     optimizer: Optimizer
     delayed: DelayedMechanism | None
     public_batch_size: int | None
+    groups: Literal["by_frequency"] | dict[str, tuple[int, ...]]
     evaluation_points: int
     physical_batch_size: int | None
     seed: int | None
@@ -197,6 +199,8 @@ def build_plan(
     """
     if not data_public and (mechanism is None or spec.seed is not None):
         raise PrivacyError("private data need a mechanism, and have no seed")
+    if not data_public and spec.evaluation and spec.evaluation.groups == "by_frequency":
+        raise PrivacyError("how frequent a label is, is private")
     poisson = spec.sampling.kind == "poisson"
     batch = spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else shape.records_train
     if mechanism is not None:
@@ -216,6 +220,7 @@ def build_plan(
         optimizer=build_optimizer(spec.optimizer, steps),
         delayed=delayed_of(spec.optimizer),
         public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
+        groups="by_frequency" if spec.evaluation and spec.evaluation.groups == "by_frequency" else _groups(spec),
         evaluation_points=spec.evaluation.points if spec.evaluation else 0,
         physical_batch_size=model.physical_batch_size if physical == "auto" else physical,
         seed=spec.seed,
@@ -286,5 +291,11 @@ def _expected_releases(
             times=spec.evaluation.points,
             records_per_unit=records_per_unit,
             records=shape.records_holdout,
+            groups=_groups(spec),
         ),
     )
+
+
+def _groups(spec: JobSpec) -> dict[str, tuple[int, ...]]:
+    asked = spec.evaluation.groups if spec.evaluation else None
+    return {name: tuple(places) for name, places in asked.items()} if isinstance(asked, dict) else {}
