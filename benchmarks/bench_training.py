@@ -35,6 +35,8 @@ from worker.clipping.linear import LinearClipping, LinearGradient  # noqa: E402
 from worker.data.records import DenseRecords, Records, SparseRecords  # noqa: E402
 from worker.models.linear import Linear  # noqa: E402
 from worker.noise.gaussian import GaussianRelease, NoisedGradient, PublicRelease  # noqa: E402
+from worker.optimizers.base import StepInfo  # noqa: E402
+from worker.optimizers.descent import Descent  # noqa: E402
 from worker.optimizers.dp_sgd import DpSgd  # noqa: E402
 
 REPORT = ROOT / "benchmarks" / "reports" / "training.md"
@@ -104,7 +106,7 @@ class Steps:
         noise = {"noise_multiplier": 10.0, "max_grad_norm": 1.0, "expected_batch_size": n}
         self.release = GaussianRelease(key("bench"), **noise) if private else PublicRelease(n)
         self.ahead = ahead
-        self.optimizer = DpSgd(1.0, momentum=0.9)
+        self.optimizer = DpSgd(Descent(1.0), momentum=0.9)
         self.parameters = model.init()
         self.state = self.optimizer.init(self.parameters)
         self.step = 0
@@ -120,7 +122,8 @@ class Steps:
             summed = time.perf_counter()
             noised = self.release.release(total, self.step)
             released = time.perf_counter()
-            self.parameters, self.state = self.optimizer.update(noised, self.state, self.parameters)
+            info = StepInfo(self.step, self.release.noise_variance(1.0))
+            self.parameters, self.state = self.optimizer.update(noised, self.state, self.parameters, info)
             ended = time.perf_counter()
             for name, taken in [
                 ("gradient", summed - began),
@@ -165,7 +168,7 @@ def accuracy(
     """Hold-out accuracy, exact (the data are public), of one private run; and the seconds that it took."""
     epsilon, steps, rate, clip = setting
     model, batches = Linear(BUCKETS, 2), [each.prepared() for each in train.split(None)]
-    engine, optimizer = LinearClipping(model, "flat", clip), DpSgd(rate, momentum=0.9, free_step=True)
+    engine, optimizer = LinearClipping(model, "flat", clip), DpSgd(Descent(rate), momentum=0.9, free_step=True)
     sigma = math.sqrt(steps) / mu_from_epsilon(epsilon, DELTA)
     release = GaussianRelease(key(name), noise_multiplier=sigma, max_grad_norm=clip, expected_batch_size=RECORDS)
     parameters = model.init()
@@ -173,8 +176,8 @@ def accuracy(
     began = time.perf_counter()
     for step in range(1, steps + 1):
         noised: NoisedGradient = release.release(engine.private_sum(parameters, batches), step)
-        parameters, state = optimizer.update(noised, state, parameters)
-    parameters = optimizer.finish(state, parameters)
+        parameters, state = optimizer.update(noised, state, parameters, StepInfo(step, release.noise_variance(clip)))
+    parameters = optimizer.finish(state, parameters, steps)
     taken = time.perf_counter() - began
     return float(model.correct(model.forward(parameters, holdout), holdout.labels).double().mean()), taken
 

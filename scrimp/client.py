@@ -35,6 +35,7 @@ from scrimp.models import (
     LedgerEntry,
     MetricPoint,
     NewKey,
+    Optimizer,
     Quote,
     Resource,
     SignedCertificate,
@@ -136,6 +137,12 @@ class Client:
     def verify_ledger(self, dataset: str) -> Verification:
         """Have the service recompute hash chain and balances. The head can be compared with one kept elsewhere."""
         return Verification.model_validate(self._json("GET", f"{_dataset(dataset)}/ledger/verify"))
+
+    # The catalogue
+
+    def optimizers(self) -> Iterator[Optimizer]:
+        """The optimizers that a job can ask for."""
+        return self._pages("/v1/optimizers", Optimizer)
 
     # Jobs
 

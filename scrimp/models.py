@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
 
@@ -172,6 +172,19 @@ class Job(Resource):
     @property
     def done(self) -> bool:
         return self.status in FINAL
+
+
+class Optimizer(Resource):
+    """One of the catalogue: its rule, what it keeps, what a step costs, and the JSON schema of its settings."""
+
+    kind: str
+    summary: str
+    update: str
+    state: dict[str, str]
+    cost: str
+    when_to_prefer: str
+    source: str
+    json_schema: dict[str, Any] = Field(alias="schema")
 
 
 class Event(Resource):

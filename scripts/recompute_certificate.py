@@ -155,10 +155,20 @@ def expected_tree(mechanism: Json, account: str) -> Json:
             event = {"kind": "poisson_sampled", "sample_rate": sample_rate, "event": event}
         return {"kind": "self_composed", "count": count, "event": event}
 
+    def training_sums() -> Json:
+        """Of a step that queries its batch twice both sums together are one with σ/√2, rounded down."""
+        rate, sigma, steps = training["sample_rate"], training["noise_multiplier"], training["steps"]
+        delayed = training.get("delayed")
+        if not delayed or delayed["variant"] != "extra_query":
+            return sums(rate, sigma, steps)
+        single = math.ceil(steps / delayed["delay_sgd"])
+        if single == steps:
+            return sums(rate, sigma, steps)
+        twice = sums(rate, math.nextafter(sigma / math.sqrt(2.0), 0.0), steps - single)
+        return {"kind": "composed", "events": [sums(rate, sigma, single), twice]}
+
     training = mechanism["training"]
-    trees = (
-        [sums(training["sample_rate"], training["noise_multiplier"], training["steps"])] if account == "train" else []
-    )
+    trees = [training_sums()] if account == "train" else []
     trees += [sums(1.0, 1.0 / r["noise_mu"], r["times"]) for r in mechanism["releases"] if r["account"] == account]
     return {"kind": "composed", "events": trees}
 

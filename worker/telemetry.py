@@ -94,6 +94,11 @@ class Telemetry:
         release = self._declared[score.name]
         if not math.isclose(score.noise_std, release.noise_std, rel_tol=1e-9):
             raise PrivacyError("a noisy sum has the noise that was charged")
+        names = {f"{score.name}:{name}" for name in release.groups}
+        if not {each.name for each in score.groups} <= names:
+            raise PrivacyError("groups are those that the mechanism declares")
+        for each in score.groups:  # before the whole, which says that all of it is out
+            self._metric(step, each, "holdout", "post_processing")
         self._released.add((score.name, step))
         released_by: Literal["noisy_count", "noisy_sum"] = "noisy_count" if score.name == "accuracy" else "noisy_sum"
         self._metric(step, score, "holdout", released_by)

@@ -1,4 +1,4 @@
-"""/v1/models and /v1/extractors: what can be trained, what each kind takes and when to use it."""
+"""/v1/models, /v1/extractors and /v1/optimizers: what can be trained and how, and when to use which."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from app.catalogue.models import CATALOGUE
+from app.catalogue import models, optimizers
 from app.contracts.base import Document
 from app.extractors import registry
 from app.keys.auth import current_key
@@ -60,6 +60,22 @@ def list_extractors(settings: ServiceSettings) -> ExtractorList:
     )
 
 
+class OptimizerView(Document):
+    kind: str
+    summary: str
+    update: str  # the rule
+    state: dict[str, str]  # what is kept, by slot
+    cost: str  # what a step is charged for
+    when_to_prefer: str
+    source: str
+    json_schema: dict[str, Any] = Field(serialization_alias="schema")  # of a JobSpec's `optimizer`
+
+
+class OptimizerList(Document):
+    items: list[OptimizerView]
+    next: None = None
+
+
 @router.get("/models")
 def list_models() -> ModelList:
     """The kinds of model, with the JSON schema of their settings."""
@@ -73,6 +89,26 @@ def list_models() -> ModelList:
                 source=entry.source,
                 json_schema=entry.document.model_json_schema(),
             )
-            for kind, entry in CATALOGUE.items()
+            for kind, entry in models.CATALOGUE.items()
+        ]
+    )
+
+
+@router.get("/optimizers")
+def list_optimizers() -> OptimizerList:
+    """The optimizers, with their rules, what they keep, and the JSON schema of their settings."""
+    return OptimizerList(
+        items=[
+            OptimizerView(
+                kind=kind,
+                summary=entry.summary,
+                update=entry.update,
+                state=entry.state,
+                cost=entry.cost,
+                when_to_prefer=entry.when_to_prefer,
+                source=entry.source,
+                json_schema=entry.document.model_json_schema(),
+            )
+            for kind, entry in optimizers.CATALOGUE.items()
         ]
     )

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from app.catalogue.models import refusal
+from app.catalogue import models, optimizers
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import AdaptiveNorm, Clipping, Evaluation, JobSpec
+from app.contracts.optimizers import PublicSideSettings
 from app.errors import InvalidRequest
-from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
+from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, delayed_of
 
 # Public data have no account: a job on them is priced all the same, and charged nothing (app.jobs.service).
 ANY_FILTER = {"kind": "rdp", "order": 8.0}
@@ -76,8 +77,11 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
 
-def plan(spec: JobSpec, facts: DatasetFacts) -> Plan:
+def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -> Plan:
     """Checks a spec against its data set and fixes the plan.
+
+    Args:
+        side: the data set of its optimizer's side information, where it has any; the plan's spec names it by its id.
 
     Raises:
         InvalidRequest: with a pointer to what to change.
@@ -92,7 +96,11 @@ def plan(spec: JobSpec, facts: DatasetFacts) -> Plan:
         batch = records
     _check_privacy(spec, facts)
     _check_model(spec, facts)
+    spec = _with_side(spec, facts, side)
     steps = _steps(spec, records, batch)
+    unfit = optimizers.refusal(spec, steps)
+    if unfit is not None:
+        raise InvalidRequest.at(*unfit)
     if facts.is_private and spec.sampling.kind == "poisson" and steps < MIN_POISSON_BLOCK_STEPS:
         least = f"a Poisson-sampled job has at least {MIN_POISSON_BLOCK_STEPS}, so that no single step's time is seen"
         raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
@@ -130,13 +138,24 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
 
 def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
     features = facts.spec.features.kind
-    refused = refusal(spec.model, features, facts.features, facts.outputs, facts.rows)
+    refused = models.refusal(spec.model, features, facts.features, facts.outputs, facts.rows)
     if refused is not None:
         raise InvalidRequest.at(*refused)
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "hashed_text":
         raise InvalidRequest.at("/clipping/engine", "`opacus` forms dense gradients: use `bookkeeping` on hashed text")
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "interactions":
         raise InvalidRequest.at("/clipping/engine", "ratings are clipped by `bookkeeping`")
+
+
+def _with_side(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> JobSpec:
+    if not isinstance(spec.optimizer, PublicSideSettings):
+        return spec
+    if side is None:
+        raise InvalidRequest.at("/optimizer/public_dataset", "there is no such data set")
+    refused = optimizers.side_refusal(facts.spec, side.spec, (facts.features, side.features), side.records_train)
+    if refused is not None:
+        raise InvalidRequest.at("/optimizer/public_dataset", refused)
+    return spec.model_copy(update={"optimizer": spec.optimizer.model_copy(update={"public_dataset": side.id})})
 
 
 def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
@@ -146,16 +165,33 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
         raise InvalidRequest.at("/evaluation", "this data set has no hold-out: leave the evaluation out")
     if spec.evaluation.points > steps:
         raise InvalidRequest.at("/evaluation/points", f"there are only {steps} steps")
+    _check_groups(spec.evaluation, facts)
     apart = steps // spec.evaluation.points  # the shortest stretch between two of them
     if spec.sampling.kind == "poisson" and spec.evaluation.points > 1 and apart < MIN_POISSON_BLOCK_STEPS:
         detail = f"under Poisson sampling scores lie at least {MIN_POISSON_BLOCK_STEPS} steps apart: ask for fewer"
         raise InvalidRequest.at("/evaluation/points", detail)
 
 
+def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
+    groups = evaluation.groups
+    if groups is None:
+        return
+    if facts.spec.task.kind != "classification":
+        raise InvalidRequest.at("/evaluation/groups", "groups are of classes: this data set's task has none")
+    if isinstance(groups, dict):
+        for name, places in groups.items():
+            if max(places) >= facts.outputs:
+                detail = f"there are {facts.outputs} classes, counted from 0"
+                raise InvalidRequest.at(f"/evaluation/groups/{name}", detail)
+    elif facts.is_private:
+        detail = "how frequent a label is, is private: name groups of classes from public knowledge"
+        raise InvalidRequest.at("/evaluation/groups", detail)
+
+
 def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: float) -> dict[str, Any] | None:
     if spec.privacy is None:
         return None
-    clip = spec.clipping
+    clip, delayed = spec.clipping, delayed_of(spec.optimizer)
     return {
         "training": {
             "sampling": spec.sampling.kind,
@@ -166,6 +202,7 @@ def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: f
             "expected_batch_size": batch,
             "records_per_unit": facts.records_per_unit,
             **_adaptive(clip),
+            **({"delayed": delayed.model_dump()} if delayed else {}),
         },
         "target_epsilon": spec.privacy.target_epsilon,
         "noise_multiplier": spec.privacy.noise_multiplier,
@@ -196,6 +233,7 @@ def _releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[s
             "times": evaluation.points,
             "records_per_unit": facts.records_per_unit,
             "records": facts.records_holdout,
+            **({"groups": evaluation.groups} if isinstance(evaluation.groups, dict) else {}),
         }
     ]
 

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from app.audit import record as audit
 from app.catalogue.models import layers
 from app.contracts.job_spec import JobSpec
+from app.contracts.optimizers import PublicSideSettings
 from app.db.engine import Database
 from app.db.models import Job, table_of
 from app.errors import BudgetError, Conflict, Forbidden, PolicyError, Unauthenticated
@@ -52,8 +53,8 @@ def quote(
     """
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
-        facts = repository.dataset_facts(session, dataset)
-    planned, priced = _price(pricing, extractors.resolved(spec, models_root), facts)
+        facts, side = repository.dataset_facts(session, dataset), _side_facts(session, caller, spec)
+    planned, priced = _price(pricing, extractors.resolved(spec, models_root), facts, side)
     with db.read() as session:
         left = repository.remaining(session, planned.facts.id)
         pace = repository.seconds_per_step(session, planned.facts.id, planned.spec)
@@ -101,10 +102,10 @@ def submit(
     with db.read() as session:
         dataset, _access = grants.find(session, caller, spec.dataset, "train")
         before = _replayed(session, caller, idempotency_key, digest)
-        facts = repository.dataset_facts(session, dataset)
+        facts, side = repository.dataset_facts(session, dataset), _side_facts(session, caller, spec)
     if before is not None:
         return before, None
-    planned, priced = _price(pricing, extractors.resolved(spec, models_root), facts)
+    planned, priced = _price(pricing, extractors.resolved(spec, models_root), facts, side)
     job = _job(caller, planned, priced, idempotency_key, digest)
     try:
         with db.write() as session:
@@ -191,8 +192,22 @@ def _check_policy(access: Access, planned: Plan, priced: dict[str, Any]) -> None
         raise PolicyError(detail, requested=requested, allowed=requested | {"value": access.max_epsilon})
 
 
-def _price(pricing: PricingService, spec: JobSpec, facts: DatasetFacts) -> tuple[Plan, dict[str, Any]]:
-    planned = plan(spec, facts)
+def _side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts | None:
+    """Of the public data set that its optimizer has side information from: this key has to be allowed to train on it.
+
+    Raises:
+        NotFound, Forbidden: as for the job's own data set.
+    """
+    if not isinstance(spec.optimizer, PublicSideSettings):
+        return None
+    dataset, _ = grants.find(session, caller, spec.optimizer.public_dataset, "train")
+    return repository.dataset_facts(session, dataset)
+
+
+def _price(
+    pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None
+) -> tuple[Plan, dict[str, Any]]:
+    planned = plan(spec, facts, side)
     if planned.pricing is None:
         return planned, {"mechanism": None, "epsilon": None, "comparison": None, "charge": NO_CHARGE, "lines": []}
     priced = pricing.price(planned.pricing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any, Protocol, cast
 
 from app.contracts.base import AccountantName, AccountName, Epsilon, Unit
@@ -11,7 +12,7 @@ from app.errors import LimitError
 from app.ledger.accounts import filter_for
 from app.ledger.repository import dataset_with_account, posted
 from app.ledger.schemas import AccountsView, AccountView, Comparison, LedgerView
-from app.privacy.mechanism import MechanismConfig
+from app.privacy.mechanism import MechanismConfig, TrainingMechanism
 
 Posted = tuple[dict[str, Any], dict[str, int], dict[str, int]]
 
@@ -99,9 +100,23 @@ def settled_tree(job: Posted, name: AccountName) -> dict[str, Any] | None:
         # The charge was rounded up by less than one unit: without it the quotient is not past the true number.
         return planned if spent[name] == held[name] else max(1, -(-planned * (spent[name] - 1) // held[name]))
 
-    training = mechanism.training.model_copy(update={"steps": part(mechanism.training.steps)})
+    training = _part_of(mechanism.training, spent[name], held[name]) if name == "train" else mechanism.training
     releases = tuple(each.model_copy(update={"times": part(each.times)}) for each in mechanism.releases)
     return event_tree(mechanism.model_copy(update={"training": training, "releases": releases}), name)
+
+
+def _part_of(training: TrainingMechanism, spent: int, held: int) -> TrainingMechanism:
+    """The steps that so much of the hold pays for, a step of two queries counted twice."""
+
+    def upto(steps: int) -> TrainingMechanism:
+        return training.model_copy(update={"steps": steps})
+
+    def queries(steps: int) -> int:
+        return steps + upto(steps).double_steps
+
+    # The charge was rounded up by less than one unit: without it the quotient is not past the true number.
+    enough = -(-queries(training.steps) * (spent - 1) // held) if spent < held else queries(training.steps)
+    return upto(bisect_left(range(1, training.steps + 1), enough, hi=training.steps - 1, key=queries) + 1)
 
 
 def _epsilon(dataset: Dataset, account: Account, value: float, accountant: str) -> Epsilon:

@@ -14,6 +14,7 @@ from app.db.engine import Database
 from app.db.models import Artifact, Block, Job, Metric
 from app.errors import PrivacyError
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
+from app.lifecycle.coverage import covered_steps
 from app.lifecycle.settle import settle
 from app.lifecycle.states import append_event
 from app.privacy.mechanism import MechanismConfig
@@ -61,7 +62,7 @@ class AttemptLog:
             salt = _segment_at(job, first_step)["salt"]
             under_salt = _started_under(session, job.id, salt)
             new = max(0, last_step - max(under_salt, first_step - 1))
-            if job.steps_started + new > job.steps:
+            if new and job.steps_started + new > covered_steps(session, job):
                 raise PrivacyError("this block would start more steps than the job's hold covers")
             if new:
                 job.steps_started += new
@@ -114,7 +115,7 @@ class AttemptLog:
                 f"a replay differed after step {matched_step}: fresh noise from there, charged again",
             ]
             append_event(session, job.id, "replay_mismatch", {"matched_step": matched_step})
-            return segment | {"allowed_steps": job.steps - job.steps_started}
+            return segment | {"allowed_steps": max(0, covered_steps(session, job) - job.steps_started)}
 
     def record_metric(self, metric: dict[str, Any]) -> None:
         """A released number. A replayed one is the same number; a second value for a step is dropped, never released.

@@ -18,6 +18,7 @@ from app.db.models import Account, ApiKey, Attempt, Job, Metric
 from app.errors import PrivacyError
 from app.ids import now
 from app.ledger import accounts
+from app.lifecycle.coverage import started_training
 from app.lifecycle.states import ACTIVE, append_event, ring, want_certificate
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
@@ -98,9 +99,8 @@ def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None
         return held
     account = session.get_one(Account, job.dataset_id)
     of = filter_of(account.filter, account.order)
-    started = mechanism.model_copy(
-        update={"training": mechanism.training.model_copy(update={"steps": job.steps_started}), "releases": ()}
-    )
+    training = started_training(session, job, mechanism.training)
+    started = mechanism.model_copy(update={"training": training, "releases": ()})
     train = held["train"] if job.steps_started == mechanism.training.steps else of.charge(started, "train")
     return {"train": min(train, held["train"]), "holdout": _released_charge(held["holdout"], released, planned)}
 

@@ -72,8 +72,9 @@ def calibrate(
     sample_rate: float,
     steps: int,
     others: Sequence[Tree] = (),
+    double_steps: int = 0,
 ) -> Calibration:
-    """As `noise_multiplier`, with the ε that was computed on the way."""
+    """As `noise_multiplier`, with the ε that was computed on the way. `double_steps` of the T query a batch twice."""
     if not (math.isfinite(target_epsilon) and target_epsilon > 0.0):
         raise InvalidRequest.at(_TARGET, "the target ε is a finite number above 0")
     if not 0.0 < target_delta < 1.0:
@@ -82,7 +83,7 @@ def calibrate(
         raise InvalidRequest.at("/sampling", "full batch has sample rate 1")
 
     def plan(sigma: float) -> Tree:
-        return events.composed([events.noisy_sums(sample_rate, sigma, steps), *others])
+        return events.composed([events.gradient_sums(sample_rate, sigma, steps, double_steps), *others])
 
     others_mu = gdp.mu_of_tree(events.composed(others)) or 0.0
     left = gdp.mu_from_epsilon(target_epsilon, target_delta) ** 2 - others_mu**2
@@ -91,11 +92,12 @@ def calibrate(
             _TARGET, "the evaluation alone costs more than the target ε: raise it, or lower noise_mu"
         )
     if sample_rate == 1.0:  # Poisson sampling at rate 1 takes every record: a full batch under another name
-        return _full_batch(plan, target_epsilon, target_delta, math.sqrt(steps / left))
+        return _full_batch(plan, target_epsilon, target_delta, math.sqrt((steps + double_steps) / left))
     if not pld.resolves(target_delta, steps):
         detail = f"δ = {target_delta:g} is below what double precision resolves after {steps} sampled steps"
         raise InvalidRequest.at("/privacy/target_delta", detail)
-    return _poisson(plan, target_epsilon, target_delta, steps, _first_trial(left, sample_rate, steps))
+    start = _first_trial(left, sample_rate, steps + double_steps)
+    return _poisson(plan, target_epsilon, target_delta, steps, start)
 
 
 def rough_noise_multiplier(target_epsilon: float, target_delta: float, sample_rate: float, steps: int) -> float:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from app.contracts.base import AccountName
 from app.errors import PrivacyError
-from app.privacy.mechanism import MechanismConfig, NoisySum, TrainingMechanism
+from app.privacy.mechanism import MechanismConfig, NoisySum, TrainingMechanism, of_two_queries
 
 Tree = dict[str, Any]
 
@@ -41,9 +41,22 @@ def noisy_sums(sample_rate: float, noise_multiplier: float, count: int) -> Tree:
     return {"kind": "self_composed", "count": count, "event": event}
 
 
+def gradient_sums(sample_rate: float, noise_multiplier: float, steps: int, double_steps: int = 0) -> Tree:
+    """T-fold Gaussian(σ) for full batch, T-fold PoissonSampled(q, Gaussian(σ)) for Poisson sampling.
+
+    Args:
+        double_steps: of the T, those that query their batch twice. Two Gaussian queries with noise multiplier σ of one
+            batch, the second chosen by releases of earlier steps, are one with σ/√2; the sample is drawn once.
+    """
+    if double_steps == 0:
+        return noisy_sums(sample_rate, noise_multiplier, steps)
+    single = [noisy_sums(sample_rate, noise_multiplier, steps - double_steps)] if steps > double_steps else []
+    return composed([*single, noisy_sums(sample_rate, of_two_queries(noise_multiplier), double_steps)])
+
+
 def training_tree(training: TrainingMechanism) -> Tree:
-    """T-fold Gaussian(σ) for full batch, T-fold PoissonSampled(q, Gaussian(σ)) for Poisson sampling."""
-    return noisy_sums(training.sample_rate, training.noise_multiplier, training.steps)
+    """All steps of a training."""
+    return gradient_sums(training.sample_rate, training.noise_multiplier, training.steps, training.double_steps)
 
 
 def release_tree(release: NoisySum) -> Tree:

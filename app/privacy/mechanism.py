@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from app.contracts.base import AccountName, DeltaValue, Document, NoiseMultiplier, Relation, Steps, Unit
+from app.contracts.optimizers import Dp2Settings, Optimizer
 
 # Progress and scores of a Poisson-sampled job are seen no closer together than this: the time that a single step took
 # would tell how large its batch was, and amplification by sampling needs batches hidden.
@@ -31,6 +32,50 @@ class AdaptiveMechanism(Document):
     target_quantile: Annotated[float, Field(gt=0.0, lt=1.0)]
     learning_rate: Annotated[float, Field(gt=0.0)]
     count_noise_multiplier: Annotated[float, Field(gt=0.0)]
+
+
+def of_two_queries(noise_multiplier: float) -> float:
+    """The noise multiplier of two Gaussian queries of one batch together, each with σ: σ/√2, rounded down."""
+    return math.nextafter(noise_multiplier / math.sqrt(2.0), 0.0)
+
+
+class DelayedMechanism(Document):
+    """What a delayed preconditioner D, made of noised gradients of earlier steps, changes in a step. σ and L stay.
+
+    `delayed`: `delay_sgd` steps as ever, then `delay_adaptive` steps in which g_i / D is clipped to
+    `max_grad_norm_adaptive`; and so on. `noise_first`: in those steps g_i itself is clipped to it.
+    `extra_query`: all steps but every delay_sgd-th, from the first on, release a second noisy sum of their batch, of
+    g_i / D clipped to `max_grad_norm_adaptive`. Both together are one Gaussian mechanism with σ/√2.
+    """
+
+    variant: Literal["delayed", "extra_query", "noise_first"]
+    delay_sgd: Annotated[int, Field(ge=1)]
+    delay_adaptive: Annotated[int, Field(ge=1)]
+    max_grad_norm_adaptive: Annotated[float, Field(gt=0.0)]
+
+    def norms(self, step: int, max_grad_norm: float) -> tuple[float, ...]:
+        """The clipping norm of each query of a step, counted from 1."""
+        if self.variant == "extra_query":
+            single = (step - 1) % self.delay_sgd == 0
+            return (max_grad_norm,) if single else (max_grad_norm, self.max_grad_norm_adaptive)
+        adaptive = (step - 1) % (self.delay_sgd + self.delay_adaptive) >= self.delay_sgd
+        return (self.max_grad_norm_adaptive if adaptive else max_grad_norm,)
+
+    def double_steps(self, steps: int) -> int:
+        """How many of so many steps make two queries."""
+        return steps - -(-steps // self.delay_sgd) if self.variant == "extra_query" else 0
+
+
+def delayed_of(optimizer: Optimizer) -> DelayedMechanism | None:
+    """What an optimizer changes in the mechanism. Only delayed preconditioners do."""
+    if not isinstance(optimizer, Dp2Settings):
+        return None
+    return DelayedMechanism(
+        variant=optimizer.variant,
+        delay_sgd=optimizer.delays[0],
+        delay_adaptive=optimizer.delays[1],
+        max_grad_norm_adaptive=optimizer.max_grad_norm_adaptive,
+    )
 
 
 class TrainingMechanism(Document):
@@ -58,8 +103,29 @@ class TrainingMechanism(Document):
     # A record's whole gradient weighs at most C in each.
     clipping: Literal["flat", "automatic", "per_layer", "adaptive"]
     adaptive: AdaptiveMechanism | None = None
+    delayed: DelayedMechanism | None = None
     expected_batch_size: Annotated[int, Field(ge=1)]
     records_per_unit: Annotated[int, Field(ge=1)] = 1
+
+    @property
+    def double_steps(self) -> int:
+        """How many of the T steps release two noisy sums of their batch."""
+        return self.delayed.double_steps(self.steps) if self.delayed else 0
+
+    @property
+    def repeatable_steps(self) -> int:
+        """How many steps the price of T covers where it is not known which ones: as many as there are dear ones."""
+        return self.double_steps or self.steps
+
+    def norms(self, step: int) -> tuple[float, ...]:
+        """C of each noisy sum of a step: its public schedule."""
+        return self.delayed.norms(step, self.max_grad_norm) if self.delayed else (self.max_grad_norm,)
+
+    def at_its_dearest(self) -> TrainingMechanism:
+        """So many steps, each of which costs as much as the dearest."""
+        if self.double_steps == 0:
+            return self
+        return self.model_copy(update={"noise_multiplier": of_two_queries(self.noise_multiplier), "delayed": None})
 
     @model_validator(mode="after")
     def _rate_matches(self) -> TrainingMechanism:
@@ -71,6 +137,8 @@ class TrainingMechanism(Document):
     def _count_is_there(self) -> TrainingMechanism:
         if (self.clipping == "adaptive") != (self.adaptive is not None):
             raise ValueError("an adaptive norm, and nothing else, has a count")
+        if self.adaptive and self.delayed:
+            raise ValueError("phases have norms of their own, which do not adapt")
         if self.adaptive and self.records_per_unit > 1:
             raise ValueError("a count of records has sensitivity ½ where a unit is one record")
         if self.adaptive and self.adaptive.count_noise_multiplier < MIN_COUNT_NOISE * self.noise_multiplier:
@@ -91,7 +159,9 @@ class NoisySum(Document):
 
     Their noise has std sensitivity · records_per_unit / noise_mu.
 
-    Of each score both the sum and its complement are released: (s, Δ − s) of one record has ℓ₂ norm at most Δ.
+    Of each score both the sum and its complement are released: (s, Δ − s) of one record has ℓ₂ norm at most Δ. With
+    `groups` of classes they are released for each group, and for all other classes together: the sums of one record's
+    group change, and no others.
     """
 
     what: Literal["accuracy", "loss"]
@@ -101,6 +171,14 @@ class NoisySum(Document):
     times: Annotated[int, Field(ge=1)] = 1
     records_per_unit: Annotated[int, Field(ge=1)] = 1
     records: Annotated[int, Field(ge=1)]  # the public size of what is summed over; information, not a divisor
+    groups: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _groups_are_disjoint(self) -> NoisySum:
+        places = [place for group in self.groups.values() for place in group]
+        if len(set(places)) != len(places):
+            raise ValueError("groups that overlap would let one record change several sums")
+        return self
 
     @property
     def noise_std(self) -> float:

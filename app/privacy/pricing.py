@@ -20,7 +20,14 @@ from app.privacy import calibration, events, gdp, pld, rdp
 from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN
 from app.privacy.events import Tree
 from app.privacy.filters import Filter, filter_of
-from app.privacy.mechanism import MIN_COUNT_NOISE, MechanismConfig, NoisySum, TrainingMechanism
+from app.privacy.mechanism import (
+    MIN_COUNT_NOISE,
+    DelayedMechanism,
+    MechanismConfig,
+    NoisySum,
+    TrainingMechanism,
+    of_two_queries,
+)
 
 _LARGEST_EPSILON, _SMALLEST_EPSILON = 100.0, 1e-4  # of a job, the contract's bounds
 _HOPELESS = 10.0 * _LARGEST_EPSILON  # an RDP ε beyond which no grid is laid: it would not fit in memory
@@ -89,11 +96,12 @@ def largest_that_fits(request: Json) -> Json:
     if charges["holdout"] > remaining["holdout"]:
         return {"epsilon": None, "account": "holdout"}
     sample_rate, steps = request["training"]["sample_rate"], request["training"]["steps"]
-    sigma = _smallest_sigma(filter_, sample_rate, steps, remaining["train"] - charges["train"])
+    double = _double_steps(request["training"])
+    sigma = _smallest_sigma(filter_, sample_rate, steps, double, remaining["train"] - charges["train"])
     if sigma is None:
         return {"epsilon": None, "account": "train"}
     tree, delta = (
-        events.composed([events.noisy_sums(sample_rate, sigma, steps), *trees["train"]]),
+        events.composed([events.gradient_sums(sample_rate, sigma, steps, double), *trees["train"]]),
         request["target_delta"],
     )
     # A millionth less than the ε of that σ, so that calibrating to it ends above that σ whatever floats do.
@@ -136,17 +144,21 @@ def _mechanism(request: Json, releases: Sequence[NoisySum]) -> tuple[MechanismCo
     """The mechanism, with σ given or calibrated, and the train account's ε where calibrating has computed it."""
     training, target, sigma = request["training"], request["target_epsilon"], request["noise_multiplier"]
     delta, sample_rate, steps = request["target_delta"], training["sample_rate"], training["steps"]
+    double = _double_steps(training)
     calibrated = None
     if (target is None) == (sigma is None):
         raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")
     if target is not None:
         others = [events.release_tree(release) for release in releases if release.account == "train"]
-        sigma, value = calibration.calibrate(target, delta, training["sampling"], sample_rate, steps, others)
+        sigma, value = calibration.calibrate(target, delta, training["sampling"], sample_rate, steps, others, double)
         calibrated = Epsilon(value=value, delta=delta, accountant="gdp" if sample_rate == 1.0 else "pld")
     elif not SIGMA_MIN <= sigma <= SIGMA_MAX:
         raise InvalidRequest.at(_SIGMA, f"the noise multiplier lies between {SIGMA_MIN:g} and {SIGMA_MAX:g}")
-    elif sample_rate < 1.0 and rdp.epsilon(events.noisy_sums(sample_rate, sigma, steps), delta)[0] > _HOPELESS:
+    elif sample_rate < 1.0 and _rdp_epsilon(sample_rate, sigma, steps, double, delta) > _HOPELESS:
         raise InvalidRequest.at(_SIGMA, f"this plan costs far more than ε = {_LARGEST_EPSILON:g}: raise the noise")
+    if double and of_two_queries(sigma) < SIGMA_MIN:
+        detail = f"a step of two queries has σ/√2 = {of_two_queries(sigma):.4g}, below {SIGMA_MIN:g}: take more noise"
+        raise InvalidRequest.at(_SIGMA if target is None else "/privacy/target_epsilon", detail)
     mechanism = MechanismConfig(
         unit=request.get("unit", "example"),
         target_delta=delta,
@@ -173,6 +185,15 @@ def _adaptive(training: Json, sigma: float) -> Json:
         detail = f"at least {least:.4g}, twice the step's σ: the count is paid for out of the gradient's own noise"
         raise InvalidRequest.at("/clipping/adaptive/count_noise_multiplier", detail)
     return {"adaptive": {**asked, "count_noise_multiplier": noise}}
+
+
+def _double_steps(training: Json) -> int:
+    delayed = training.get("delayed")
+    return DelayedMechanism.model_validate(delayed).double_steps(training["steps"]) if delayed else 0
+
+
+def _rdp_epsilon(sample_rate: float, sigma: float, steps: int, double: int, delta: float) -> float:
+    return rdp.epsilon(events.gradient_sums(sample_rate, sigma, steps, double), delta)[0]
 
 
 def _check_total(target: float | None, epsilons: Mapping[AccountName, Epsilon]) -> None:
@@ -239,13 +260,14 @@ def _tight(tree: Tree, delta: float) -> float:
     return value if math.isfinite(value) else rdp.epsilon(tree, delta)[0]
 
 
-def _smallest_sigma(filter_: Filter, sample_rate: float, steps: int, remaining: int) -> float | None:
+def _smallest_sigma(filter_: Filter, sample_rate: float, steps: int, double: int, remaining: int) -> float | None:
     """The smallest σ of the range whose charge is at most `remaining`, to 1e-9 of it; None where there is none."""
 
     def charge(sigma: float) -> int:
-        return filter_.charge_tree(events.noisy_sums(sample_rate, sigma, steps))
+        return filter_.charge_tree(events.gradient_sums(sample_rate, sigma, steps, double))
 
-    low, high = SIGMA_MIN, SIGMA_MAX * (1.0 - 1e-3)  # room above, for a target slightly below the ε of the answer
+    least = SIGMA_MIN if double == 0 else SIGMA_MIN * 1.5  # σ/√2 is not below it either
+    low, high = least, SIGMA_MAX * (1.0 - 1e-3)  # room above, for a target slightly below the ε of the answer
     if remaining <= 0 or charge(high) > remaining:
         return None
     if charge(low) <= remaining:

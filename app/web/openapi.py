@@ -143,6 +143,7 @@ OPERATIONS = {
     "list_workers": Operation("Workers seen in the last day."),
     "list_models": Operation("Every kind of model, with the JSON schema of its settings."),
     "list_extractors": Operation("Every frozen feature extractor of this service."),
+    "list_optimizers": Operation("Every optimizer, with the JSON schema of its settings."),
 }
 
 PER_ACCOUNT = {

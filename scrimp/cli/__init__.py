@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from scrimp.cli import audit, certificates, datasets, grants, jobs, keys, ledger, service
+from scrimp.cli import audit, catalogue, certificates, datasets, grants, jobs, keys, ledger, service
 
 app = typer.Typer(
     name="scrimp",
@@ -22,6 +22,7 @@ app = typer.Typer(
 service.register(app)
 app.add_typer(datasets.app, name="datasets", help="Register and look at data sets.")
 jobs.register_quote(app)
+catalogue.register(app)
 app.add_typer(jobs.app, name="jobs", help="Submit, watch and fetch training jobs.")
 app.add_typer(ledger.app, name="ledger", help="What has been spent of a data set's budget, by whom and for what.")
 app.add_typer(certificates.app, name="certificates", help="The signed privacy certificates of finished jobs.")

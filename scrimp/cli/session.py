@@ -49,7 +49,7 @@ class Session:
 
 def plain(answer: Any) -> Any:
     if isinstance(answer, BaseModel):
-        return answer.model_dump(mode="json")
+        return answer.model_dump(mode="json", by_alias=True)
     if isinstance(answer, list):
         return [plain(each) for each in answer]
     return answer

@@ -72,6 +72,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/workers"): ANY,
     ("GET", "/v1/models"): ANY,
     ("GET", "/v1/extractors"): ANY,
+    ("GET", "/v1/optimizers"): ANY,
     ("POST", "/v1/keys"): Rule(201, role=ADMINS, send=NEW_KEY),
     ("GET", "/v1/keys"): Rule(role=ADMINS),
     ("GET", "/v1/keys/self"): ANY,

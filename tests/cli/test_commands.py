@@ -26,6 +26,17 @@ def test_a_data_set_is_shown_with_its_budget(cli: Cli, dataset: str) -> None:
     assert [each["name"] for each in cli.json("datasets", "list")] == [dataset]
 
 
+def test_optimizers_are_listed_with_their_settings(cli: Cli) -> None:
+    listed = cli("optimizers")
+    assert listed.exit_code == 0, listed.output
+    assert "dp_sgd" in listed.output and "dp_adambc" in listed.output
+    one = cli("optimizers", "dp_adam")
+    assert "eps" in one.output and "0.999" in one.output and "Kingma" in one.output
+    assert cli.json("optimizers", "dp_adam")["schema"]["properties"]["kind"]["const"] == "dp_adam"
+    unknown = cli("optimizers", "adam")
+    assert unknown.exit_code == 1 and "there are dp_sgd" in unknown.stderr
+
+
 def test_a_quote_is_free(cli: Cli, dataset: str, job_file: str) -> None:
     before = cli.json("ledger", "show", dataset)
     shown = cli("quote", job_file)

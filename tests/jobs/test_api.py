@@ -114,7 +114,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"length": {"steps": 0}}, "/length/steps"),
     ({"length": {"steps": 10_000_001}}, "/length/steps"),
     ({"length": {}}, "/length"),
-    ({"optimizer": {"kind": "sgd", "learning_rate": 1.0}}, "/optimizer/kind"),
+    ({"optimizer": {"kind": "sgd", "learning_rate": 1.0}}, "/optimizer"),
     ({"optimizer": {"kind": "dp_sgd", "learning_rate": 0}}, "/optimizer/learning_rate"),
     ({"model": {"kind": "resnet"}}, "/model"),
     ({"sampling": {"kind": "shuffled"}}, "/sampling"),

@@ -182,3 +182,22 @@ def test_an_adaptive_norm_counts_records_and_is_refused_for_users() -> None:
     with pytest.raises(InvalidRequest) as refused:
         plan(spec_of(clipping={"kind": "adaptive"}), facts(privacy=OF_USERS))
     assert refused.value.members["errors"][0]["pointer"] == "/clipping/kind"
+
+
+def test_groups_of_classes_cost_what_the_score_costs() -> None:
+    grouped = {"on": "holdout", "noise_mu": 0.05, "groups": {"rare": [1]}}
+    made = plan(spec_of(evaluation=grouped), facts())
+    assert made.pricing is not None
+    (release,) = made.pricing["releases"]
+    assert release["groups"] == {"rare": [1]} and release["sensitivity"] == 1.0 and release["times"] == 1
+
+
+@pytest.mark.parametrize(
+    ("groups", "pointer"),
+    [({"rare": [2]}, "/evaluation/groups/rare"), ("by_frequency", "/evaluation/groups")],
+)
+def test_groups_that_are_private_or_no_classes_are_refused(groups: Any, pointer: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        plan(spec_of(evaluation={"on": "holdout", "groups": groups}), facts())
+    assert refused.value.members["errors"][0]["pointer"] == pointer
+    assert plan(spec_of(privacy=None, evaluation={"on": "holdout", "groups": "by_frequency"}), facts(privacy=PUBLIC))

@@ -172,6 +172,46 @@ def test_a_mismatch_gets_a_fresh_salt_and_is_charged_again(db: Database, submit:
         again.start_block(31, 32)
 
 
+EXTRA_QUERY = {
+    "kind": "dp2_rmsprop",
+    "learning_rate": 1.0,
+    "learning_rate_adaptive": 0.1,
+    "max_grad_norm_adaptive": 3.0,
+    "delay": 5,
+    "variant": "extra_query",
+}
+
+
+def test_a_stopped_job_of_two_queries_posts_what_its_steps_cost(db: Database, submit: Submit) -> None:
+    """Of 50 steps 10 make one query and 40 make two: 90. The first 7 cost 1 + 4·2 + 1 + 2 = 12."""
+    job_id = submit(optimizer=EXTRA_QUERY, evaluation=None)
+    hold = balances(db, job_id)[1]
+    log = claimed(db, job_id)
+    log.start_block(1, 7)
+    log.cancelled()
+    assert balances(db, job_id)[:2] == (pytest.approx(hold * 12 / 90, rel=1e-6), 0)
+
+
+def test_repeated_steps_of_two_queries_never_cost_more_than_the_hold(db: Database, submit: Submit) -> None:
+    """The repeated ones may be the dear ones: the hold covers 40 steps of them, however they are counted."""
+    job_id = submit(optimizer=EXTRA_QUERY, evaluation=None)
+    hold = balances(db, job_id)[1]
+    log = claimed(db, job_id)
+    for first in range(1, 31, 2):
+        log.start_block(first, first + 1)
+        log.record_digest(first + 1, DIGEST)
+    log.gone("lost")
+    again = claimed(db, job_id)
+    assert again.resalt(10, "key")["allowed_steps"] == 10
+    for first in range(11, 21, 2):
+        assert again.start_block(first, first + 1)
+    with pytest.raises(PrivacyError):
+        again.start_block(21, 22)
+    again.cancelled()
+    spent, held = balances(db, job_id)[:2]
+    assert held == 0 and spent == pytest.approx(hold * 80 / 90, rel=1e-6)
+
+
 def test_no_more_steps_than_the_hold(db: Database, submit: Submit) -> None:
     log = claimed(db, submit())
     with pytest.raises(PrivacyError):

@@ -18,7 +18,7 @@ import torch
 
 from app.contracts.job_spec import JobSpec
 from app.formats.stored import Csr, StoredPart, save_part
-from app.privacy.mechanism import MechanismConfig
+from app.privacy.mechanism import MechanismConfig, delayed_of
 from worker.attempt.child import StopRequested, serve
 from worker.attempt.messages import (
     TO_CHILD,
@@ -99,6 +99,7 @@ def mechanism(job: dict[str, Any], shape: dict[str, Any], *, holdout_public: boo
                 "sensitivity": 1.0 if classes else parsed.evaluation.loss_bound,
                 "times": parsed.evaluation.points,
                 "records": shape["records_holdout"],
+                "groups": parsed.evaluation.groups if isinstance(parsed.evaluation.groups, dict) else {},
             }
         ]
     clipping = job.get("clipping") or {"kind": "flat", "max_grad_norm": 1.0}
@@ -110,6 +111,7 @@ def mechanism(job: dict[str, Any], shape: dict[str, Any], *, holdout_public: boo
         "max_grad_norm": clipping.get("max_grad_norm", 1.0),
         "clipping": clipping.get("kind", "flat"),
         "expected_batch_size": batch,
+        "delayed": delayed_of(parsed.optimizer),
     }
     return {"target_delta": parsed.privacy.target_delta or 1e-5, "training": training, "releases": releases}
 
@@ -265,7 +267,9 @@ def plan_of(start: dict[str, Any]) -> Plan:
     )
 
 
-def run_direct(supervisor: Supervisor, train: Records, holdout: Records | None) -> tuple[Outcome, DirectLink]:
+def run_direct(
+    supervisor: Supervisor, train: Records, holdout: Records | None, side: Records | None = None
+) -> tuple[Outcome, DirectLink]:
     """One attempt in this process, against the supervisor's record."""
     start = supervisor.message()
     plan = plan_of(supervisor.start)
@@ -286,6 +290,7 @@ def run_direct(supervisor: Supervisor, train: Records, holdout: Records | None) 
         replay=replay,
         link=link,
         telemetry=telemetry,
+        side=plan.side(side) if side is not None else None,
     )
     return training.run(), link
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.errors import PrivacyError
 from tests.worker.support import Supervisor, dense, key, keys_of, plan_of, records, run_direct, spec, start_of
 from worker.attempt.child import StopRequested
 from worker.attempt.messages import BlockStart, Digest, Keys, MetricValue, Mismatch
@@ -18,6 +19,8 @@ from worker.clipping.linear import LinearClipping
 from worker.models.linear import Linear
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import GaussianGenerator
+from worker.optimizers.base import StepInfo
+from worker.optimizers.descent import Descent
 from worker.optimizers.dp_sgd import DpSgd
 
 SHAPE = {"records_train": 80, "records_holdout": 20, "features": 3, "outputs": 2, "sparse": False}
@@ -73,9 +76,9 @@ def test_noise_is_added_once_per_logical_step(
     steps: list[int] = []
     original = GaussianRelease.release
 
-    def counted(self: GaussianRelease, private_sum: dict[str, torch.Tensor], step: int) -> Any:
+    def counted(self: GaussianRelease, private_sum: dict[str, torch.Tensor], step: int, *more: Any) -> Any:
         steps.append(step)
-        return original(self, private_sum, step)
+        return original(self, private_sum, step, *more)
 
     monkeypatch.setattr(GaussianRelease, "release", counted)
     whole = attempt(supervisor(sampling=sampling))
@@ -91,12 +94,12 @@ def test_an_empty_batch_is_a_step_of_noise_alone() -> None:
     outcome, link = run_direct(record, nobody, HOLDOUT)
     assert link.steps == list(range(1, 11)) and outcome.steps == 10
     noise = GaussianGenerator(bytes.fromhex(keys_of("s0")["noise_key"]))
-    optimizer, at = DpSgd(0.5, momentum=0.9, free_step=True), Linear(3, 2).init()
+    optimizer, at = DpSgd(Descent(0.5), momentum=0.9, free_step=True), Linear(3, 2).init()
     state = optimizer.init(at)
     for step in range(1, 11):
         alone = {"weight": rounded(noise.noise(step, 0, 6).reshape(2, 3))}
-        at, state = optimizer.update(alone, state, at)  # type: ignore[arg-type]
-    torch.testing.assert_close(outcome.parameters["weight"], optimizer.finish(state, at)["weight"])
+        at, state = optimizer.update(alone, state, at, StepInfo(step, 1.0))  # type: ignore[arg-type]
+    torch.testing.assert_close(outcome.parameters["weight"], optimizer.finish(state, at, 10)["weight"])
 
 
 def test_a_broken_record_is_no_oracle() -> None:
@@ -390,3 +393,31 @@ def test_whatever_happens_to_attempts_the_record_holds(
     assert record.resalts == resalts and record.started <= hold
     assert {name_step: record.metrics[name_step] for name_step in metrics} == metrics == record.metrics
     assert len(record.metrics) <= 2
+
+
+# --- Groups of classes ---
+
+
+def test_a_private_run_releases_groups_with_the_score_that_was_charged() -> None:
+    record = supervisor(evaluation={"noise_mu": 0.5, "points": 2, "groups": {"second": [1]}})
+    attempt(record)
+    names = [(each.name, each.released_by) for each in record.of(MetricValue)]
+    assert names == [("accuracy:second", "post_processing"), ("accuracy", "noisy_count")] * 2
+    assert record.start["mechanism"]["releases"][0]["groups"] == {"second": [1]}
+    record.start["spec"]["evaluation"]["groups"] = {"first": [0]}  # not what was charged
+    with pytest.raises(PrivacyError):
+        plan_of(record.start)
+
+
+def test_a_public_run_scores_groups_by_frequency() -> None:
+    asked = spec(privacy=None, evaluation={"groups": "by_frequency"})
+    record = Supervisor(start_of(asked, SHAPE, public=True))
+    attempt(record)
+    names = {each.name for each in record.of(MetricValue)}
+    counts = torch.bincount(TRAIN.labels).tolist()
+    groups = {f"{2 ** (c.bit_length() - 1)}-{2 ** c.bit_length() - 1}" for c in counts}
+    assert names == {"training_loss", "accuracy", "loss"} | {
+        f"{what}:{g}" for what in ("accuracy", "loss") for g in groups
+    }
+    with pytest.raises(PrivacyError):
+        plan_of(start_of(spec(evaluation={"groups": "by_frequency"}), SHAPE))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from app.errors import PrivacyError
 from app.privacy.mechanism import NoisySum
 from tests.worker.support import dense, records
-from worker.metrics.scores import _private_sums, noisy_score, public_scores, public_training_loss
+from worker.metrics.scores import _private_sums, frequency_groups, noisy_score, public_scores, public_training_loss
 from worker.models.base import Parameters
 from worker.models.linear import Linear
 from worker.noise.generator import GaussianGenerator
@@ -149,3 +151,62 @@ def test_a_sensitivity_that_is_not_the_measurement_s_is_refused(model: Linear, r
     x, y = dense(10, 6, model.outputs)
     with pytest.raises(PrivacyError):
         noisy_score(release, KEY, 1, 0, model, model.init(), records(x, y))
+
+
+# --- Groups of classes ---
+
+GROUPS = {"rare": (2, 4), "common": (0,)}
+
+
+def test_scores_of_groups_of_public_data_are_exact() -> None:
+    x, y = dense(300, 6, 5)
+    model = Linear(6, 5)
+    parameters = fitted(model)
+    found = {each.name: each for each in public_scores(model, parameters, records(x, y), GROUPS | {"nobody": (7,)})}
+    logits = x.astype(np.float64) @ parameters["weight"].numpy().T
+    right = logits.argmax(axis=1) == y
+    losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(300), y]
+    assert set(found) == {"accuracy", "loss", "accuracy:rare", "loss:rare", "accuracy:common", "loss:common"}
+    for name, places in GROUPS.items():
+        inside = np.isin(y, places)
+        assert found[f"accuracy:{name}"].value == pytest.approx(right[inside].mean(), rel=1e-12)
+        assert found[f"loss:{name}"].value == pytest.approx(losses[inside].mean(), rel=1e-9)
+        assert found[f"loss:{name}"].std == 0.0
+
+
+def test_groups_by_frequency_are_powers_of_two() -> None:
+    labels = torch.tensor([0] * 1 + [1] * 2 + [2] * 3 + [3] * 4 + [5] * 8 + [6] * 15)
+    wanted = {"1-1": (0,), "2-3": (1, 2), "4-7": (3,), "8-15": (5, 6)}
+    assert frequency_groups(labels, 8) == wanted  # classes without records are in none
+
+
+@pytest.mark.parametrize("removed", range(0, 80, 7))
+def test_one_record_is_in_one_cell_of_the_histogram(removed: int) -> None:
+    x, y = dense(80, 6, 5)
+    model = Linear(6, 5)
+    release = declared("accuracy", groups=GROUPS)
+    kept = np.arange(80) != removed
+    whole, fewer = (
+        np.array(_private_sums(release, model, fitted(model), records(x[at], y[at]))) for at in (slice(None), kept)
+    )
+    assert whole.shape == (6,) and whole.sum() == 80.0
+    assert np.abs(whole - fewer).sum() == 1.0
+
+
+def test_noisy_scores_of_groups_are_right_on_average_and_say_their_noise() -> None:
+    x, y = dense(3000, 6, 5)
+    model = Linear(6, 5)
+    parameters, batch = fitted(model), records(x, y)
+    exact = {each.name: each.value for each in public_scores(model, parameters, batch, GROUPS)}
+    runs = [noisy_score(declared(groups=GROUPS), KEY, step, 0, model, parameters, batch) for step in range(200)]
+    for name in ("accuracy", "accuracy:rare", "accuracy:common"):
+        scores = [each for run in runs for each in (run, *run.groups) if each.name == name]
+        values, said = np.array([each.value for each in scores]), np.mean([each.std for each in scores])
+        assert len(scores) == 200 and abs(values.mean() - exact[name]) < 5 * said / math.sqrt(200) + 1e-3
+        assert 0.8 < values.std() / said < 1.25
+    assert runs[0].noise_std == declared(groups=GROUPS).noise_std
+
+
+def test_groups_that_overlap_are_no_histogram() -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        declared(groups={"one": (0, 1), "two": (1,)})

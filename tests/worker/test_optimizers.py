@@ -1,57 +1,18 @@
-"""One contract for every optimizer, and the exact updates of each."""
+"""One contract for every optimizer; and what holds for all of them: schedules and weight decay."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 
 import pytest
 import torch
 
-from worker.models.base import Parameters
+from tests.worker.optimizing import OPTIMIZERS, copies, gradients, info, parameters, run, same
 from worker.noise.gaussian import NoisedGradient
-from worker.optimizers.base import Optimizer, State
+from worker.optimizers.base import Optimizer, StepInfo
+from worker.optimizers.descent import Descent
 from worker.optimizers.dp_sgd import DpSgd
-
-# Every optimizer has its cases here, and passes the whole contract in each.
-OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
-    "dp_sgd": lambda: DpSgd(0.3),
-    "dp_sgd momentum": lambda: DpSgd(0.3, momentum=0.9),
-    "dp_sgd momentum free_step": lambda: DpSgd(0.3, momentum=0.9, free_step=True),
-    "dp_sgd free_step": lambda: DpSgd(0.3, free_step=True),
-    "dp_sgd weight_decay": lambda: DpSgd(0.3, momentum=0.5, weight_decay=0.1),
-}
-
-
-def parameters() -> Parameters:
-    generator = torch.Generator().manual_seed(1)
-    return {
-        "weight": torch.randn(3, 4, generator=generator, dtype=torch.float64),
-        "bias": torch.randn(3, generator=generator, dtype=torch.float64),
-    }
-
-
-def gradients(steps: int) -> list[NoisedGradient]:
-    generator = torch.Generator().manual_seed(2)
-    return [
-        NoisedGradient({k: torch.randn(v.shape, generator=generator, dtype=v.dtype) for k, v in parameters().items()})
-        for _ in range(steps)
-    ]
-
-
-def run(optimizer: Optimizer, steps: list[NoisedGradient]) -> tuple[Parameters, State]:
-    at = parameters()
-    state = optimizer.init(at)
-    for noised in steps:
-        at, state = optimizer.update(noised, state, at)
-    return at, state
-
-
-def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in tensors.items()}
-
-
-def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+from worker.optimizers.schedules import CONSTANT, Cosine, Schedule, WarmupLinear
 
 
 @pytest.fixture(params=OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
@@ -61,12 +22,13 @@ def optimizer(request: pytest.FixtureRequest) -> Optimizer:
 
 def test_contract_names_shapes_and_types_stay(optimizer: Optimizer) -> None:
     at, state = run(optimizer, gradients(3))
-    for got in (at, optimizer.finish(state, at)):
+    assert list(state) == list(optimizer.init(parameters()))
+    for got in (at, optimizer.finish(state, at, 3)):
         assert list(got) == list(parameters())
         assert all(
             got[name].shape == value.shape and got[name].dtype == value.dtype for name, value in parameters().items()
         )
-    assert all(isinstance(value, torch.Tensor) for value in state.values())
+    assert all(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in state.values())
 
 
 def test_contract_updates_are_pure(optimizer: Optimizer) -> None:
@@ -74,23 +36,23 @@ def test_contract_updates_are_pure(optimizer: Optimizer) -> None:
     at, state = run(optimizer, gradients(2))
     noised = gradients(3)[2]
     kept = copies(at), copies(state), copies(noised)
-    first = optimizer.update(noised, state, at)
-    finished = optimizer.finish(state, at)
+    first = optimizer.update(noised, state, at, info(3))
+    finished = optimizer.finish(state, at, 2)
     assert same(at, kept[0]) and same(state, kept[1]) and same(noised, kept[2])
-    again = optimizer.update(noised, state, at)
+    again = optimizer.update(noised, state, at, info(3))
     assert same(first[0], again[0]) and same(first[1], again[1])
-    assert same(finished, optimizer.finish(state, at))
+    assert same(finished, optimizer.finish(state, at, 2))
 
 
 def test_contract_resumes_from_every_step(optimizer: Optimizer) -> None:
-    """State and parameters are all there is: going on from copies of them gives the same bits."""
+    """State, parameters and the step are all there is: going on from copies of them gives the same bits."""
     steps = gradients(5)
     straight = run(optimizer, steps)
     for cut in range(6):
         at, state = run(optimizer, steps[:cut])
         at, state = copies(at), copies(state)
-        for noised in steps[cut:]:
-            at, state = optimizer.update(noised, state, at)
+        for step, noised in enumerate(steps[cut:], start=cut + 1):
+            at, state = optimizer.update(noised, state, at, info(step))
         assert same(at, straight[0]) and same(state, straight[1])
 
 
@@ -100,54 +62,74 @@ def test_contract_the_first_state_says_nothing_of_the_parameters(optimizer: Opti
 
 
 def test_contract_finishing_before_any_step_changes_nothing(optimizer: Optimizer) -> None:
-    assert same(optimizer.finish(optimizer.init(parameters()), parameters()), parameters())
+    assert same(optimizer.finish(optimizer.init(parameters()), parameters(), 0), parameters())
 
 
 def test_contract_a_zero_gradient_from_the_start_moves_only_by_decay(optimizer: Optimizer) -> None:
     zero = NoisedGradient({name: torch.zeros_like(value) for name, value in parameters().items()})
-    at, _ = run(optimizer, [zero])
-    ratio = at["weight"] / parameters()["weight"]
-    torch.testing.assert_close(ratio, ratio[0, 0].expand_as(ratio))
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_dp_sgd_without_noise_is_torch_sgd(momentum: float) -> None:
-    """Also at the first step: with b = 0 before it, μ b + g̃ is g̃, as torch's buffer begins; no dampening."""
-    leaves = {name: value.clone().requires_grad_() for name, value in parameters().items()}
-    reference = torch.optim.SGD(leaves.values(), lr=0.3, momentum=momentum, dampening=0.0)
-    steps = gradients(6)
-    for count, noised in enumerate(steps, start=1):
-        for name, leaf in leaves.items():
-            leaf.grad = noised[name].clone()
-        reference.step()
-        at, _ = run(DpSgd(0.3, momentum=momentum), steps[:count])
-        for name, leaf in leaves.items():
-            torch.testing.assert_close(at[name], leaf.detach(), rtol=1e-13, atol=1e-13)
-
-
-def test_decoupled_weight_decay_never_enters_the_momentum() -> None:
-    steps = gradients(4)
-    _, plain = run(DpSgd(0.3, momentum=0.9), steps)
-    at, decayed = run(DpSgd(0.3, momentum=0.9, weight_decay=0.1), steps)
-    assert same(plain, decayed)
-    expected, momentum = parameters(), {name: torch.zeros_like(value) for name, value in parameters().items()}
-    for noised in steps:
-        momentum = {name: 0.9 * momentum[name] + noised[name] for name in expected}
-        expected = {name: value - 0.3 * (momentum[name] + 0.1 * value) for name, value in expected.items()}
-    for name in at:
-        torch.testing.assert_close(at[name], expected[name], rtol=1e-12, atol=1e-12)
+    at, _ = optimizer.update(zero, optimizer.init(parameters()), parameters(), StepInfo(1, 0.09, zero))
+    assert all(bool(torch.isfinite(value).all()) for value in at.values())
+    ratio = at["weight"].abs() / parameters()["weight"].abs()
+    if not optimizer.descent.coupled:  # type: ignore[attr-defined]
+        torch.testing.assert_close(ratio, torch.full_like(ratio, float(ratio[0, 0])))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_free_step_moves_once_more_along_the_momentum(momentum: float) -> None:
-    steps = gradients(4)
-    plain = DpSgd(0.3, momentum=momentum)
-    free = DpSgd(0.3, momentum=momentum, free_step=True)
+    """With the learning rate of the last step."""
+    steps, descent = gradients(4), Descent(0.3, Cosine(6, 0.0))
+    plain = DpSgd(descent, momentum=momentum)
+    free = DpSgd(descent, momentum=momentum, free_step=True)
     at, state = run(free, steps)
     assert same(at, run(plain, steps)[0])
-    finished = free.finish(state, at)
+    finished = free.finish(state, at, 4)
     b = torch.zeros(3, 4, dtype=torch.float64)
     for noised in steps:
         b = momentum * b + noised["weight"]
-    torch.testing.assert_close(finished["weight"], at["weight"] - 0.3 * b)
-    assert same(plain.finish(run(plain, steps)[1], at), at)
+    torch.testing.assert_close(finished["weight"], at["weight"] - 0.3 * 0.5 * (1 + math.cos(math.pi / 2)) * b)
+    assert same(plain.finish(run(plain, steps)[1], at, 4), at)
+
+
+def test_decoupled_weight_decay_never_enters_the_momentum() -> None:
+    steps = gradients(4)
+    _, plain = run(DpSgd(Descent(0.3), momentum=0.9), steps)
+    _, decayed = run(DpSgd(Descent(0.3, weight_decay=0.1), momentum=0.9), steps)
+    assert same(plain, decayed)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 100])
+@pytest.mark.parametrize("warmup", [0.0, 0.2, 0.5])
+def test_warm_up_rises_to_the_rate_then_falls(steps: int, warmup: float) -> None:
+    factors = [WarmupLinear(steps, warmup).factor(step) for step in range(1, steps + 1)]
+    rising = math.ceil(warmup * steps)
+    assert all(0.0 < each <= 1.0 for each in factors)  # no step that is paid for has rate 0
+    assert factors[:rising] == [pytest.approx((step + 1) / rising) for step in range(rising)]
+    falls = [one - two for one, two in zip(factors[rising:], factors[rising + 1 :], strict=False)]
+    assert falls == [pytest.approx(1 / (steps + 1 - rising))] * len(falls)
+    if rising < steps:
+        assert factors[-1] == pytest.approx(1 / (steps + 1 - rising))
+
+
+def test_schedules_are_torchs() -> None:
+    def of_torch(make: object) -> list[float]:
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
+        schedule, rates = make(optimizer), []  # type: ignore[operator]
+        for _ in range(20):
+            rates.append(schedule.get_last_lr()[0])
+            optimizer.step()
+            schedule.step()
+        return rates
+
+    def of_ours(schedule: Schedule) -> list[float]:
+        return [Descent(0.3, schedule).rate(step) for step in range(1, 21)]
+
+    from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
+
+    assert of_ours(CONSTANT) == [0.3] * 20
+    assert of_ours(Cosine(20, 0.0)) == pytest.approx(of_torch(lambda o: CosineAnnealingLR(o, 20)))
+    assert of_ours(Cosine(20, 0.1)) == pytest.approx(of_torch(lambda o: CosineAnnealingLR(o, 20, eta_min=0.03)))
+
+    def linear(k: int) -> float:  # k steps are done
+        return (k + 1) / 4 if k < 4 else (20 - k) / 17
+
+    assert of_ours(WarmupLinear(20, 0.2)) == pytest.approx(of_torch(lambda o: LambdaLR(o, linear)))

@@ -15,6 +15,7 @@ from worker.clipping.linear import LinearClipping, LinearGradient
 from worker.models.linear import Linear
 from worker.noise.gaussian import GaussianRelease, PublicRelease
 from worker.noise.sampling import FullBatch, PoissonSampler
+from worker.optimizers.descent import Descent
 from worker.optimizers.dp_sgd import DpSgd
 
 SHAPE = {"records_train": 80, "records_holdout": 20, "features": 3, "outputs": 2, "sparse": False}
@@ -26,7 +27,7 @@ def test_full_batch_takes_its_numbers_from_the_mechanism() -> None:
     plan = plan_of(start_of(spec(clipping={"kind": "automatic", "max_grad_norm": 0.5}), SHAPE))
     assert (plan.steps, plan.sampling, plan.sample_rate, plan.expected_batch_size) == (10, "full_batch", 1.0, 80)
     assert plan.engine == LinearClipping(Linear(3, 2), "automatic", 0.5)
-    assert plan.optimizer == DpSgd(0.5, momentum=0.9, free_step=True)
+    assert plan.optimizer == DpSgd(Descent(0.5), momentum=0.9, free_step=True)
     assert isinstance(plan.sampler(KEYS, 79), FullBatch)
     assert isinstance(plan.gradient_release(KEYS), GaussianRelease)
     assert plan.evaluation_steps == (5, 10)

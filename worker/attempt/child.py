@@ -132,6 +132,7 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     if held_out is not None and not start.holdout_public:
         users_of(held_out, start.mechanism)  # no user has more of them than the scores' noise is for
     holdout = records_of(held_out) if held_out is not None else None
+    public = records_of(load(start.parts.public)) if start.parts.public else None
     channel.send(Ready(device="cpu", fallbacks=plan.fallbacks))
     training = Training(
         plan,
@@ -142,6 +143,7 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         replay=replay,
         link=link,
         telemetry=telemetry,
+        side=plan.side(public) if public is not None else None,
     )
     outcome = training.run()
     try:

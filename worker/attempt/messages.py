@@ -84,8 +84,11 @@ class Part(Document):
 
 
 class Parts(Document):
+    """`public`: the training part of another data set that is declared public, for an optimizer's side information."""
+
     train: Part
     holdout: Part | None = None
+    public: Part | None = None
 
 
 class Recorded(Document):
@@ -221,12 +224,18 @@ class Mismatch(Document):
     matched_step: Annotated[int, Field(ge=-1)]
 
 
+# A score of a group of classes has the group's name behind it.
+MetricName = Annotated[
+    str, StringConstraints(pattern=r"^((accuracy|loss)(:[a-z0-9_-]{1,40})?|training_loss|clipping_norm)$")
+]
+
+
 class MetricValue(Document):
     """A released number. `std`: of the noise on `value`; 0 where it is exact: on public data, or what the training
     itself made of noised numbers."""
 
     kind: Literal["metric"] = "metric"
-    name: Literal["accuracy", "loss", "training_loss", "clipping_norm"]
+    name: MetricName
     step: Step
     value: float
     std: Annotated[float, Field(ge=0.0)]

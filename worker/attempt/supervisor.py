@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from app.db.models import Dataset, Job
 from app.errors import PrivacyError, ServiceError, StaleAttempt
 from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.coverage import covered_steps
 from app.processes import plain_environment
 from app.secrets import load_secret, secret_id
 from app.settings import Settings
@@ -238,19 +240,36 @@ class _Supervised:
             job, blocks, released = self.log.recorded()
         with self.log.db.read() as session:
             dataset = session.get_one(Dataset, job.dataset_id)
+            allowed = max(0, covered_steps(session, job) - job.steps_started)
+            side = self._side(session, job)
         segments = [
             {"from_step": each["from_step"], "recorded": blocks[each["salt"]], **self._keys(each["salt"])}
             for each in job.segments
         ]
         return messages.Start.model_validate(
-            self._described(job, dataset) | {"segments": segments, "released": released}
+            self._described(job, dataset, side) | {"segments": segments, "released": released, "allowed_steps": allowed}
         )
 
-    def _described(self, job: Job, dataset: Dataset) -> dict[str, Any]:
+    @staticmethod
+    def _side(session: Session, job: Job) -> dict[str, Any] | None:
+        """The training part of the public data set that an optimizer has for side information.
+
+        Raises:
+            PrivacyError: it is not public.
+        """
+        name = job.spec["optimizer"].get("public_dataset")
+        if name is None:
+            return None
+        dataset = session.get_one(Dataset, name)
+        if dataset.sensitivity != "public":
+            raise PrivacyError("side information is that of a data set that is declared public")
+        return dict(dataset.parts["train"])
+
+    def _described(self, job: Job, dataset: Dataset, side: dict[str, Any] | None) -> dict[str, Any]:
         root = self.settings.storage_root.resolve()
         parts = {
             name: {"path": str(root / part["path"]), "sha256": part["sha256"]}
-            for name, part in dataset.parts.items()
+            for name, part in {**dataset.parts, "public": side}.items()
             if part
         }
         holdout = dataset.spec.get("holdout")
@@ -270,6 +289,5 @@ class _Supervised:
             "data_public": dataset.sensitivity == "public",
             "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),
             "steps": job.steps,
-            "allowed_steps": job.steps - job.steps_started,
             "output_dir": str(self.output.resolve()),
         }

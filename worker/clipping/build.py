@@ -30,7 +30,7 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
     """
     opacus = clipping is not None and clipping.engine == "opacus"
     if training is None:
-        return _unclipped(model)
+        return unclipped_engine(model)
     kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
     norm, of_unit = training.max_grad_norm, training.records_per_unit
     if isinstance(model, Linear) and not opacus:
@@ -49,7 +49,8 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
     )
 
 
-def _unclipped(model: Model) -> GradientEngine:
+def unclipped_engine(model: Model) -> GradientEngine:
+    """For public data: the sum of gradients as they are."""
     if isinstance(model, Linear):
         return LinearGradient(model)
     if isinstance(model, MatrixFactorization):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,8 @@ from worker.models.base import Model, Parameters
 from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
 
+Groups = Mapping[str, Sequence[int]]  # the places of classes, by name
+
 
 @dataclass(frozen=True)
 class Score:
@@ -24,23 +26,48 @@ class Score:
     Attributes:
         std: of the noise on `value`, 0 where it is exact. A function of what was released.
         noise_std: of the noise on the sums behind it, which is what was charged.
+        groups: the same score of groups of classes, from the same release.
     """
 
     name: str
     value: float
     std: float
     noise_std: float = 0.0
+    groups: tuple[Score, ...] = ()
 
 
-def public_scores(model: Model, parameters: Parameters, records: Records) -> list[Score]:
-    """Exact means over public records: accuracy and cross-entropy, or the squared error. None of no records."""
+def public_scores(model: Model, parameters: Parameters, records: Records, groups: Groups | None = None) -> list[Score]:
+    """Exact means over public records: accuracy and cross-entropy, or the squared error. None of no records.
+
+    Args:
+        groups: of classes: both scores of each group too, where it has records.
+    """
     if len(records) == 0:
         return []
     outputs = model.forward(parameters, records)
     if not model.classification:
         return [Score("loss", float(model.squared_errors(outputs, records.labels).mean()), 0.0)]
-    accuracy = float(model.correct(outputs, records.labels).double().mean())
-    return [Score("accuracy", accuracy, 0.0), Score("loss", float(model.losses(outputs, records.labels).mean()), 0.0)]
+    parts = {
+        "accuracy": model.correct(outputs, records.labels).double(),
+        "loss": model.losses(outputs, records.labels),
+    }
+    of = {name: torch.isin(records.labels, torch.tensor(places)) for name, places in (groups or {}).items()}
+    return [Score(what, float(values.mean()), 0.0) for what, values in parts.items()] + [
+        Score(f"{what}:{name}", float(values[inside].mean()), 0.0)
+        for name, inside in of.items()
+        if bool(inside.any())
+        for what, values in parts.items()
+    ]
+
+
+def frequency_groups(labels: Tensor, classes: int) -> dict[str, tuple[int, ...]]:
+    """Classes by how many of the labels they have: 2ᵏ … 2ᵏ⁺¹ − 1 are one group, named by these bounds. Not private."""
+    counts = torch.bincount(labels, minlength=classes).tolist()
+    groups: dict[int, list[int]] = {}
+    for place, count in enumerate(counts):
+        if count > 0:
+            groups.setdefault(count.bit_length() - 1, []).append(place)
+    return {f"{2**k}-{2 ** (k + 1) - 1}": tuple(places) for k, places in sorted(groups.items())}
 
 
 def public_training_loss(model: Model, parameters: Parameters, batches: Sequence[Records]) -> Score:
@@ -53,6 +80,8 @@ def noisy_score(
     release: NoisySum, key: bytes, step: int, index: int, model: Model, parameters: Parameters, records: Records
 ) -> Score:
     """A mean over private records, from two noisy sums: a = S̃ / (S̃ + M̃), times Δ.
+
+    With groups of classes, each group and the rest have such sums of their own; the whole is their total.
 
     Each record adds s ∈ [0, Δ] to S and what is missing, Δ − s, to M. accuracy: s counts correct predictions, Δ = 1.
     loss: s is the squared error clipped to [0, Δ], Δ = `sensitivity`; an error that is not a number counts as Δ.
@@ -79,19 +108,28 @@ def noisy_score(
     bound, noise_std = release.sensitivity, release.noise_std
     if not (1e-100 < bound < 1e100 and 1e-100 < noise_std < 1e100):
         raise PrivacyError("a noisy sum needs a sensitivity and a noise that floats resolve")
-    private_sum, private_rest = _private_sums(release, model, parameters, records)
-    sums = torch.tensor([private_sum, private_rest], dtype=torch.float64)
+    private_sums = torch.tensor(_private_sums(release, model, parameters, records), dtype=torch.float64)
     generator = GaussianGenerator(key)
-    noise = generator.noise(step, index, 2)
-    noisy_sum, noisy_rest = add_noise(sums, noise, noise_std, generator.stream, step, index).tolist()
+    noise = generator.noise(step, index, len(private_sums))
+    noisy = add_noise(private_sums, noise, noise_std, generator.stream, step, index).view(-1, 2)
+    groups = tuple(
+        Score(f"{release.what}:{name}", *_ratio(*sums, noise_std, bound))
+        for name, sums in zip(release.groups, noisy.tolist(), strict=False)
+    )
+    whole, rest = noisy.sum(dim=0).tolist()
+    value, std = _ratio(whole, rest, noise_std * math.sqrt(len(noisy)), bound)
+    return Score(release.what, value, std, noise_std, groups)
+
+
+def _ratio(noisy_sum: float, noisy_rest: float, noise_std: float, bound: float) -> tuple[float, float]:
+    """A score and the std of the noise on it, of two sums with noise of this std each."""
     total = max(noisy_sum + noisy_rest, noise_std)  # a hold-out smaller than its noise says nothing, loudly
     share = min(max(noisy_sum / total, 0.0), 1.0)
-    std = noise_std * math.hypot(share, 1.0 - share) / total
-    return Score(release.what, share * bound, std * bound, noise_std)
+    return share * bound, noise_std * math.hypot(share, 1.0 - share) / total * bound
 
 
-def _private_sums(release: NoisySum, model: Model, parameters: Parameters, records: Records) -> tuple[float, float]:
-    """Σ s and Σ (Δ − s)."""
+def _private_sums(release: NoisySum, model: Model, parameters: Parameters, records: Records) -> tuple[float, ...]:
+    """Σ s and Σ (Δ − s): of each group of classes, and last of all records that are in none."""
     outputs = model.forward(parameters, records)
     if release.what == "accuracy":
         if not model.classification or release.sensitivity != 1.0:
@@ -101,7 +139,12 @@ def _private_sums(release: NoisySum, model: Model, parameters: Parameters, recor
         raise PrivacyError("the noisy loss is that of a regression")
     else:
         parts = _clipped(model.squared_errors(outputs, records.labels), release.sensitivity)
-    return float(parts.sum()), float((release.sensitivity - parts).sum())
+    if release.groups and not model.classification:
+        raise PrivacyError("groups are of classes")
+    inside = [torch.isin(records.labels, torch.tensor(places)) for places in release.groups.values()]
+    nowhere = ~torch.stack(inside).any(dim=0) if inside else torch.ones(len(parts), dtype=torch.bool)
+    cells = [(parts[each], release.sensitivity - parts[each]) for each in (*inside, nowhere)]
+    return tuple(float(values.sum()) for cell in cells for values in cell)
 
 
 def _clipped(errors: Tensor, bound: float) -> Tensor:

@@ -26,6 +26,10 @@ LOOK_AHEAD = 2**26
 class GradientRelease(Protocol):
     """Turns one step's private sum into what the optimizer may see."""
 
+    def noise_variance(self, max_grad_norm: float) -> float:
+        """Φ = (σC/L)² of a query with this C; 0 without noise. Public."""
+        ...
+
     def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
         """Says that a query has begun, and what its gradient will look like: noise may be made in the meantime."""
         ...
@@ -67,6 +71,9 @@ class GaussianRelease:
         self._divisor = expected_batch_size
         self._last = (0, 0)
         self._ahead: StepNoise | None = None
+
+    def noise_variance(self, max_grad_norm: float) -> float:
+        return (noise_std(self._noise_multiplier, max_grad_norm) / self._divisor) ** 2
 
     def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
         """Has another thread make the query's noise from now on. Changes no bit of any release.
@@ -157,6 +164,9 @@ class PublicRelease:
 
     def __init__(self, expected_batch_size: int) -> None:
         self._divisor = expected_batch_size
+
+    def noise_variance(self, max_grad_norm: float) -> float:
+        return 0.0
 
     def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
         pass

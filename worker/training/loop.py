@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
+from app.errors import PrivacyError
 from worker.attempt.messages import Resalt, WarningCode
 from worker.attempt.replay import Replay
 from worker.clipping.engine import Clip
 from worker.data.records import Records
 from worker.data.units import Users
-from worker.metrics.scores import noisy_score, public_scores, public_training_loss
+from worker.metrics.scores import frequency_groups, noisy_score, public_scores, public_training_loss
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
-from worker.optimizers.base import State
+from worker.optimizers.base import Observing, Preconditioned, State, StepInfo
 from worker.telemetry import Telemetry, state_digest
 from worker.training.plan import Plan
+from worker.training.side import PublicSide
 
 
 class Link(Protocol):
@@ -71,6 +73,7 @@ class Training:
         holdout: the hold-out records, private unless `telemetry` knows them to be public; None: there are none.
         holdout_public: scores on them are exact.
         replay: what earlier attempts recorded.
+        side: public side information, for an optimizer that has it.
     """
 
     def __init__(
@@ -84,10 +87,12 @@ class Training:
         replay: Replay,
         link: Link,
         telemetry: Telemetry,
+        side: PublicSide | None = None,
     ) -> None:
         self._plan, self._train, self._holdout, self._holdout_public = plan, train, holdout, holdout_public
         self._replay, self._link, self._telemetry = replay, link, telemetry
-        self._users = users
+        self._users, self._side = users, side
+        self._groups = plan.groups if isinstance(plan.groups, dict) else self._by_frequency()
         self._matched: Position | None = None
         self._warnings: list[WarningCode] = []
         pieces = train.split(plan.physical_batch_size)
@@ -115,21 +120,40 @@ class Training:
     def _step(self, step: int, at: Position) -> Position:
         self._release.prepare(at.parameters, step)  # its noise is made on another thread meanwhile
         batches = self._sample(step)
-        self._plan.begin_passes(self._keys, step)
-        noised, norm = self._noised_gradient(step, at, batches)
-        parameters, state = self._plan.optimizer.update(noised, at.state, at.parameters)
+        at = self._observed(step, at)
+        norms = self._plan.norms(step) if at.norm is None else (at.norm,)
+        (noised, norm), *others = [self._noised(step, query, C, at, batches) for query, C in enumerate(norms)]
+        info = StepInfo(step, self._release.noise_variance(norms[0]), *(second for second, _ in others))
+        parameters, state = self._plan.optimizer.update(noised, at.state, at.parameters, info)
         return Position(step, parameters, state, norm)
 
-    def _noised_gradient(
-        self, step: int, at: Position, batches: Sequence[Records]
+    def _noised(
+        self, step: int, query: int, max_grad_norm: float, at: Position, batches: Sequence[Records]
     ) -> tuple[NoisedGradient, float | None]:
-        """The step's gradient; and C of the next one, where it adapts."""
-        adaptive = self._plan.adaptive_norm
-        if adaptive is None or self._counts is None or at.norm is None:
-            return self._release.release(self._plan.engine.private_sum(at.parameters, batches), step), None
-        private_sum, private_count = adaptive.engine.private_sum_and_count(at.parameters, batches, Clip(at.norm))
-        noised = self._release.release(private_sum, step, max_grad_norm=at.norm)
-        return noised, adaptive.after(at.norm, self._counts.release(private_count, step))
+        """One query of a step's batch; and C of the next step, where it adapts.
+
+        Divisors are made of the state before the step.
+        """
+        plan, optimizer = self._plan, self._plan.optimizer
+        plan.begin_passes(self._keys, step)
+        divisors = optimizer.divisors(at.state, step, query) if isinstance(optimizer, Preconditioned) else None
+        clip = Clip(max_grad_norm, divisors)
+        if plan.adaptive_norm is None or self._counts is None or at.norm is None:
+            private_sum = plan.engine.private_sum(at.parameters, batches, clip)
+            return self._release.release(private_sum, step, query, max_grad_norm), None
+        private_sum, private_count = plan.adaptive_norm.engine.private_sum_and_count(at.parameters, batches, clip)
+        noised = self._release.release(private_sum, step, query, max_grad_norm)
+        return noised, plan.adaptive_norm.after(max_grad_norm, self._counts.release(private_count, step))
+
+    def _observed(self, step: int, at: Position) -> Position:
+        """With public side information: the state once it has seen this step's public gradient."""
+        optimizer = self._plan.optimizer
+        if not isinstance(optimizer, Observing):
+            return at
+        if self._side is None:
+            raise PrivacyError("this optimizer's side information is that of a public data set, and there is none")
+        self._plan.begin_passes(self._keys, step)
+        return replace(at, state=optimizer.observe(self._side.gradient(at.parameters, step), at.state))
 
     def _sample(self, step: int) -> Sequence[Records]:
         """The step's records, in physical batches. No records make no batch, and still a step."""
@@ -164,7 +188,7 @@ class Training:
         return self._matched
 
     def _finish(self, position: Position) -> Outcome:
-        parameters = self._plan.optimizer.finish(position.state, position.parameters)
+        parameters = self._plan.optimizer.finish(position.state, position.parameters, position.step)
         self._evaluate(position, parameters)
         self._note(position.step == self._plan.steps, "steps-short")
         finite = all(bool(torch.isfinite(value.float()).all()) for value in parameters.values())  # as handed out
@@ -179,7 +203,7 @@ class Training:
         if plan.evaluation_points == 0 or holdout is None:
             return
         if self._holdout_public:
-            for score in public_scores(plan.model, parameters, holdout):
+            for score in public_scores(plan.model, parameters, holdout, self._groups):
                 self._note(self._telemetry.public_metric(step, score, "holdout"), "metric-not-finite")
             return
         for index, declared in enumerate(plan.mechanism.releases if plan.mechanism else ()):
@@ -190,6 +214,10 @@ class Training:
                 )
             else:
                 self._note(self._telemetry.was_released(declared.what, step), "evaluation-skipped")
+
+    def _by_frequency(self) -> dict[str, tuple[int, ...]]:
+        """Groups of classes by their counts in the training data, which the plan knows to be public."""
+        return frequency_groups(self._train.labels, self._plan.model.outputs)
 
     def _initial(self) -> Position:
         parameters = self._plan.model.init(self._plan.init_key(self._replay.initial_keys))

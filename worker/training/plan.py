@@ -13,20 +13,23 @@ from typing import Any, Literal
 
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import AdaptiveNorm as AdaptiveClipping
-from app.contracts.job_spec import Clipping, DpSgd, JobSpec
+from app.contracts.job_spec import Clipping, JobSpec
 from app.errors import PrivacyError
 from app.privacy.mechanism import (
     MIN_POISSON_BLOCK_STEPS,
     AdaptiveMechanism,
+    DelayedMechanism,
     MechanismConfig,
     NoisySum,
     TrainingMechanism,
+    delayed_of,
 )
 from worker.attempt.messages import Keys, Shape
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
-from worker.clipping.build import build_engine
+from worker.clipping.build import build_engine, unclipped_engine
 from worker.clipping.engine import CountingEngine, GradientEngine
+from worker.data.records import Records
 from worker.models.base import Model
 from worker.models.build import build_model
 from worker.models.networks import Network
@@ -34,7 +37,8 @@ from worker.noise.gaussian import CountRelease, GaussianRelease, GradientRelease
 from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
-from worker.optimizers.dp_sgd import DpSgd as DpSgdOptimizer
+from worker.optimizers.build import build_optimizer
+from worker.training.side import PublicSide
 
 BLOCKS = 25
 MAX_BLOCK_STEPS = 1000
@@ -47,7 +51,10 @@ class Plan:
     Attributes:
         mechanism: the stored one; None on public data without privacy.
         steps: T.
+        delayed: the phases or second queries of a delayed preconditioner, as asked for and as stored.
+        public_batch_size: how many public records are drawn for a step, where the optimizer has side information.
         sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
+        groups: of classes, by name, that scores are given of too; by_frequency: of labels in public training data.
         evaluation_points: at how many evenly spaced steps, the last one included, the hold-out is scored; 0: never.
         physical_batch_size: how many records are worked on at once; None: what suits the records. Memory only.
         seed: of a repeatable run on public data.
@@ -62,6 +69,9 @@ class Plan:
     engine: GradientEngine
     adaptive_norm: AdaptiveNorm | None
     optimizer: Optimizer
+    delayed: DelayedMechanism | None
+    public_batch_size: int | None
+    groups: Literal["by_frequency"] | dict[str, tuple[int, ...]]
     evaluation_points: int
     physical_batch_size: int | None
     seed: int | None
@@ -110,6 +120,16 @@ class Plan:
         if left < MIN_POISSON_BLOCK_STEPS:
             return None
         return end if left < size + MIN_POISSON_BLOCK_STEPS else first + size - 1
+
+    def side(self, public: Records) -> PublicSide:
+        """Side information from public records."""
+        return PublicSide(public, unclipped_engine(self.model), self.public_batch_size, self.physical_batch_size)
+
+    def norms(self, step: int) -> tuple[float, ...]:
+        """The clipping norm of each query of a step; on public data, where nothing is clipped, as many ones."""
+        if self.mechanism is not None:
+            return self.mechanism.training.norms(step)
+        return self.delayed.norms(step, 1.0) if self.delayed else (1.0,)
 
     def sampler(self, keys: Keys, records: int) -> Sampler:
         """The sampler of one segment. `records` (private) is only how many coins are tossed."""
@@ -179,6 +199,8 @@ def build_plan(
     """
     if not data_public and (mechanism is None or spec.seed is not None):
         raise PrivacyError("private data need a mechanism, and have no seed")
+    if not data_public and spec.evaluation and spec.evaluation.groups == "by_frequency":
+        raise PrivacyError("how frequent a label is, is private")
     poisson = spec.sampling.kind == "poisson"
     batch = spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else shape.records_train
     if mechanism is not None:
@@ -195,19 +217,13 @@ def build_plan(
         model=model,
         engine=engine,
         adaptive_norm=_adaptive_norm(engine, mechanism.training) if mechanism else None,
-        optimizer=_optimizer(spec.optimizer),
+        optimizer=build_optimizer(spec.optimizer, steps),
+        delayed=delayed_of(spec.optimizer),
+        public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
+        groups="by_frequency" if spec.evaluation and spec.evaluation.groups == "by_frequency" else _groups(spec),
         evaluation_points=spec.evaluation.points if spec.evaluation else 0,
         physical_batch_size=model.physical_batch_size if physical == "auto" else physical,
         seed=spec.seed,
-    )
-
-
-def _optimizer(spec: DpSgd) -> Optimizer:
-    return DpSgdOptimizer(
-        learning_rate=spec.learning_rate,
-        momentum=spec.momentum,
-        free_step=spec.free_step,
-        weight_decay=spec.weight_decay,
     )
 
 
@@ -239,6 +255,7 @@ def _check_agreement(
         (training.max_grad_norm, clipping.max_grad_norm),
         (training.adaptive, _expected_count(clipping, training)),
         (mechanism.releases, _expected_releases(spec, shape, holdout_public, training.records_per_unit)),
+        (training.delayed, delayed_of(spec.optimizer)),
         (training.steps, spec.length.steps or training.steps),
         (training.noise_multiplier, privacy.noise_multiplier or training.noise_multiplier),
         (mechanism.target_delta, privacy.target_delta or mechanism.target_delta),
@@ -274,5 +291,11 @@ def _expected_releases(
             times=spec.evaluation.points,
             records_per_unit=records_per_unit,
             records=shape.records_holdout,
+            groups=_groups(spec),
         ),
     )
+
+
+def _groups(spec: JobSpec) -> dict[str, tuple[int, ...]]:
+    asked = spec.evaluation.groups if spec.evaluation else None
+    return {name: tuple(places) for name, places in asked.items()} if isinstance(asked, dict) else {}

@@ -1,0 +1,184 @@
+"""The optimizers: what each does and keeps, where it is from, when to prefer it; and what does not fit a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.contracts import optimizers as specs
+from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.job_spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An optimizer, as the catalogue shows it.
+
+    Attributes:
+        update: its rule, with g̃ the noised gradient of a step.
+        state: what it keeps, by the names of its slots. All of it is made of noised gradients and public numbers.
+        cost: of a step, in privacy; what is charged.
+    """
+
+    document: type[specs.OptimizerSettings]
+    summary: str
+    update: str
+    state: dict[str, str]
+    when_to_prefer: str
+    source: str
+    cost: str = "one noised gradient a step"
+
+
+DELAYED = {"v": "second moment of mean noised gradients, from 0", "sum": "noised gradients since v was updated"}
+DELAYED_UPDATE = (
+    "s₁ steps: θ ← θ − η g̃; then v ← {}, with ḡ the mean of their g̃, and s₂ steps with g̃ made of "
+    "clip(g_i / (√v + ε)); and so on"
+)
+DELAYED_COST = (
+    "one noised gradient a step; with variant extra_query two of one batch, σ/√2, but for every delay-th step"
+)
+MOMENTS = {"m": "average of g̃, from 0", "v": "average of g̃², from 0"}
+
+CATALOGUE: dict[str, Entry] = {
+    "dp_sgd": Entry(
+        specs.DpSgd,
+        "Gradient descent, with momentum and a free last step.",
+        "b ← μ b + g̃; θ ← θ − η b; with free_step once more θ ← θ − η b after the last step",
+        {"b": "momentum, from 0; with momentum or free_step only"},
+        "The first thing to try, above all for linear models on good features, and with full batches: one number to "
+        "tune.",
+        "Abadi et al. 2016, Algorithm 1; the free step: Panda et al. 2024, Appendix B.2.",
+    ),
+    "dp_adam": Entry(
+        specs.DpAdam,
+        "Adam on noised gradients.",
+        "m ← β₁m + (1−β₁)g̃; v ← β₂v + (1−β₂)g̃²; θ ← θ − η m̂ / (√v̂ + γ)",
+        MOMENTS,
+        "Little noise, and coordinates of different scale. Where the noise's variance Φ = (σC/L)² dominates v̂ it is "
+        "momentum with the learning rate η/√Φ: then prefer `dp_adambc`, or `dp_sgd`, which says so more plainly.",
+        "Kingma & Ba 2015, Algorithm 1, on noised gradients.",
+    ),
+    "dp_adambc": Entry(
+        specs.DpAdamBc,
+        "DP-Adam whose second moment is freed of the noise's variance.",
+        "the moments of dp_adam; θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)²",
+        MOMENTS | {"phi": "the same average of Φ"},
+        "Rare classes, words or features: coordinates with small gradients keep their larger steps. Tune γ′ near "
+        "Φ/100.",
+        'Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually DP-SGD (unless you apply bias '
+        "correction)\"; on heavy-tailed labels: the same group's later work.",
+    ),
+    "dp_rmsprop": Entry(
+        specs.DpRmsProp,
+        "RMSProp on noised gradients.",
+        "v ← βv + (1−β)g̃²; θ ← θ − η g̃ / (√v + ε)",
+        {"v": "average of g̃², from 0, not corrected"},
+        "As a baseline for `dp2_rmsprop`; in new work prefer `dp_adambc`.",
+        "Tieleman & Hinton 2012, on noised gradients.",
+    ),
+    "dp_adagrad": Entry(
+        specs.DpAdaGrad,
+        "AdaGrad on noised gradients.",
+        "v ← v + g̃²; θ ← θ − η g̃ / (√v + ε)",
+        {"v": "sum of g̃², from 0"},
+        "As a baseline for `dp2_adagrad`: its steps shrink with the noise that it has summed up.",
+        "Duchi, Hazan & Singer 2011, Figure 1, on noised gradients.",
+    ),
+    "dp2_rmsprop": Entry(
+        specs.Dp2RmsProp,
+        "Delayed preconditioners: RMSProp whose second moment is of averages over many steps, which hold less noise.",
+        DELAYED_UPDATE.format("βv + (1−β)ḡ²"),
+        DELAYED,
+        "Sparse features and convex models (bags of words, ratings), without public data. Set the delay near one "
+        "epoch, and the clipping norm of the adaptive phase several times that of the other. Deep networks: unstable "
+        "at the switches.",
+        'Li, Zaheer, Liu, Reddi, McMahan & Smith 2023, "Differentially private adaptive optimization with delayed '
+        'preconditioners", Algorithm 1.',
+        DELAYED_COST,
+    ),
+    "dp2_adagrad": Entry(
+        specs.Dp2AdaGrad,
+        "Delayed preconditioners with AdaGrad's rule.",
+        DELAYED_UPDATE.format("v + ḡ²"),
+        DELAYED,
+        "As `dp2_rmsprop`, where the geometry does not change: v never forgets.",
+        "Li et al. 2023, Appendix D.",
+        DELAYED_COST,
+    ),
+    "dp2_yogi": Entry(
+        specs.Dp2Yogi,
+        "Delayed preconditioners with Yogi's rule.",
+        DELAYED_UPDATE.format("v + (1−β) sign(ḡ² − v) ḡ²"),
+        DELAYED,
+        "As `dp2_rmsprop`, where v should fall slowly after large gradients.",
+        "Li et al. 2023, Appendix D, with the sign as Zaheer et al. 2018 have it.",
+        DELAYED_COST,
+    ),
+    "scale_then_privatize": Entry(
+        specs.ScaleThenPrivatize,
+        "Gradients are divided by the running second moment before clipping, and multiplied back after the noise.",
+        "D = √v + ε_s; g̃ made of clip(g_i / D); ĝ = D g̃; then Adam's or RMSProp's rule with ĝ",
+        MOMENTS,
+        "Deep models with coordinates of very different scale. Tune max_grad_norm anew, scaled gradients are longer "
+        "(about √d), and eps_scale with it.",
+        'Ganesh, McMahan & Thakurta 2025, "On design principles for private adaptive optimizers", Algorithm 8.',
+    ),
+    "ada_dps": Entry(
+        specs.AdaDps,
+        "Gradients are divided before clipping by a second moment that a public data set gave.",
+        "A ← βA + (1−β)(∇L_public)²; g̃ made of clip(g_i / (√A + ε)); θ ← θ − η g̃",
+        {"A": "average of squared public gradients, from 0; public"},
+        "Some hundred public records of the same kind: the geometry is learned from them, and costs nothing.",
+        'Li, Zaheer, Reddi & Smith 2022, "Private adaptive optimization with side information".',
+    ),
+    "pda_dpmd": Entry(
+        specs.PdaDpmd,
+        "The noised gradient is mixed with that of a public data set, whose share grows.",
+        "θ ← θ − η (α g̃ + (1−α) ∇L_public), α = cos(π (t−1) / (2K))",
+        {"public": "the public gradient of the last step; public"},
+        "Public records that are drawn as the private ones are, enough to train on alone at the end.",
+        'Amid et al. 2022, "Public data-assisted mirror descent for private model training", in its practical form.',
+    ),
+}
+
+
+def side_refusal(own: DatasetSpec, side: DatasetSpec, features: tuple[int, int], records: int) -> str | None:
+    """Why a data set can not be the side information of a job on another; None where it can.
+
+    Args:
+        own, side: the job's data set, and the one that is to be public.
+        features: how many each has.
+        records: how many records of the other one's training part are declared or counted.
+    """
+    if side.privacy.sensitivity != "public":
+        return "this data set is private: side information is not charged for, so it has to be declared public"
+    if records < 1:
+        return "this data set has no records to take gradients of"
+    named = {"column", "columns", "array"} if own.features.kind != "columns" else set()
+    one, other = (each.features.model_dump(exclude=named) for each in (own, side))
+    if own.features.kind == "interactions" or one != other or features[0] != features[1]:
+        return "its features are not of the kind, number and settings of the job's data set"
+    if own.task.model_dump(exclude={"label"}) != side.task.model_dump(exclude={"label"}):
+        return "its task is not that of the job's data set, with the same classes in the same order"
+    return None
+
+
+def refusal(spec: JobSpec, steps: int) -> tuple[str, str] | None:
+    """Why an optimizer does not fit a job, as (pointer, detail); None where it does. From public numbers.
+
+    Args:
+        steps: T.
+    """
+    optimizer = spec.optimizer
+    if optimizer.kind == "dp_adambc" and optimizer.eps_root is None and spec.privacy is None:
+        detail = "without noise there is no Φ to take it from: give a number, or use `dp_adam`"
+        return "/optimizer/eps_root", detail
+    if isinstance(optimizer, specs.Dp2Settings) and spec.clipping is not None and spec.clipping.kind == "adaptive":
+        return "/clipping/kind", f"the phases of `{optimizer.kind}` have norms of their own, which do not adapt"
+    if optimizer.kind == "pda_dpmd" and (optimizer.horizon or steps) < steps:
+        return "/optimizer/horizon", f"α would turn negative before the last of {steps} steps: at least as many"
+    if optimizer.schedule.kind == "warmup_linear" and optimizer.schedule.warmup * steps > steps - 1:
+        return "/optimizer/schedule/warmup", f"of {steps} steps none would be left after the warm-up: lower it"
+    if isinstance(optimizer, specs.Dp2Settings) and optimizer.delays[0] >= steps:
+        where = "/optimizer/delay" if optimizer.delay is not None else "/optimizer/delay_sgd"
+        return where, f"of {steps} steps none would come after the first delay: the second moment would never be used"
+    return None

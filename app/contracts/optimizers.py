@@ -1,0 +1,237 @@
+"""The optimizers that a JobSpec can ask for, and the schedules of their learning rates."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from app.contracts.base import NO_NUL, Document, Steps
+
+# Of learning rates: with weight decay below 1/η, an update shrinks parameters and never flips or amplifies them.
+Positive = Annotated[float, Field(strict=True, ge=1e-12, le=1e12)]
+# What keeps a divisor above zero: far from where floats underflow.
+Guard = Annotated[float, Field(strict=True, ge=1e-30, le=1e6)]
+# What gradients are divided by before they are clipped: far from where its square underflows.
+Divisor = Annotated[float, Field(strict=True, ge=1e-10, le=1e6)]
+Average = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
+
+
+class ConstantSchedule(Document):
+    """η_t = η."""
+
+    kind: Literal["constant"] = "constant"
+
+
+class WarmupLinearSchedule(Document):
+    """Rises over W = ⌈warmup · T⌉ steps, η_t = η t/W, then falls: η_t = η (T + 1 − t) / (T + 1 − W).
+
+    No step has rate 0: each is paid for.
+    """
+
+    kind: Literal["warmup_linear"] = "warmup_linear"
+    warmup: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.2
+
+
+class CosineSchedule(Document):
+    """η_t = η (f + (1 − f) (1 + cos(π (t − 1)/T))/2), with f = `final`."""
+
+    kind: Literal["cosine"] = "cosine"
+    final: Annotated[float, Field(strict=True, ge=0.0, le=1.0)] = 0.0
+
+
+Schedule = Annotated[ConstantSchedule | WarmupLinearSchedule | CosineSchedule, Field(discriminator="kind")]
+
+
+class OptimizerSettings(Document):
+    """What all optimizers have. Schedules and decay are post-processing, and cost nothing.
+
+    `decay`: decoupled, θ ← (1 − η_t λ) θ before the update; coupled, λ θ is added to the noised gradient, and enters
+    momentum and second moments.
+    """
+
+    learning_rate: Positive
+    weight_decay: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0
+    decay: Literal["decoupled", "coupled"] = "decoupled"
+    schedule: Schedule = ConstantSchedule()
+
+    @model_validator(mode="after")
+    def _decays(self) -> OptimizerSettings:
+        if self._shrinks_parameters() and self.learning_rate * self.weight_decay > 1.0:
+            raise ValueError("learning_rate · weight_decay is above 1: parameters would flip and grow, not decay")
+        return self
+
+    def _shrinks_parameters(self) -> bool:
+        """Whether decay multiplies them with 1 − η λ; coupled decay of adaptive methods has no scale of its own."""
+        return self.decay == "decoupled"
+
+
+class DpSgd(OptimizerSettings):
+    """θ ← θ − η b, b ← μ b + g̃. `free_step`: once more after the last step, post-processing."""
+
+    kind: Literal["dp_sgd"] = "dp_sgd"
+    momentum: Average = 0.0
+    free_step: bool = False
+
+    def _shrinks_parameters(self) -> bool:
+        return True
+
+
+class DpAdam(OptimizerSettings):
+    """θ ← θ − η m̂ / (√v̂ + γ), with γ = `eps`."""
+
+    kind: Literal["dp_adam"] = "dp_adam"
+    betas: tuple[Average, Average] = (0.9, 0.999)
+    eps: Guard = 1e-8
+
+
+class DpAdamBc(OptimizerSettings):
+    """θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)², with γ′ = `eps_root`; null takes Φ/100."""
+
+    kind: Literal["dp_adambc"] = "dp_adambc"
+    betas: tuple[Average, Average] = (0.9, 0.999)
+    eps_root: Guard | None = None
+
+
+class DpRmsProp(OptimizerSettings):
+    """v ← β v + (1−β) g̃², θ ← θ − η g̃ / (√v + ε)."""
+
+    kind: Literal["dp_rmsprop"] = "dp_rmsprop"
+    beta: Average = 0.9
+    eps: Guard = 1e-8
+
+
+class DpAdaGrad(OptimizerSettings):
+    """v ← v + g̃², θ ← θ − η g̃ / (√v + ε)."""
+
+    kind: Literal["dp_adagrad"] = "dp_adagrad"
+    eps: Guard = 1e-10
+
+
+class Dp2Settings(OptimizerSettings):
+    """Delayed preconditioners. s₁ steps of DP-SGD with η and C, then s₂ steps with `learning_rate_adaptive` and
+    `max_grad_norm_adaptive` on gradients that are divided by √v + ε before they are clipped.
+
+    `delay` is s₁ and s₂; or set `delay_sgd` and `delay_adaptive`. `debias` takes the noise's share from what feeds v.
+    `variant`: the method, or one of the paper's ablations: `noise_first` divides what was noised; `extra_query` queries
+    a step's batch twice, and is charged for it.
+    """
+
+    learning_rate_adaptive: Positive
+    max_grad_norm_adaptive: Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
+    delay: Steps | None = None
+    delay_sgd: Steps | None = None
+    delay_adaptive: Steps | None = None
+    eps: Divisor = 1e-7
+    debias: bool = False
+    variant: Literal["delayed", "extra_query", "noise_first"] = "delayed"
+
+    @property
+    def delays(self) -> tuple[int, int]:
+        """s₁, s₂."""
+        return self.delay_sgd or self.delay or 1, self.delay_adaptive or self.delay or 1
+
+    @model_validator(mode="after")
+    def _one_way_to_say_delays(self) -> Dp2Settings:
+        apart = self.delay_sgd is not None, self.delay_adaptive is not None
+        if any(apart) == (self.delay is not None) or any(apart) != all(apart):
+            raise ValueError("give either `delay`, or both `delay_sgd` and `delay_adaptive`")
+        return self
+
+    @model_validator(mode="after")
+    def _defined(self) -> Dp2Settings:
+        if self.variant == "extra_query" and self.delay is None:
+            raise ValueError("`extra_query` has no phases, and so one `delay`")
+        if self.variant == "extra_query" and self.debias:
+            raise ValueError("`extra_query` begins with a sum of one gradient, not of `delay`: `debias` is undefined")
+        if self.weight_decay > 0.0 and self.decay == "coupled":
+            raise ValueError("coupled decay is undefined here: λ θ would feed v, and would not be divided by it")
+        if self.learning_rate_adaptive * self.weight_decay > 1.0:
+            raise ValueError("learning_rate_adaptive · weight_decay is above 1: parameters would flip, not decay")
+        return self
+
+
+class Dp2RmsProp(Dp2Settings):
+    """v ← β v + (1−β) ḡ², with ḡ the mean noised gradient of the s₁ steps before."""
+
+    kind: Literal["dp2_rmsprop"] = "dp2_rmsprop"
+    beta: Average = 0.9
+
+
+class Dp2AdaGrad(Dp2Settings):
+    """v ← v + ḡ²."""
+
+    kind: Literal["dp2_adagrad"] = "dp2_adagrad"
+
+
+class Dp2Yogi(Dp2Settings):
+    """v ← v + (1−β) sign(ḡ² − v) ḡ²."""
+
+    kind: Literal["dp2_yogi"] = "dp2_yogi"
+    beta: Average = 0.9
+
+
+class ScaleThenPrivatize(OptimizerSettings):
+    """Gradients are divided by √v + `eps_scale` before they are clipped, and multiplied back after the noise; then
+    Adam's or RMSProp's rule, with √(v̂ + `eps_root`) + `eps`.
+
+    `max_grad_norm` is that of scaled gradients. `betas`: null takes (0.9, 0.999) for adam and (0, 0.9) for rmsprop.
+    """
+
+    kind: Literal["scale_then_privatize"] = "scale_then_privatize"
+    base: Literal["adam", "rmsprop"] = "adam"
+    betas: tuple[Average, Average] | None = None
+    eps: Guard = 1e-8
+    eps_root: Annotated[float, Field(strict=True, ge=0.0, le=1e6)] = 0.0
+    eps_scale: Divisor = 1e-3
+
+    @model_validator(mode="after")
+    def _base_has_moments(self) -> ScaleThenPrivatize:
+        if self.base == "rmsprop" and self.betas is not None and self.betas[0] != 0.0:
+            raise ValueError("rmsprop keeps no first moment: betas[0] is 0")
+        return self
+
+
+class PublicSideSettings(OptimizerSettings):
+    """Methods with side information: the records of a data set that is declared public, with the same kind of features
+    and the same classes. `public_batch_size` are drawn for each step, with replacement; null: all take part.
+    """
+
+    public_dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
+    public_batch_size: Annotated[int, Field(strict=True, ge=1, le=10**6)] | None = None
+
+
+class AdaDps(PublicSideSettings):
+    """A ← β A + (1−β) (∇L_public)²; gradients are divided by √A + ε before they are clipped."""
+
+    kind: Literal["ada_dps"] = "ada_dps"
+    beta: Average = 0.9
+    eps: Divisor = 1e-5
+
+    @model_validator(mode="after")
+    def _defined(self) -> AdaDps:
+        if self.weight_decay > 0.0 and self.decay == "coupled":
+            raise ValueError("coupled decay is undefined here: λ θ would not be divided as gradients are")
+        return self
+
+
+class PdaDpmd(PublicSideSettings):
+    """θ ← θ − η (α_t g̃ + (1 − α_t) ∇L_public), α_t = cos(π (t − 1) / (2K)), with K = `horizon`; null: T."""
+
+    kind: Literal["pda_dpmd"] = "pda_dpmd"
+    horizon: Steps | None = None
+
+
+Optimizer = (
+    DpSgd
+    | DpAdam
+    | DpAdamBc
+    | DpRmsProp
+    | DpAdaGrad
+    | Dp2RmsProp
+    | Dp2AdaGrad
+    | Dp2Yogi
+    | ScaleThenPrivatize
+    | AdaDps
+    | PdaDpmd
+)

@@ -1,0 +1,34 @@
+"""What a job's hold covers, where steps do not all cost the same.
+
+Steps that are repeated under fresh keys are charged again, out of the same hold. Where each step costs the same,
+counting them is enough. Where some make two queries of their batch, the repeated ones may be the dear ones: from the
+first repetition on, every step is counted as dear as the dearest.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.models import Block, Job
+from app.privacy.mechanism import MechanismConfig, TrainingMechanism
+
+
+def covered_steps(session: Session, job: Job) -> int:
+    """How many steps may be started in all, repeated ones included."""
+    if job.mechanism is None:
+        return job.steps
+    training = MechanismConfig.model_validate(job.mechanism).training
+    return training.repeatable_steps if training.double_steps and _repeats(session, job) else job.steps
+
+
+def started_training(session: Session, job: Job, training: TrainingMechanism) -> TrainingMechanism:
+    """The mechanism of the steps that were started: what they are charged as."""
+    started = training.model_copy(update={"steps": job.steps_started})
+    return started.at_its_dearest() if training.double_steps and _repeats(session, job) else started
+
+
+def _repeats(session: Session, job: Job) -> bool:
+    """Whether steps were started, or may be, under more than one salt."""
+    salts = set(session.scalars(select(Block.salt).where(Block.job_id == job.id).distinct()))
+    return len(salts | {each["salt"] for each in job.segments}) > 1

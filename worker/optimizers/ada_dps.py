@@ -1,0 +1,53 @@
+"""AdaDPS: gradients are divided before clipping by a second moment that public data gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from worker.models.base import Parameters
+from worker.noise.gaussian import NoisedGradient
+from worker.optimizers.base import State, StepInfo, named, slot_of
+from worker.optimizers.descent import Descent
+
+
+@dataclass(frozen=True)
+class AdaDps:
+    """A ← βA + (1−β) (∇L_public)²;   D = √A + ε;   g̃ = (1/L)(Σ clip_C(g_i / D) + N(0, σ²C²I));   θ ← θ − η g̃.
+
+    A starts at 0, is not corrected for it, and holds the public gradient at the parameters of the step itself.
+
+    Attributes:
+        descent: η and weight decay.
+        beta: β in [0, 1).
+        eps: ε.
+
+    Source: Li, Zaheer, Reddi & Smith 2022, "Private adaptive optimization with side information", with RMSProp.
+    """
+
+    descent: Descent
+    beta: float
+    eps: float
+
+    def init(self, parameters: Parameters) -> State:
+        return named("A", {name: torch.zeros_like(value) for name, value in parameters.items()})
+
+    def observe(self, public_gradient: dict[str, Tensor], state: State) -> State:
+        averages = slot_of(state, "A")
+        return named(
+            "A", {n: self.beta * A + (1.0 - self.beta) * public_gradient[n].square() for n, A in averages.items()}
+        )
+
+    def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor]:
+        return {name: value.sqrt() + self.eps for name, value in slot_of(state, "A").items()}
+
+    def update(
+        self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
+    ) -> tuple[Parameters, State]:
+        return self.descent.move(parameters, noised, at.step), state
+
+    def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        return parameters

@@ -1,0 +1,61 @@
+"""DP-AdamBC: DP-Adam whose second moment is freed of the noise's variance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from worker.models.base import Parameters
+from worker.noise.gaussian import NoisedGradient
+from worker.optimizers.base import State, StepInfo, named
+from worker.optimizers.descent import Descent
+from worker.optimizers.dp_adam import corrected, moments
+
+FLOOR = 0.01  # of Φ: what γ′ is where none is given, near what the paper's tuning found
+
+
+@dataclass(frozen=True)
+class DpAdamBc:
+    """The moments of DP-Adam;  θ ← θ − η m̂ / √max(v̂ − Φ, γ′),   Φ = (σC/L)².
+
+    v̂, after its correction for beginning at 0, is larger by exactly Φ in expectation: each coordinate of g̃ has noise
+    of that variance. Where C moves between steps, Φ is the same average of the steps' variances that v̂ is of squares:
+    φ ← β₂φ + (1−β₂)Φ_t, Φ = φ/(1−β₂ᵗ).
+
+    Attributes:
+        descent: η and weight decay.
+        betas: β₁, β₂ in [0, 1).
+        eps_root: γ′, on the scale of v̂, not of its root; None: Φ/100.
+
+    Source: Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually DP-SGD (unless you apply bias
+    correction)", Algorithm 1. Here no state ever holds an average without noise.
+    """
+
+    descent: Descent
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps_root: float | None = None
+
+    def init(self, parameters: Parameters) -> State:
+        zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        return named("m", zeros) | named("v", zeros) | {"phi": torch.zeros((), dtype=torch.float64)}
+
+    def update(
+        self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
+    ) -> tuple[Parameters, State]:
+        beta1, beta2 = self.betas
+        first, second = moments(self.descent.gradient(noised, parameters), state, self.betas)
+        phi = beta2 * state["phi"] + (1.0 - beta2) * at.noise_variance
+        m_hat, v_hat = corrected(first, beta1, at.step), corrected(second, beta2, at.step)
+        bias = float(phi) / (1.0 - beta2**at.step)
+        direction = {name: m_hat[name] / self._root(v_hat[name], bias) for name in parameters}
+        state = named("m", first) | named("v", second) | {"phi": phi}
+        return self.descent.move(parameters, direction, at.step), state
+
+    def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        return parameters
+
+    def _root(self, v_hat: Tensor, bias: float) -> Tensor:
+        floor = FLOOR * bias if self.eps_root is None else self.eps_root
+        return (v_hat - bias).clamp_(min=floor).sqrt_()

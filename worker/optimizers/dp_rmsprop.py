@@ -1,0 +1,44 @@
+"""DP-RMSProp: RMSProp on noised gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from worker.models.base import Parameters
+from worker.noise.gaussian import NoisedGradient
+from worker.optimizers.base import State, StepInfo
+from worker.optimizers.descent import Descent
+
+
+@dataclass(frozen=True)
+class DpRmsProp:
+    """v ← βv + (1−β)g̃²;   θ ← θ − η g̃ / (√v + ε). v starts at 0 and is not corrected for it.
+
+    Attributes:
+        descent: η and weight decay.
+        beta: β in [0, 1).
+        eps: ε, outside the root.
+
+    Source: Tieleman & Hinton 2012; on noised gradients: Li et al. 2023, "Differentially private adaptive optimization
+    with delayed preconditioners", as a baseline.
+    """
+
+    descent: Descent
+    beta: float = 0.9
+    eps: float = 1e-8
+
+    def init(self, parameters: Parameters) -> State:
+        return {name: torch.zeros_like(value) for name, value in parameters.items()}
+
+    def update(
+        self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
+    ) -> tuple[Parameters, State]:
+        gradient = self.descent.gradient(noised, parameters)
+        v = {name: self.beta * state[name] + (1.0 - self.beta) * gradient[name].square() for name in parameters}
+        direction = {name: gradient[name] / (v[name].sqrt() + self.eps) for name in parameters}
+        return self.descent.move(parameters, direction, at.step), v
+
+    def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        return parameters

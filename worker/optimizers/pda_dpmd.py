@@ -1,0 +1,49 @@
+"""PDA-DPMD in its practical form: the noised gradient and a public one, mixed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from worker.models.base import Parameters
+from worker.noise.gaussian import NoisedGradient
+from worker.optimizers.base import State, StepInfo, named, slot_of
+from worker.optimizers.descent import Descent
+
+
+@dataclass(frozen=True)
+class PdaDpmd:
+    """θ ← θ − η (α_t g̃ + (1 − α_t) ∇L_public),   α_t = cos(π (t − 1) / (2K)),  t = 1 … T ≤ K.
+
+    α begins at 1 and stays above 0: no step's privacy is spent for nothing.
+
+    Attributes:
+        descent: η and weight decay.
+        horizon: K.
+
+    Source: Amid, Ganesh, Mathews, Ramaswamy, Song, Steinke, Suriyakumar, Thakkar & Thakurta 2022, "Public data-assisted
+    mirror descent for private model training", the first-order approximation.
+    """
+
+    descent: Descent
+    horizon: int
+
+    def init(self, parameters: Parameters) -> State:
+        return named("public", {name: torch.zeros_like(value) for name, value in parameters.items()})
+
+    def observe(self, public_gradient: dict[str, Tensor], state: State) -> State:
+        return named("public", public_gradient)
+
+    def update(
+        self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
+    ) -> tuple[Parameters, State]:
+        alpha = math.cos(math.pi * (at.step - 1) / (2 * self.horizon))
+        public = slot_of(state, "public")
+        mixed = NoisedGradient({name: alpha * g + (1.0 - alpha) * public[name] for name, g in noised.items()})
+        return self.descent.move(parameters, self.descent.gradient(mixed, parameters), at.step), state
+
+    def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        return parameters

@@ -1,0 +1,69 @@
+"""Scale, then privatize: gradients are divided by the second moment before clipping, and multiplied back after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from worker.models.base import Parameters
+from worker.noise.gaussian import NoisedGradient
+from worker.optimizers.base import State, StepInfo, named, slot_of
+from worker.optimizers.descent import Descent
+from worker.optimizers.dp_adam import corrected, moments
+
+
+@dataclass(frozen=True)
+class ScaleThenPrivatize:
+    """D_t = √v_{t−1} + ε_s;   g̃ = (1/L)(Σ clip_C(g_i / D_t) + N(0, σ²C²I));   ĝ = D_t g̃;   then the base's rule with ĝ.
+
+        adam       m ← β₁m + (1−β₁)ĝ;  v ← β₂v + (1−β₂)ĝ²;  θ ← θ − η m̂ / (√(v̂ + ε_r) + ε)
+        rmsprop    v ← β₂v + (1−β₂)ĝ²;  θ ← θ − η ĝ / (√(v + ε_r) + ε)
+
+    The clip and the noise are round in the scaled space, so that coordinates with small gradients have small noise. C
+    is the norm of a *scaled* gradient, about √d times that of one coordinate's. v is not corrected where it divides
+    before the clip.
+
+    Guarantee: D_t is a function of noised gradients of earlier steps.
+
+    Attributes:
+        descent: η and weight decay.
+        base: whose rule.
+        betas: β₁ (0 for rmsprop), β₂.
+        eps, eps_root: ε, ε_r of the base's rule.
+        eps_scale: ε_s: larger is rounder; infinite would be the base alone.
+
+    Source: Ganesh, McMahan & Thakurta 2025, "On design principles for private adaptive optimizers", Algorithm 8.
+    """
+
+    descent: Descent
+    base: Literal["adam", "rmsprop"]
+    betas: tuple[float, float]
+    eps: float
+    eps_root: float
+    eps_scale: float
+
+    def init(self, parameters: Parameters) -> State:
+        zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        return named("m", zeros) | named("v", zeros)
+
+    def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor]:
+        return {name: value.sqrt() + self.eps_scale for name, value in slot_of(state, "v").items()}
+
+    def update(
+        self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
+    ) -> tuple[Parameters, State]:
+        scales = self.divisors(state, at.step, 0)
+        unscaled = NoisedGradient({name: scales[name] * value for name, value in noised.items()})
+        first, second = moments(self.descent.gradient(unscaled, parameters), state, self.betas)
+        m_hat, v_hat = first, second
+        if self.base == "adam":
+            m_hat, v_hat = corrected(first, self.betas[0], at.step), corrected(second, self.betas[1], at.step)
+        direction = {name: m_hat[name] / ((v_hat[name] + self.eps_root).sqrt() + self.eps) for name in parameters}
+        return self.descent.move(parameters, direction, at.step), named("m", first) | named("v", second)
+
+    def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        return parameters
