@@ -113,8 +113,8 @@ def noisy_score(
     noise = generator.noise(step, index, len(private_sums))
     noisy = add_noise(private_sums, noise, noise_std, generator.stream, step, index).view(-1, 2)
     groups = tuple(
-        Score(f"{release.what}:{name}", *_ratio(*sums, noise_std, bound))
-        for name, sums in zip(release.groups, noisy.tolist(), strict=False)
+        Score(f"{release.what}:{name}", *_ratio(inside, rest, noise_std, bound))
+        for name, (inside, rest) in zip(release.groups, noisy.tolist(), strict=False)
     )
     whole, rest = noisy.sum(dim=0).tolist()
     value, std = _ratio(whole, rest, noise_std * math.sqrt(len(noisy)), bound)
