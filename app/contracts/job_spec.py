@@ -165,13 +165,14 @@ class Evaluation(Document):
     noise_mu: Annotated[float, Field(strict=True, ge=1e-5, le=10.0)] = 0.05
     points: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
     loss_bound: Bound = 1.0
-    groups: (
-        Literal["by_frequency"] | Annotated[dict[GroupName, ClassPlaces], Field(min_length=1, max_length=50)] | None
-    ) = None
+    groups: Annotated[dict[GroupName, ClassPlaces], Field(min_length=1, max_length=50)] | None = None
+    by_frequency: bool = False
 
     @model_validator(mode="after")
     def _disjoint(self) -> Evaluation:
-        if isinstance(self.groups, dict):
+        if self.groups is not None and self.by_frequency:
+            raise ValueError("give either `groups` or `by_frequency`")
+        if self.groups is not None:
             places = [place for group in self.groups.values() for place in group]
             if len(set(places)) != len(places):
                 raise ValueError("a class is in one group at most, and once")

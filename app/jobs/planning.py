@@ -173,19 +173,15 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
 
 
 def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
-    groups = evaluation.groups
-    if groups is None:
-        return
-    if facts.spec.task.kind != "classification":
-        raise InvalidRequest.at("/evaluation/groups", "groups are of classes: this data set's task has none")
-    if isinstance(groups, dict):
-        for name, places in groups.items():
-            if max(places) >= facts.outputs:
-                detail = f"there are {facts.outputs} classes, counted from 0"
-                raise InvalidRequest.at(f"/evaluation/groups/{name}", detail)
-    elif facts.is_private:
-        detail = "how frequent a label is, is private: name groups of classes from public knowledge"
-        raise InvalidRequest.at("/evaluation/groups", detail)
+    where = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
+    if (evaluation.groups or evaluation.by_frequency) and facts.spec.task.kind != "classification":
+        raise InvalidRequest.at(where, "groups are of classes: this data set's task has none")
+    if evaluation.by_frequency and facts.is_private:
+        detail = "how frequent a label is, is private: name `groups` of classes from public knowledge"
+        raise InvalidRequest.at(where, detail)
+    for name, places in (evaluation.groups or {}).items():
+        if max(places) >= facts.outputs:
+            raise InvalidRequest.at(f"{where}/{name}", f"there are {facts.outputs} classes, counted from 0")
 
 
 def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: float) -> dict[str, Any] | None:
@@ -233,7 +229,7 @@ def _releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[s
             "times": evaluation.points,
             "records_per_unit": facts.records_per_unit,
             "records": facts.records_holdout,
-            **({"groups": evaluation.groups} if isinstance(evaluation.groups, dict) else {}),
+            **({"groups": evaluation.groups} if evaluation.groups else {}),
         }
     ]
 

@@ -193,11 +193,11 @@ def test_groups_of_classes_cost_what_the_score_costs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "pointer"),
-    [({"rare": [2]}, "/evaluation/groups/rare"), ("by_frequency", "/evaluation/groups")],
+    ("asked", "pointer"),
+    [({"groups": {"rare": [2]}}, "/evaluation/groups/rare"), ({"by_frequency": True}, "/evaluation/by_frequency")],
 )
-def test_groups_that_are_private_or_no_classes_are_refused(groups: Any, pointer: str) -> None:
+def test_groups_that_are_private_or_no_classes_are_refused(asked: dict[str, Any], pointer: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        plan(spec_of(evaluation={"on": "holdout", "groups": groups}), facts())
+        plan(spec_of(evaluation={"on": "holdout"} | asked), facts())
     assert refused.value.members["errors"][0]["pointer"] == pointer
-    assert plan(spec_of(privacy=None, evaluation={"on": "holdout", "groups": "by_frequency"}), facts(privacy=PUBLIC))
+    assert plan(spec_of(privacy=None, evaluation={"on": "holdout", "by_frequency": True}), facts(privacy=PUBLIC))

@@ -99,7 +99,7 @@ def mechanism(job: dict[str, Any], shape: dict[str, Any], *, holdout_public: boo
                 "sensitivity": 1.0 if classes else parsed.evaluation.loss_bound,
                 "times": parsed.evaluation.points,
                 "records": shape["records_holdout"],
-                "groups": parsed.evaluation.groups if isinstance(parsed.evaluation.groups, dict) else {},
+                "groups": parsed.evaluation.groups or {},
             }
         ]
     clipping = job.get("clipping") or {"kind": "flat", "max_grad_norm": 1.0}

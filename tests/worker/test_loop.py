@@ -410,7 +410,7 @@ def test_a_private_run_releases_groups_with_the_score_that_was_charged() -> None
 
 
 def test_a_public_run_scores_groups_by_frequency() -> None:
-    asked = spec(privacy=None, evaluation={"groups": "by_frequency"})
+    asked = spec(privacy=None, evaluation={"by_frequency": True})
     record = Supervisor(start_of(asked, SHAPE, public=True))
     attempt(record)
     names = {each.name for each in record.of(MetricValue)}
@@ -420,4 +420,4 @@ def test_a_public_run_scores_groups_by_frequency() -> None:
         f"{what}:{g}" for what in ("accuracy", "loss") for g in groups
     }
     with pytest.raises(PrivacyError):
-        plan_of(start_of(spec(evaluation={"groups": "by_frequency"}), SHAPE))
+        plan_of(start_of(spec(evaluation={"by_frequency": True}), SHAPE))

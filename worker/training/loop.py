@@ -92,7 +92,7 @@ class Training:
         self._plan, self._train, self._holdout, self._holdout_public = plan, train, holdout, holdout_public
         self._replay, self._link, self._telemetry = replay, link, telemetry
         self._users, self._side = users, side
-        self._groups = plan.groups if isinstance(plan.groups, dict) else self._by_frequency()
+        self._groups = self._by_frequency() if plan.by_frequency else plan.groups
         self._matched: Position | None = None
         self._warnings: list[WarningCode] = []
         pieces = train.split(plan.physical_batch_size)

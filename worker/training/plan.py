@@ -54,7 +54,8 @@ class Plan:
         delayed: the phases or second queries of a delayed preconditioner, as asked for and as stored.
         public_batch_size: how many public records are drawn for a step, where the optimizer has side information.
         sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
-        groups: of classes, by name, that scores are given of too; by_frequency: of labels in public training data.
+        groups: of classes, by name, that scores are given of too.
+        by_frequency: the groups are those of frequent and rare labels in the training data, which are public.
         evaluation_points: at how many evenly spaced steps, the last one included, the hold-out is scored; 0: never.
         physical_batch_size: how many records are worked on at once; None: what suits the records. Memory only.
         seed: of a repeatable run on public data.
@@ -71,7 +72,8 @@ class Plan:
     optimizer: Optimizer
     delayed: DelayedMechanism | None
     public_batch_size: int | None
-    groups: Literal["by_frequency"] | dict[str, tuple[int, ...]]
+    groups: dict[str, tuple[int, ...]]
+    by_frequency: bool
     evaluation_points: int
     physical_batch_size: int | None
     seed: int | None
@@ -199,7 +201,7 @@ def build_plan(
     """
     if not data_public and (mechanism is None or spec.seed is not None):
         raise PrivacyError("private data need a mechanism, and have no seed")
-    if not data_public and spec.evaluation and spec.evaluation.groups == "by_frequency":
+    if not data_public and spec.evaluation and spec.evaluation.by_frequency:
         raise PrivacyError("how frequent a label is, is private")
     poisson = spec.sampling.kind == "poisson"
     batch = spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else shape.records_train
@@ -220,7 +222,8 @@ def build_plan(
         optimizer=build_optimizer(spec.optimizer, steps),
         delayed=delayed_of(spec.optimizer),
         public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
-        groups="by_frequency" if spec.evaluation and spec.evaluation.groups == "by_frequency" else _groups(spec),
+        groups=_groups(spec),
+        by_frequency=spec.evaluation is not None and spec.evaluation.by_frequency,
         evaluation_points=spec.evaluation.points if spec.evaluation else 0,
         physical_batch_size=model.physical_batch_size if physical == "auto" else physical,
         seed=spec.seed,
@@ -298,4 +301,4 @@ def _expected_releases(
 
 def _groups(spec: JobSpec) -> dict[str, tuple[int, ...]]:
     asked = spec.evaluation.groups if spec.evaluation else None
-    return {name: tuple(places) for name, places in asked.items()} if isinstance(asked, dict) else {}
+    return {name: tuple(places) for name, places in (asked or {}).items()}
