@@ -22,6 +22,7 @@ from worker.clipping.engine import Clip, CountingEngine, half_count
 from worker.models.linear import Linear
 from worker.noise.gaussian import COUNT_STREAM, CountRelease, GaussianRelease, NoisedCount
 from worker.noise.generator import GaussianGenerator
+from worker.optimizers.base import StepInfo
 from worker.telemetry import Telemetry
 from worker.training.plan import Plan
 
@@ -211,9 +212,10 @@ def test_the_loop_clips_to_c_noises_with_it_and_moves_it(sampling: dict[str, Any
         release = GaussianRelease(
             noise, noise_multiplier=sigma * (1 + 1e-14), max_grad_norm=C, expected_batch_size=plan.expected_batch_size
         )
-        at, state = plan.optimizer.update(release.release(total, step), state, at)
+        info = StepInfo(step, release.noise_variance(C))
+        at, state = plan.optimizer.update(release.release(total, step), state, at, info)
         C = adaptive.after(C, CountRelease(noise, 4.0).release(count, step))
-    torch.testing.assert_close(got, plan.optimizer.finish(state, at)["weight"], rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(got, plan.optimizer.finish(state, at, 10)["weight"], rtol=1e-11, atol=1e-12)
     last = record.metrics["clipping_norm", 10]
     assert last["value"] == pytest.approx(C) and (last["std"], last["released_by"]) == (0.0, "post_processing")
 

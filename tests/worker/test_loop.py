@@ -216,9 +216,9 @@ def noise_used(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, int, bytes]
         original_init(self, key, **settings)
         self.key = key
 
-    def release(self: Any, private_sum: dict[str, torch.Tensor], step: int) -> Any:
+    def release(self: Any, private_sum: dict[str, torch.Tensor], step: int, query: int, norm: float) -> Any:
         used.append((self.key, step, private_sum["weight"].numpy().tobytes()))
-        return original(self, private_sum, step)
+        return original(self, private_sum, step, query, norm)
 
     monkeypatch.setattr(GaussianRelease, "__init__", init)
     monkeypatch.setattr(GaussianRelease, "release", release)
