@@ -80,7 +80,7 @@ def test_life_of_a_service(service: Service) -> None:
     secret = key.read_text()
     family = descendants(service)
     service.kill()
-    until(lambda: all_gone(family), 10)
+    until(lambda: all_gone(family), 20)
     service.start()
     with service.client() as client:
         assert list(client.jobs()) == []
@@ -90,7 +90,7 @@ def test_life_of_a_service(service: Service) -> None:
     began = time.monotonic()
     assert service.stop() == 0
     assert time.monotonic() - began < 15
-    until(lambda: all_gone(family), 5)
+    until(lambda: all_gone(family), 20)
     assert output(service).splitlines()[-1] == "stopped"
 
 
@@ -105,8 +105,8 @@ def test_a_second_signal_ends_it_at_once(service: Service) -> None:
     service.process.terminate()
     until(lambda: not running(service, "app.lifecycle.relay")())
     service.process.terminate()
-    assert service.process.wait(3) == -signal.SIGTERM
-    until(lambda: all_gone(family), 5)
+    assert service.process.wait(20) == -signal.SIGTERM
+    until(lambda: all_gone(family), 20)
 
 
 def test_a_port_in_use_is_said(tmp_path: Path) -> None:

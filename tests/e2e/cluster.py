@@ -92,7 +92,7 @@ class Cluster:
         with self.client() as client:
             return client.create_dataset(csv_spec(name), path).id
 
-    def finished(self, jobs: list[str], timeout_s: float = 60.0) -> list[dict[str, Any]]:
+    def finished(self, jobs: list[str], timeout_s: float = 180.0) -> list[dict[str, Any]]:
         """The jobs, when all have ended, and those that succeeded have their certificates."""
 
         deadline = time.monotonic() + timeout_s
@@ -135,7 +135,7 @@ class Cluster:
     @staticmethod
     def _wait(process: subprocess.Popen[bytes]) -> int:
         try:
-            return process.wait(20)
+            return process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()

@@ -24,7 +24,7 @@ from tests.conftest import BACKINGS
 T = TypeVar("T")
 
 
-def until(what: Callable[[], T], timeout_s: float = 60.0) -> T:
+def until(what: Callable[[], T], timeout_s: float = 120.0) -> T:
     """The first true answer, asked for again and again until a deadline."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -80,7 +80,7 @@ class Service:
         self._hang_up()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def client(self) -> Client:
         return Client(f"http://127.0.0.1:{self.port}", (self.home / "admin.key").read_text().strip())

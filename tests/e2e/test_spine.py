@@ -33,7 +33,7 @@ def submit(service: Service, spec: dict[str, Any]) -> str:
         return client.submit(spec).id
 
 
-def finished(service: Service, job: str, timeout_s: float = 90.0) -> dict[str, Any]:
+def finished(service: Service, job: str, timeout_s: float = 180.0) -> dict[str, Any]:
     def look() -> dict[str, Any] | None:
         found: dict[str, Any] = service.get(f"/v1/jobs/{job}")
         return found if found["status"] in ("succeeded", "failed", "cancelled") else None

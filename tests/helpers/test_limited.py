@@ -122,9 +122,9 @@ def test_a_memory_limit_too_small_even_to_start_is_an_error_of_ours() -> None:
 def test_the_wall_clock_kills_and_what_was_started_goes_too(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     began = time.monotonic()
-    with pytest.raises(LimitError, match="longer than the 1 s"):
-        run("sleep_with_child", {"mark": str(mark)}, time_s=1.0)
-    assert time.monotonic() - began < 5.0
+    with pytest.raises(LimitError, match="longer than the 3 s"):
+        run("sleep_with_child", {"mark": str(mark)}, time_s=3.0)  # its start included
+    assert time.monotonic() - began < 30.0
     wait_for(lambda: gone(int(mark.read_text())), "the end of the process's own child")
 
 
