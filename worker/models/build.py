@@ -35,7 +35,7 @@ def build_model(spec: JobSpec, shape: Shape, task: Task, features: Features) -> 
 
 
 def _pass_type(spec: JobSpec, model: MlpModel | CnnModel) -> torch.dtype:
-    """Of the passes. Where nobody asked: float64 where privacy is claimed and the network has kinks (ReLU, max pooling).
+    """Of the passes. By itself float64 where privacy is claimed and the network has kinks (ReLU, max pooling).
 
     At a kink, how float32 rounds a record's pass, which depends on its neighbours, could change its gradient by up to
     2C; in float64 records are a hundred million times less often that close to one.
