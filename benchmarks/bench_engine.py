@@ -21,13 +21,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in an attempt
-
-import torch
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
+from app.processes import ATTEMPT_ENVIRONMENT  # noqa: E402
+
+if (
+    __name__ == "__main__"
+    and "--torch-allocation" not in sys.argv
+    and not os.environ.keys() >= ATTEMPT_ENVIRONMENT.keys()
+):
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ATTEMPT_ENVIRONMENT})  # noqa: S606
+
+import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from app.contracts.job_spec import CnnModel, MlpModel  # noqa: E402
@@ -161,7 +167,7 @@ class Private:
         began = now()
         noised = self.release.release(total, self.number)
         self.noise_s += now() - began
-        self.parameters = {name: value - 0.01 * noised[name] for name, value in self.parameters.items()}
+        self.parameters = {name: torch.add(value, noised[name], alpha=-0.01) for name, value in self.parameters.items()}
 
 
 def opacus_hooks(task: Task) -> Step:
@@ -250,6 +256,15 @@ def peak_mb(task: str, kind: str) -> float:
     return float(answer.stdout)
 
 
+def under_torch_allocation(task: str, rounds: int) -> str:
+    """The throughput of non-private in a process that allocates as torch does by itself, not as in an attempt."""
+    command = [sys.executable, __file__, "--torch-allocation", "--ratio", task, f"--rounds={rounds}"]
+    plain = {name: value for name, value in os.environ.items() if name not in ATTEMPT_ENVIRONMENT}
+    passive = {"OMP_WAIT_POLICY": "PASSIVE"}
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=plain | passive)
+    return answer.stdout.strip()
+
+
 def measure_memory(task: str, kind: str) -> None:
     made = TASKS[task]()
     step = KINDS[kind](made)
@@ -296,6 +311,7 @@ def row(name: str, rounds: int) -> str:
         ratio(times, "Opacus, hooks"),
         ratio(times, "Opacus, ghost"),
         f"{memory['private'] / memory['non-private']:.2f}",
+        under_torch_allocation(name, rounds) if DEVICE.type == "cpu" else "–",
         ratio(times, "non-private", "private, sums in float32"),
         ratio(times, "non-private, our loss layer"),
     ]
@@ -317,6 +333,7 @@ COLUMNS = (
     "times Opacus' hooks'",
     "times Opacus' ghost clipping's",
     "peak memory",
+    "throughput under torch's own allocation",
     "throughput, were sums in float32",
     "of non-private with our loss layer",
 )
@@ -336,6 +353,9 @@ blocks with their bound of rounding added; sums over records in float64. Noise a
 correctly rounded, but not ahead on another thread. The non-private step and Opacus have torch's own loss; the last
 column compares with a non-private step that has our loss layer. Memory: peak of two steps over what the process held
 before them.
+
+All steps run in the environment of an attempt (app/processes.py), whose allocator keeps memory from step to step; one
+column has both without it.
 """
 
 
@@ -409,14 +429,19 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose name holds this")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="as --device=cuda")
     parser.add_argument("--memory", help=argparse.SUPPRESS)
+    parser.add_argument("--ratio", help=argparse.SUPPRESS)
+    parser.add_argument("--torch-allocation", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    torch.set_num_threads(1)
     if options.memory:
         measure_memory(*json.loads(options.memory))
         return
     if DEVICE.type == "cuda" and not torch.cuda.is_available():
         print("skipped: there is no CUDA device")
         return
-    torch.set_num_threads(1)
+    if options.ratio:
+        print(ratio(timed(TASKS[options.ratio](), ["non-private", "private"], options.rounds)[0], "non-private"))
+        return
     lines = [NOTES.format(machine=machine(), rounds=options.rounds), TABLE]
     print("\n".join(lines), flush=True)
     for name in TASKS:

@@ -184,7 +184,8 @@ class Runtime(Document):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    # Of the forward and backward pass. auto: float32, but float64 for `linear`. Norms, sums and noise are in float64.
+    # Of the forward and backward pass. auto: float64 for `linear` and, where privacy is claimed, for networks with
+    # kinks (ReLU, max pooling); float32 for others. Norms, sums and noise are in float64.
     dtype: Literal["auto", "float32", "float64"] = "auto"
 
 

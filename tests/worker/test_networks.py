@@ -256,3 +256,23 @@ def test_a_layer_without_a_rule_is_named_when_the_job_is_ready() -> None:
         nn.Sequential(nn.Linear(3, 3), Scale(3)), lambda m, b: m(b).sum(dim=1), len, kind="flat", max_grad_norm=1.0
     )
     assert replace(plan, engine=engine).fallbacks == ("1 (Scale)",)
+
+
+@pytest.mark.parametrize(
+    ("model", "private", "asked", "wanted"),
+    [
+        (MLP, True, "auto", torch.float32),
+        (MLP | {"activation": "relu"}, True, "auto", torch.float64),
+        (MLP | {"activation": "relu"}, True, "float32", torch.float32),
+        (MLP | {"activation": "relu"}, False, "auto", torch.float32),
+        (MLP, True, "float64", torch.float64),
+        ({"kind": "cnn", "preset": "conv2"}, True, "auto", torch.float64),
+        ({"kind": "cnn", "preset": "conv5"}, True, "auto", torch.float32),
+    ],
+)
+def test_private_networks_with_kinks_run_in_float64(model: Any, private: bool, asked: str, wanted: torch.dtype) -> None:
+    privacy = {} if private else {"privacy": None}
+    job = spec(model=model, runtime={"dtype": asked}, evaluation=None, **privacy)
+    features = {"conv2": 784, "conv5": 3072}.get(model.get("preset"), 5)
+    network = plan_of(start_of(job, SHAPE | {"features": features}, public=not private)).model
+    assert isinstance(network, Network) and network.dtype == wanted

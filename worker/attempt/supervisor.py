@@ -23,7 +23,7 @@ from app.db.models import Dataset, Job
 from app.errors import PrivacyError, ServiceError, StaleAttempt
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.coverage import covered_steps
-from app.processes import plain_environment
+from app.processes import ATTEMPT_ENVIRONMENT, plain_environment
 from app.secrets import load_secret, secret_id
 from app.settings import Settings
 from worker.attempt import messages
@@ -217,8 +217,7 @@ class _Supervised:
         return subprocess.Popen(
             [*CHILD, str(descriptor)],
             cwd=ROOT,
-            # Threads that spin while they wait make steps ten times slower on a busy machine.
-            env=environment | {"SCRIMP_ATTEMPT": "1", "OMP_WAIT_POLICY": "PASSIVE"},
+            env=environment | {"SCRIMP_ATTEMPT": "1"} | ATTEMPT_ENVIRONMENT,
             pass_fds=[descriptor],
             stdin=subprocess.DEVNULL,
         )

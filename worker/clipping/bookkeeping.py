@@ -24,6 +24,7 @@ from worker.clipping.books import ParameterBook
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count
 from worker.clipping.norms import root_bound
 from worker.clipping.rules import Found, Rule, rule_of
+from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
 from worker.models.base import Parameters
 from worker.models.item_loss import ItemLoss
@@ -103,6 +104,7 @@ class Bookkeeping(Generic[B]):
         self._clip, self._records_per_unit, self._sum_type = Clip(max_grad_norm), records_per_unit, sum_type
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._open: _Pass | None = None
+        self._scratch = Scratch()
         self.fallbacks: tuple[str, ...] = ()
         self._attach()
 
@@ -129,7 +131,9 @@ class Bookkeeping(Generic[B]):
     def _add(self, total: Parameters, count: Tensor, batch: B, clip: Clip) -> None:
         terms = self._passes(batch).terms
         books = {
-            name: ParameterBook(terms.pop(id(parameter)), parameter.shape, (clip.divisors or {}).get(name))
+            name: ParameterBook(
+                terms.pop(id(parameter)), parameter.shape, (clip.divisors or {}).get(name), self._scratch, name
+            )
             for name, parameter in self._trainable.items()
             if id(parameter) in terms
         }
@@ -180,13 +184,14 @@ class Bookkeeping(Generic[B]):
         if not alone or len(x) != opened.records or len(output) != opened.records:
             raise PrivacyError(f"dimension 0 of {type(module).__name__} does not count records")
         noted = module.noted() if isinstance(module, ItemLoss) else x
-        first, version = not output.requires_grad, x._version
+        held = noted[0] if isinstance(noted, tuple) else noted
+        first, version = not output.requires_grad, held._version
         if first:
             output.requires_grad_()
 
         def note(gradient: Tensor) -> None:
-            if x._version != version:
-                raise PrivacyError(f"the input of {type(module).__name__} was changed in place after it was used")
+            if held._version != version:
+                raise PrivacyError(f"what {type(module).__name__} was given was changed in place after it was used")
             with torch.no_grad():
                 _write_down(opened, rule(module, noted, gradient.detach()))
 

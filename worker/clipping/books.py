@@ -19,11 +19,13 @@ from torch import Tensor
 
 from app.errors import PrivacyError
 from worker.clipping.norms import ROUNDING
+from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 
 CHUNK_BYTES = 2**23  # of float64 temporaries: they stay in the cache
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
 MEMORY_COST = 64  # multiplications that two passes over a formed gradient's numbers cost, measured
+SMALL = 2**15  # numbers of a parameter whose formed gradients are mostly kept, which saves forming them again
 
 
 class ParameterBook:
@@ -33,9 +35,19 @@ class ParameterBook:
         terms: what the uses of the parameter left, all of n records.
         shape: the parameter's.
         divisor: float64, of the parameter's shape: gradients are divided by it elementwise before they are measured.
+        scratch: memory of the engine's.
+        name: the parameter's, for its share of that memory.
     """
 
-    def __init__(self, terms: Sequence[Term], shape: torch.Size, divisor: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        terms: Sequence[Term],
+        shape: torch.Size,
+        divisor: Tensor | None = None,
+        scratch: Scratch | None = None,
+        name: str = "",
+    ) -> None:
+        self._scratch, self._name = scratch or Scratch(), name
         self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
         self._kept: list[Tensor] | None = None
         self._factored = self._can_stay_factored()
@@ -68,17 +80,18 @@ class ParameterBook:
 
     def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None) -> None:
         if not self._factored:
-            gradients = (chunk.formed(self._shape) if kept is None else kept).flatten(1)
-            total.view(-1).addmv_(gradients.to(total.dtype).mT, factors.to(total.dtype))
+            gradients = (self._formed(chunk) if kept is None else kept).flatten(1)
+            wide = self._scratch.of_type("formed", gradients, total.dtype)
+            total.view(-1).addmv_(wide.mT, factors.to(total.dtype))
             return
         if chunk.outer is not None:
-            chunk.outer.add_to(total.view(chunk.outer.left.shape[2], -1), factors)
+            chunk.outer.add_to(total.view(chunk.outer.left.shape[2], -1), factors, self._scratch)
         if chunk.rows is not None:
-            chunk.rows.add_to(total, factors)
+            chunk.rows.add_to(total, factors, self._scratch)
 
     def _chunk_squares(self, chunk: Merged, kept: list[Tensor] | None) -> tuple[Tensor, Tensor]:
         if not self._factored:
-            gradients = chunk.formed(self._shape)
+            gradients = self._formed(chunk, 0 if kept is None else len(kept))
             if kept is not None:
                 kept.append(gradients)
             if self._divisor is not None:
@@ -109,6 +122,10 @@ class ParameterBook:
         squares = ((left.square() @ inverse) * right.square()).sum(dim=1)
         return squares, (left.shape[1] + right.shape[1] + 8) * ROUNDING * squares
 
+    def _formed(self, chunk: Merged, number: int = 0) -> Tensor:
+        """The chunk's gradients, in memory of this parameter's and this chunk's own."""
+        return chunk.formed(self._shape, self._scratch, f"{self._name}/{number}")
+
     def _can_stay_factored(self) -> bool:
         """Whether Gram matrices and one product cost less than gradients that are formed. From sizes only."""
         merged = self._merged
@@ -124,7 +141,8 @@ class ParameterBook:
         wide = 1 if merged.outer.left.dtype == torch.float64 else 2  # float64 products take twice the time
         ghost = positions**2 * (p + q) + wide * positions * p * q
         # Never the number of records: one more must not change how the others' norms are bounded.
-        return ghost <= 2 * positions * p * q + MEMORY_COST * p * q
+        formed = positions if p * q <= SMALL and merged.rows is None else 2 * positions
+        return ghost <= (formed + MEMORY_COST) * p * q
 
     def _keeps(self) -> bool:
         size = len(self._merged) * self._shape.numel() * 8

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from worker.clipping.norms import ROUNDING, TINY
+from worker.clipping.scratch import Scratch
 
 ROUNDING32 = 2.0**-24
 
@@ -62,17 +63,19 @@ class Outer:
         under += _tiny(self.right) * self.right.shape[2] * sums[0].square()
         return Bounded(squares, slack + under, scale + under.sqrt())
 
-    def dense(self) -> Tensor:
+    def dense(self, scratch: Scratch, name: str) -> Tensor:
         """(n, p, q), in the precision of the factors."""
-        return torch.bmm(self.left.mT, self.right)
+        left, right = self.left, self.right
+        out = scratch.empty(name, (len(left), left.shape[2], right.shape[2]), left.dtype, left.device)
+        return torch.bmm(left.mT, right, out=out)
 
-    def add_to(self, total: Tensor, factors: Tensor) -> None:
+    def add_to(self, total: Tensor, factors: Tensor, scratch: Scratch) -> None:
         """total (p, q) += Σ_i factors_i g_i, one product over records and positions, in the precision of `total`."""
-        left, right, scale = self.left, self.right, factors.to(total.dtype)[:, None, None]
+        left, right, scale = self.left, self.right, factors.to(total.dtype)
         if left.shape[2] <= right.shape[2]:
-            left, right = left * scale, right.to(total.dtype)  # a product with float64 is made in float64
+            left, right = scratch.scaled("left", left, scale), scratch.of_type("right", right, total.dtype)
         else:
-            left, right = left.to(total.dtype), right * scale
+            left, right = scratch.of_type("left", left, total.dtype), scratch.scaled("right", right, scale)
         total.addmm_(left.flatten(0, 1).mT, right.flatten(0, 1))
 
 
@@ -125,10 +128,10 @@ class Rows:
         flat = gradients.view(-1, gradients.shape[2])
         flat.index_add_(0, (self.ids + offsets).flatten(), self.values.flatten(0, 1))
 
-    def add_to(self, total: Tensor, factors: Tensor) -> None:
+    def add_to(self, total: Tensor, factors: Tensor, scratch: Scratch) -> None:
         """total (rows, q) += Σ_i factors_i g_i."""
-        scaled = self.values * factors[:, None, None]
-        total.index_add_(0, self.ids.flatten(), scaled.flatten(0, 1).to(total.dtype))
+        scaled = scratch.scaled("rows", self.values, factors.to(total.dtype))
+        total.index_add_(0, self.ids.flatten(), scaled.flatten(0, 1))
 
 
 @dataclass(frozen=True)
@@ -175,10 +178,10 @@ class Merged:
             self.dense.take(at) if self.dense else None,
         )
 
-    def formed(self, shape: torch.Size) -> Tensor:
+    def formed(self, shape: torch.Size, scratch: Scratch, name: str) -> Tensor:
         """The gradients themselves, (n, *shape), in the precision of the pass that made them."""
         if self.outer is not None:
-            gradients = self.outer.dense()
+            gradients = self.outer.dense(scratch, name)
         elif self.rows is not None:
             values = self.rows.values
             gradients = values.new_zeros(len(self), self.rows.rows, values.shape[2])

@@ -28,24 +28,38 @@ class ItemLoss(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(items, dim))
         self._noted: tuple[Tensor, Tensor] | None = None
+        self._kept: Tensor | None = None
 
     def forward(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(n,) losses of hidden (n, T, d) and targets (n, T)."""
         real = targets != 0
         weights = real / real.sum(dim=1, keepdim=True).clamp(min=1)
         shares = weights.to(hidden.dtype)
-        losses, residuals = _Scored.apply(hidden, self.weight, targets, shares)  # type: ignore[no-untyped-call]
-        if not self.weight.requires_grad:
-            self._noted = residuals, hidden.detach() * shares[..., None]
-        result: Tensor = losses
-        return result
+        noting = not self.weight.requires_grad
+        scores = self._scores(hidden, keep=noting)
+        losses: Tensor = _Scored.apply(hidden, self.weight, targets, shares, scores)  # type: ignore[no-untyped-call]
+        if noting:
+            self._noted = scores.view(*targets.shape, -1), hidden.detach() * shares[..., None]
+        return losses
 
     def scores(self, hidden: Tensor) -> Tensor:
         """h Wᵀ, (…, M)."""
         return F.linear(hidden, self.weight)
 
+    def _scores(self, hidden: Tensor, *, keep: bool) -> Tensor:
+        """Memory for the scores (n·T, M). Where the engine notes them it is kept from pass to pass: as large as all
+        else together, it would cost as much to get anew as the scores cost to compute."""
+        rows, items = hidden.shape[0] * hidden.shape[1], len(self.weight)
+        kept = self._kept
+        if kept is None or not keep or kept.numel() < rows * items or kept.dtype != hidden.dtype:
+            kept = hidden.new_empty(rows * items)
+        self._kept = kept if keep else None
+        return kept[: rows * items].view(rows, items)
+
     def noted(self) -> tuple[Tensor, Tensor]:
         """Of the call just made: residuals (n, T, M), and hidden (n, T, d) times each position's share. Once.
+
+        The residuals are good until the next call, which writes over them, and counts up their version.
 
         Raises:
             PrivacyError: there was no such call.
@@ -57,11 +71,15 @@ class ItemLoss(nn.Module):
 
 
 class _Scored(torch.autograd.Function):
+    """The losses; the residuals, softmax − one-hot, are left in `residuals`, (n·T, M)."""
+
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        n, length, _ = hidden.shape
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor, residuals: Tensor
+    ) -> Tensor:
+        length = hidden.shape[1]
         flat, target = hidden.flatten(0, 1), targets.reshape(-1, 1)
-        residuals, slopes = flat.new_empty(len(flat), len(weight)), torch.empty_like(flat)
+        slopes = torch.empty_like(flat)
         losses, minus = torch.empty_like(flat[:, 0]), torch.full_like(flat[:, :1], -1.0)
         rows = length * max(1, CHUNK_BYTES // max(1, length * len(weight) * flat.element_size()))
         for at in range(0, len(flat), rows):
@@ -72,21 +90,16 @@ class _Scored(torch.autograd.Function):
             losses[part] = -chosen.clamp(min=torch.finfo(chunk.dtype).tiny).log()
             chunk.scatter_add_(1, target[part], minus[part])
             torch.mm(chunk, weight, out=slopes[part])
-        residuals = residuals.view(n, length, -1)
-        ctx.mark_non_differentiable(residuals)
-        ctx.set_materialize_grads(False)  # else zeros as large as the scores are made up for them
         kept = (residuals, hidden, weights) if ctx.needs_input_grad[1] else ()
         ctx.save_for_backward(slopes.view_as(hidden).mul_(weights[..., None]), *kept)
-        return (losses.view_as(weights) * weights).sum(dim=1), residuals
+        return (losses.view_as(weights) * weights).sum(dim=1)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        if gradients[0] is None:
-            return None, None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         slopes, *kept = ctx.saved_tensors
         share = gradients[0][:, None, None]
         slope = None
         if kept:
             residuals, hidden, weights = kept
-            slope = residuals.flatten(0, 1).mT @ (hidden * weights[..., None] * share).flatten(0, 1)
-        return slopes * share, slope, None, None
+            slope = residuals.mT @ (hidden * weights[..., None] * share).flatten(0, 1)
+        return slopes * share, slope, None, None, None

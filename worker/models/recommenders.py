@@ -84,7 +84,8 @@ class _Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.attention_norm, self.norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.query, self.keys_values, self.merge = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
+        self.query, self.key, self.value = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.merge = nn.Linear(dim, dim)
         self.widen, self.narrow = nn.Linear(dim, dim), nn.Linear(dim, dim)
         self.after_attention, self.after_widening = _dropout(masks, layer), _dropout(masks, layer + 1)
 
@@ -94,13 +95,18 @@ class _Block(nn.Module):
         `last`: only the last position is wanted. It sees all others.
         """
         normal = self.attention_norm(x)
-        k, v = self.keys_values(normal).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        k, v = self._by_head(self.key(normal)), self._by_head(self.value(normal))
         x, normal = (x[:, -1:], normal[:, -1:]) if last else (x, normal)
-        q = self.query(normal).unflatten(2, (self.heads, -1)).transpose(1, 2)
+        q = self._by_head(self.query(normal))
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=not last)
         x = x + self.after_attention(self.merge(seen.transpose(1, 2).flatten(2)))
         widened: Tensor = self.after_widening(self.narrow(torch.relu(self.widen(self.norm(x)))))
         return x + widened
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        """(n, heads, T, d/heads)."""
+        heads: Tensor = x.unflatten(2, (self.heads, -1))
+        return heads.transpose(1, 2)
 
 
 def _dropout(masks: Masks | None, layer: int) -> nn.Module:

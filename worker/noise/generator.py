@@ -34,6 +34,7 @@ WORDS = 2**48
 WORD_BITS = 64
 # Numbers at a time: what is worked on stays in a core's cache, and below 2¹⁵ torch stays on the thread that asks.
 CHUNK = 3 * 2**13
+HALF_STEP = torch.tensor(2.0**-53, dtype=torch.float64)
 
 
 class KeyedStream:
@@ -114,7 +115,7 @@ def gaussians(bits: Tensor, out: Tensor | None = None) -> Tensor:
     """z = √2·erf⁻¹((2k+1)·2⁻⁵³) of each k, float64, on the bits' own device. All but erf⁻¹ and √2 is exact."""
     out = torch.empty_like(bits, dtype=torch.float64) if out is None else out
     out.copy_(bits)  # first: an integer times a float would be computed in float32
-    return out.mul_(2.0**-52).add_(2.0**-53).erfinv_().mul_(2.0**0.5)
+    return torch.add(HALF_STEP, out, alpha=2.0**-52, out=out).erfinv_().mul_(2.0**0.5)
 
 
 def checked_size(size: int) -> int:
