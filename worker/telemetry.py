@@ -97,8 +97,6 @@ class Telemetry:
         names = {f"{score.name}:{name}" for name in release.groups}
         if not {each.name for each in score.groups} <= names:
             raise PrivacyError("groups are those that the mechanism declares")
-        for each in score.groups:  # before the whole, which says that all of it is out
-            self._metric(step, each, "holdout", "post_processing")
         self._released.add((score.name, step))
         released_by: Literal["noisy_count", "noisy_sum"] = "noisy_count" if score.name == "accuracy" else "noisy_sum"
         self._metric(step, score, "holdout", released_by)
@@ -153,7 +151,11 @@ class Telemetry:
         released_by: Literal["noisy_count", "noisy_sum", "public_data", "post_processing"],
     ) -> None:
         metric = {"name": score.name, "step": step, "value": score.value, "std": score.std}
-        self._sender.send(MetricValue.model_validate(metric | {"on": on, "released_by": released_by}))
+        groups = [
+            {"group": each.name.removeprefix(f"{score.name}:"), "value": each.value, "std": each.std}
+            for each in score.groups
+        ]
+        self._sender.send(MetricValue.model_validate(metric | {"on": on, "released_by": released_by, "groups": groups}))
 
 
 def state_digest(step: int, *parts: Mapping[str, Tensor]) -> str:

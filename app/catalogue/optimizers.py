@@ -178,7 +178,14 @@ def refusal(spec: JobSpec, steps: int) -> tuple[str, str] | None:
         return "/optimizer/horizon", f"α would turn negative before the last of {steps} steps: at least as many"
     if optimizer.schedule.kind == "warmup_linear" and optimizer.schedule.warmup * steps > steps - 1:
         return "/optimizer/schedule/warmup", f"of {steps} steps none would be left after the warm-up: lower it"
-    if isinstance(optimizer, specs.Dp2Settings) and optimizer.delays[0] >= steps:
-        where = "/optimizer/delay" if optimizer.delay is not None else "/optimizer/delay_sgd"
-        return where, f"of {steps} steps none would come after the first delay: the second moment would never be used"
-    return None
+    return _delay_refusal(optimizer, steps) if isinstance(optimizer, specs.Dp2Settings) else None
+
+
+def _delay_refusal(optimizer: specs.Dp2Settings, steps: int) -> tuple[str, str] | None:
+    """As `refusal`, where the second moment would never be used."""
+    if optimizer.variant == "extra_query" and optimizer.delay == 1:
+        return "/optimizer/delay", "with a delay of 1 no step has a second query: at least 2"
+    if optimizer.delays[0] < steps:
+        return None
+    where = "/optimizer/delay" if optimizer.delay is not None else "/optimizer/delay_sgd"
+    return where, f"of {steps} steps none would come after the first delay: the second moment would never be used"

@@ -102,16 +102,16 @@ def submit(
     with db.read() as session:
         dataset, _access = grants.find(session, caller, spec.dataset, "train")
         before = _replayed(session, caller, idempotency_key, digest)
+        if before is not None:
+            return before, None
         facts, side = repository.dataset_facts(session, dataset), _side_facts(session, caller, spec)
-    if before is not None:
-        return before, None
     planned, priced = _price(pricing, extractors.resolved(spec, models_root), facts, side)
     job = _job(caller, planned, priced, idempotency_key, digest)
     try:
         with db.write() as session:
             _write(session, job, priced["charge"])
             # From here until the commit other submissions of this key wait.
-            key, access = _take_turn(session, caller, facts.id)
+            key, access = _take_turn(session, caller, planned)
             _check_policy(access, planned, priced)
             _check_queue(session, key, max_queued_jobs)
             _hold(session, caller, planned, priced, job["id"])
@@ -159,12 +159,14 @@ def may_cancel(session: Session, caller: Caller, job: Job) -> bool:
     return access is not None and access.covers("train" if caller.id == job.key_id else "own")
 
 
-def _take_turn(session: Session, caller: Caller, dataset_id: str) -> tuple[KeyLike, Access]:
+def _take_turn(session: Session, caller: Caller, planned: Plan) -> tuple[KeyLike, Access]:
     """Has other admissions of this key wait, and looks again at what it may: pricing took a while."""
     key = session.execute(keys.LOCKED, {"key": caller.id}).one_or_none()
     if key is None or not keys.is_alive(key):
         raise Unauthenticated(keys.NOT_HELD)
-    return key, grants.check(grants.access_by_id(session, caller, dataset_id), "train")
+    if isinstance(planned.spec.optimizer, PublicSideSettings):
+        grants.check(grants.access_by_id(session, caller, planned.spec.optimizer.public_dataset), "train")
+    return key, grants.check(grants.access_by_id(session, caller, planned.facts.id), "train")
 
 
 def _check_queue(session: Session, key: KeyLike, max_queued_jobs: int) -> None:

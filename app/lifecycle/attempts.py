@@ -118,23 +118,30 @@ class AttemptLog:
             return segment | {"allowed_steps": max(0, covered_steps(session, job) - job.steps_started)}
 
     def record_metric(self, metric: dict[str, Any]) -> None:
-        """A released number. A replayed one is the same number; a second value for a step is dropped, never released.
+        """A released number, with those of `groups` of classes that are of the same release, in one transaction.
+
+        A replayed one is the same number; a second value for a step is dropped, never released.
 
         Raises:
-            PrivacyError: more releases than the mechanism was charged for.
+            PrivacyError: more releases than the mechanism was charged for, or something that it does not declare.
         """
+        groups, whole = metric.get("groups", ()), {name: value for name, value in metric.items() if name != "groups"}
         with self.db.write() as session:
             job = self._fenced(session)
-            if session.get(Metric, (job.id, metric["name"], metric["step"])) is not None:
+            if session.get(Metric, (job.id, whole["name"], whole["step"])) is not None:
                 return
             if job.mechanism is not None:
-                times = {r.what: r.times for r in MechanismConfig.model_validate(job.mechanism).releases}
-                of_name = select(func.count()).where(Metric.job_id == job.id, Metric.name == metric["name"])
-                charged = metric["released_by"] in ("noisy_count", "noisy_sum")
-                if charged and (session.scalar(of_name) or 0) >= times.get(metric["name"], 0):
-                    raise PrivacyError("more numbers would be released than the mechanism was charged for")
-            session.add(Metric(job_id=job.id, **metric))
-            append_event(session, job.id, "metric", metric)
+                of_name = select(func.count()).where(Metric.job_id == job.id, Metric.name == whole["name"])
+                mechanism = MechanismConfig.model_validate(job.mechanism)
+                _check_declared(mechanism, whole, {each["group"] for each in groups}, session.scalar(of_name) or 0)
+            for each in groups:
+                name, of_group = f"{whole['name']}:{each['group']}", {"value": each["value"], "std": each["std"]}
+                self._add_metric(session, whole | of_group | {"name": name, "released_by": "post_processing"})
+            self._add_metric(session, whole)
+
+    def _add_metric(self, session: Session, metric: dict[str, Any]) -> None:
+        session.add(Metric(job_id=self.held.job_id, **metric))
+        append_event(session, self.held.job_id, "metric", metric)
 
     def succeed(self, artifacts: list[dict[str, Any]], steps_effective: int, warnings: list[str]) -> None:
         with self.db.write() as session:
@@ -196,6 +203,19 @@ class AttemptLog:
             )
         )
         session.flush()
+
+
+def _check_declared(mechanism: MechanismConfig, metric: dict[str, Any], groups: set[str], before: int) -> None:
+    """Raises PrivacyError unless the mechanism was charged for one more of this number."""
+    name, released_by = metric["name"], metric["released_by"]
+    declared = next((each for each in mechanism.releases if each.what == name), None)
+    if released_by in ("noisy_count", "noisy_sum"):
+        if declared is None or before >= declared.times or not groups <= set(declared.groups):
+            raise PrivacyError("more numbers would be released than the mechanism was charged for")
+    elif groups:
+        raise PrivacyError("groups go with the noisy sum that they are of")
+    elif released_by == "post_processing" and (name != "clipping_norm" or mechanism.training.adaptive is None):
+        raise PrivacyError("this is not made of anything that was charged")
 
 
 def _segment_at(job: Job, step: int) -> dict[str, Any]:

@@ -30,5 +30,6 @@ def started_training(session: Session, job: Job, training: TrainingMechanism) ->
 
 def _repeats(session: Session, job: Job) -> bool:
     """Whether steps were started, or may be, under more than one salt."""
-    salts = set(session.scalars(select(Block.salt).where(Block.job_id == job.id).distinct()))
+    of_steps = select(Block.salt).where(Block.job_id == job.id, Block.last_step > 0)  # block 0 is the first state's
+    salts = set(session.scalars(of_steps.distinct()))
     return len(salts | {each["salt"] for each in job.segments}) > 1

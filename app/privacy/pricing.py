@@ -98,7 +98,8 @@ def largest_that_fits(request: Json) -> Json:
     sample_rate, steps = request["training"]["sample_rate"], request["training"]["steps"]
     double = _double_steps(request["training"])
     sigma = _smallest_sigma(filter_, sample_rate, steps, double, remaining["train"] - charges["train"])
-    if sigma is None:
+    count = (request["training"].get("adaptive") or {}).get("count_noise_multiplier")
+    if sigma is None or (count is not None and sigma > count / MIN_COUNT_NOISE):
         return {"epsilon": None, "account": "train"}
     tree, delta = (
         events.composed([events.gradient_sums(sample_rate, sigma, steps, double), *trees["train"]]),

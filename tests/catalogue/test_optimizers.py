@@ -92,6 +92,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"optimizer": ADAMBC | {"betas": [0.9, 1.0]}}, "/optimizer/betas/1", "less than 1"),
     ({"optimizer": ADAMBC | {"eps": 1e-8}}, "/optimizer/eps", "not permitted"),  # the code that ignored it helped none
     ({"optimizer": ADAMBC | {"eps_root": 0.0}}, "/optimizer/eps_root", "greater"),
+    ({"optimizer": DP2 | {"delay": 1, "variant": "extra_query"}}, "/optimizer/delay", "at least 2"),
     ({"optimizer": ADAMBC | {"schedule": {"kind": "step"}}}, "/optimizer/schedule", "expected tags"),
     ({"optimizer": ADAMBC | {"schedule": {"kind": "warmup_linear", "warmup": 1.0}}}, "/optimizer/schedule/warmup", "1"),
     (
@@ -172,6 +173,22 @@ def test_side_information_needs_the_right_to_train_on_it(api: Api, db: Database)
     asked = job_spec(private, optimizer=ADA_DPS | {"public_dataset": public})
     assert quoted(api, asked).status_code == 404  # as what does not exist
     assert api.client.post("/v1/quotes", json=asked, headers=api.headers("admin")).status_code == 200
+
+
+def test_a_job_that_was_admitted_is_shown_again_when_its_side_information_may_not_be_seen_any_more(
+    api: Api, db: Database
+) -> None:
+    private, public = add_dataset(db, name="private"), add_dataset(db, name="public", privacy={"sensitivity": "public"})
+    asked = job_spec(private, optimizer=ADA_DPS | {"public_dataset": public})
+    headers = api.headers("analyst") | {"Idempotency-Key": "once"}
+    first = api.client.post("/v1/jobs", json=asked, headers=headers)
+    assert first.status_code == 201, first.text
+    with db.write() as session:
+        session.execute(delete(Grant).where(Grant.dataset_id == public))
+    again = api.client.post("/v1/jobs", json=asked, headers=headers)
+    assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
+    refused = api.client.post("/v1/jobs", json=asked, headers=headers | {"Idempotency-Key": "twice"})
+    assert refused.status_code == 404
 
 
 def test_a_share_that_would_turn_negative_is_refused(api: Api, db: Database) -> None:

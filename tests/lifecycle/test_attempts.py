@@ -6,9 +6,10 @@ import threading
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from app.db.engine import Database
-from app.db.models import Attempt, Job
+from app.db.models import Attempt, Job, Metric
 from app.errors import PrivacyError, StaleAttempt
 from app.lifecycle.claims import Claim, claim
 from app.lifecycle.sweeper import expire_all_leases, reap_expired, unclaimed
@@ -226,6 +227,37 @@ def test_no_more_metrics_than_were_charged(db: Database, submit: Submit) -> None
     log.record_metric(METRIC | {"value": 0.1})  # the same step again: dropped
     with pytest.raises(PrivacyError):
         log.record_metric(METRIC | {"step": 49})
+
+
+def test_a_release_and_its_groups_are_recorded_together_or_not_at_all(db: Database, submit: Submit) -> None:
+    job_id = submit(evaluation={"noise_mu": 0.05, "groups": {"a": [0]}})
+    log = claimed(db, job_id)
+    log.start_block(1, 50)
+    log.record_digest(50, DIGEST)
+    of_a = {"group": "a", "value": 0.5, "std": 0.1}
+    for refused in (
+        METRIC | {"groups": [{**of_a, "group": "b"}]},  # not declared
+        METRIC | {"name": "accuracy:a", "released_by": "post_processing"},  # without its whole
+        METRIC | {"name": "clipping_norm", "released_by": "post_processing"},  # C does not move
+    ):
+        with pytest.raises(PrivacyError):
+            log.record_metric(refused)
+    log.record_metric(METRIC | {"groups": [of_a]})
+    log.record_metric(METRIC | {"value": 0.1, "groups": [of_a | {"value": 0.2}]})  # a second one: dropped, all of it
+    with db.read() as session:
+        found = session.execute(select(Metric.name, Metric.value, Metric.std, Metric.released_by)).all()
+    assert sorted(map(tuple, found)) == [
+        ("accuracy", METRIC["value"], METRIC["std"], METRIC["released_by"]),
+        ("accuracy:a", 0.5, 0.1, "post_processing"),
+    ]
+
+
+def test_a_first_state_under_another_key_repeats_no_step(db: Database, submit: Submit) -> None:
+    """The noise secret was changed before the first step: all steps that were paid for are still to be had."""
+    job_id = submit(optimizer=EXTRA_QUERY, evaluation=None)
+    log = claimed(db, job_id)
+    log.record_digest(0, DIGEST)
+    assert log.resalt(-1, "key")["allowed_steps"] == job_row(db, job_id).steps
 
 
 def test_exact_scores_of_a_public_holdout_are_not_on_the_bill(db: Database, submit: Submit) -> None:

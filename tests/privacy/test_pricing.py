@@ -230,6 +230,16 @@ def test_an_adaptive_norm_costs_noise_on_the_gradient_and_nothing_else(asked: di
     assert gdp.mu_of_tree(events.composed(both)) == pytest.approx(1 / training.noise_multiplier, rel=1e-12)
 
 
+def test_no_target_is_offered_that_the_count_s_noise_is_too_little_for() -> None:
+    """What is left wants a σ above half of the count's."""
+    asked = adaptive(request(*FULL, epsilon=1.0, filter_=GDP), 52.0)
+    offered = largest_that_fits(asked | {"remaining": {"train": 10**15, "holdout": 10**15}})["epsilon"]
+    assert offered is not None and price(asked | {"target_epsilon": offered})
+    little = price(request(*FULL, sigma=27.0, filter_=GDP))["charge"]["train"]
+    answer = largest_that_fits(asked | {"remaining": {"train": little, "holdout": 10**15}})
+    assert answer == {"epsilon": None, "account": "train"}
+
+
 def test_a_count_with_too_little_noise_is_refused() -> None:
     asked = adaptive(request(*FULL, sigma=26.0), 51.0)
     assert pointer_of(asked) == "/clipping/adaptive/count_noise_multiplier"

@@ -155,7 +155,12 @@ class Supervisor:
         if isinstance(message, Mismatch):
             return self._resalt(message.matched_step)
         if message.kind == "metric":
-            self.metrics.setdefault((message.name, message.step), message.model_dump())
+            whole = message.model_dump(exclude={"groups"})
+            if (message.name, message.step) not in self.metrics:
+                for each in message.groups:
+                    of_group = {"name": f"{message.name}:{each.group}", "value": each.value, "std": each.std}
+                    self.metrics[of_group["name"], message.step] = whole | of_group | {"released_by": "post_processing"}
+                self.metrics[message.name, message.step] = whole
         return None
 
     def _segment(self, step: int) -> dict[str, Any]:
@@ -271,9 +276,20 @@ def run_direct(
     supervisor: Supervisor, train: Records, holdout: Records | None, side: Records | None = None
 ) -> tuple[Outcome, DirectLink]:
     """One attempt in this process, against the supervisor's record."""
+    link = DirectLink(supervisor)
+    return training_of(supervisor, train, holdout, side, link).run(), link
+
+
+def training_of(
+    supervisor: Supervisor,
+    train: Records,
+    holdout: Records | None,
+    side: Records | None = None,
+    link: DirectLink | None = None,
+) -> Training:
     start = supervisor.message()
     plan = plan_of(supervisor.start)
-    link = DirectLink(supervisor)
+    link = link or DirectLink(supervisor)
     telemetry = Telemetry(
         link,
         start.mechanism,
@@ -282,7 +298,7 @@ def run_direct(
         released=start.released,
     )
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
-    training = Training(
+    return Training(
         plan,
         train,
         holdout,
@@ -292,7 +308,6 @@ def run_direct(
         telemetry=telemetry,
         side=plan.side(side) if side is not None else None,
     )
-    return training.run(), link
 
 
 # --- A real process ---

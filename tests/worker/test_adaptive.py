@@ -93,7 +93,13 @@ def test_one_record_moves_the_count_by_half_and_a_broken_one_by_no_more(kind: st
 
 
 def test_a_count_of_factors() -> None:
-    assert half_count(torch.tensor([1.0, 1.0, 0.99, 1e-300, 0.0], dtype=torch.float64)).tolist() == [0.0]
+    """½ where nothing is clipped, −½ where much is, a line in between; a gradient that is not finite counts nothing."""
+    factors = torch.tensor([1.0, 1.0, 1.0, 0.9995, 0.99, 1e-300, 0.0, 0.0], dtype=torch.float64)
+    assert half_count(factors).tolist() == pytest.approx([0.5], abs=1e-9)
+    line = torch.linspace(0.9985, 1.0, 3000, dtype=torch.float64)
+    counts = torch.stack([half_count(each[None]) for each in line])
+    assert float(counts.min()) == -0.5 and float(counts.max()) == 0.5
+    assert float(counts.diff(dim=0).abs().max()) < 1e-3  # what moves in the last digits of float32 moves no whole count
 
 
 def test_the_count_has_the_noise_that_was_charged() -> None:

@@ -97,12 +97,24 @@ def test_the_plan_builds_the_engine_that_was_asked_for() -> None:
 
     assert isinstance(of(model=MLP), Bookkeeping)
     assert isinstance(of(model=MLP, clipping={"engine": "opacus"}), OpacusClipping)
-    assert isinstance(of(clipping={"engine": "opacus"}), OpacusClipping)
     assert of(clipping={"kind": "per_layer"}) == LinearClipping(Linear(5, 3), "per_layer", 1.0)
     public = plan_of(start_of(spec(model=MLP, privacy=None), SHAPE, public=True))
     assert isinstance(public.engine, PlainGradient)
     with pytest.raises(PrivacyError):
         plan_of(start_of(spec(model=MLP), SHAPE | {"sparse": True}))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_linear_model_by_the_reference_engine(bias: bool) -> None:
+    """A whole job: the tensors' names are the model's own."""
+    x, y = dense(100, 5, 3)
+    weights = []
+    for engine in ("bookkeeping", "opacus"):
+        asked = spec(model={"kind": "linear", "bias": bias}, clipping={"engine": engine, "max_grad_norm": 0.3})
+        record = Supervisor(start_of(asked, SHAPE))
+        weights.append(run_direct(record, records(x[:80], y[:80]), records(x[80:], y[80:]))[0].parameters)
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("kind", ["flat", "automatic", "per_layer"])

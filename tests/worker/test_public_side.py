@@ -10,11 +10,23 @@ import pytest
 import torch
 
 from app.errors import PrivacyError
-from tests.worker.support import Supervisor, dense, records, run_direct, run_thread, spec, start_of, stored_part
+from tests.worker.support import (
+    Supervisor,
+    dense,
+    keys_of,
+    records,
+    run_direct,
+    run_thread,
+    spec,
+    start_of,
+    stored_part,
+    training_of,
+)
 from tests.worker.test_preconditioned import CLIP, SHAPE, SIGMA, STEPS, TRAIN, Array, Private
 from worker.attempt.messages import Finished
 from worker.clipping.build import unclipped_engine
 from worker.models.linear import Linear
+from worker.training.loop import Position
 from worker.training.side import PublicSide
 
 PX, PY = dense(30, 3, seed=9)
@@ -80,6 +92,21 @@ def test_public_batches_are_drawn_anew_each_step_and_the_same_in_a_replay() -> N
 def test_without_public_records_nothing_runs(kind: str) -> None:
     with pytest.raises(PrivacyError):
         run_direct(Supervisor(start_of(job({"kind": kind}), SHAPE)), TRAIN, None)
+
+
+@pytest.mark.parametrize("kind", ["ada_dps", "pda_dpmd"])
+def test_public_gradients_tell_nothing_of_the_masks_that_private_records_have(kind: str) -> None:
+    """They are not noised: under the job's own dropout key its masks could be read from them."""
+    start = start_of(job({"kind": kind}, model={"kind": "mlp", "hidden": [8], "dropout": 0.5}), SHAPE)
+    seen = []
+    for salt in ("s0", "s1"):
+        training = training_of(Supervisor(start), TRAIN, None, PUBLIC)
+        plan, training._keys = training._plan, training._keys.model_copy(update=keys_of(salt))
+        parameters = plan.model.init(bytes(range(32)))
+        plan.begin_passes(training._keys, 1)
+        seen.append(training._observed(1, Position(0, parameters, plan.optimizer.init(parameters))).state)
+    assert any(bool(value.any()) for value in seen[0].values())
+    assert all(torch.equal(seen[0][slot], seen[1][slot]) for slot in seen[0])
 
 
 @pytest.mark.parametrize("kind", ["ada_dps", "pda_dpmd"])

@@ -26,7 +26,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, mod
 
 from app.contracts.base import Document
 from app.contracts.dataset_spec import Features, Task
-from app.contracts.job_spec import JobSpec
+from app.contracts.job_spec import GroupName, JobSpec
 from app.errors import WorkerError
 from app.privacy.mechanism import MechanismConfig
 
@@ -230,9 +230,17 @@ MetricName = Annotated[
 ]
 
 
+class GroupValue(Document):
+    """The same number of one group of classes, out of the same release."""
+
+    group: GroupName
+    value: float
+    std: Annotated[float, Field(ge=0.0)]
+
+
 class MetricValue(Document):
     """A released number. `std`: of the noise on `value`; 0 where it is exact: on public data, or what the training
-    itself made of noised numbers."""
+    itself made of noised numbers. `groups` go with it: all of one release leaves at once, or nothing of it."""
 
     kind: Literal["metric"] = "metric"
     name: MetricName
@@ -241,6 +249,7 @@ class MetricValue(Document):
     std: Annotated[float, Field(ge=0.0)]
     on: Literal["train", "holdout"]
     released_by: Literal["noisy_count", "noisy_sum", "public_data", "post_processing"]
+    groups: tuple[GroupValue, ...] = ()
 
 
 class ArtifactFile(Document):

@@ -41,8 +41,10 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
     if opacus:
         from worker.clipping.opacus import OpacusClipping  # noqa: PLC0415 - slow, and a reference only
 
+        # A linear model's tensors have the names that they have in one layer.
+        module = next(network.module().children()) if isinstance(model, Linear) else network.module()
         return OpacusClipping(
-            network.module(), network.record_losses, len, kind=kind, max_grad_norm=norm, records_per_unit=of_unit
+            module, network.record_losses, len, kind=kind, max_grad_norm=norm, records_per_unit=of_unit
         )
     return Bookkeeping(
         network.module(), network.record_losses, len, kind=kind, max_grad_norm=norm, records_per_unit=of_unit

@@ -13,6 +13,7 @@ from worker.models.base import Parameters
 
 ClippingKind = Literal["flat", "automatic", "per_layer"]
 AUTOMATIC_GAMMA = 0.01
+RAMP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,13 @@ class CountingEngine(GradientEngine, Protocol):
 
 
 def half_count(factors: Tensor) -> Tensor:
-    """Σ_i ±½ by flat clipping's factors: + where one is 1, − where it is below, nothing where it is 0. Float64 (1,)."""
-    return (0.5 * (factors == 1.0).double() - 0.5 * ((factors > 0.0) & (factors < 1.0)).double()).sum()[None]
+    """Σ_i (1[‖g_i‖ ≤ C] − ½) by flat clipping's factors f = min(1, C/‖g‖); nothing where one is 0. Float64 (1,).
+
+    From ½ at f = 1 it falls to −½ at f = 1 − `RAMP` in a line and not at once: in float32 a record can move the last
+    digits of others' norms, and at a step of one whole count many records at C would move the count by more than ½.
+    """
+    within = ((factors.double() - (1.0 - RAMP)) / RAMP).clamp(0.0, 1.0)
+    return torch.where(factors > 0.0, within - 0.5, 0.0).sum()[None]
 
 
 def clip_factors(norm_bounds: Tensor, kind: ClippingKind, max_grad_norm: float) -> Tensor:

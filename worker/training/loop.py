@@ -152,7 +152,7 @@ class Training:
             return at
         if self._side is None:
             raise PrivacyError("this optimizer's side information is that of a public data set, and there is none")
-        self._plan.begin_passes(self._keys, step)
+        self._plan.begin_public_passes(step)
         return replace(at, state=optimizer.observe(self._side.gradient(at.parameters, step), at.state))
 
     def _sample(self, step: int) -> Sequence[Records]:

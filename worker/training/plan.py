@@ -170,6 +170,13 @@ class Plan:
         if masks is not None:
             masks.begin(self._key(keys, "dropout"), step)
 
+    def begin_public_passes(self, step: int) -> None:
+        """Before passes of public records in a step. Their masks have a key that everybody knows: what leaves un-noised
+        may tell nothing of those that private records have."""
+        masks = self.model.masks if isinstance(self.model, Network) else None
+        if masks is not None:
+            masks.begin(public_key_of_seed(0, "dropout"), step)
+
     def _key(self, keys: Keys, purpose: Purpose) -> bytes:
         if self.seed is not None:
             return public_key_of_seed(self.seed, purpose)
