@@ -199,10 +199,7 @@ def test_after_every_revision_the_ledger_is_protected(url: str) -> None:
         found = protection(engine)
         assert found["triggers"] >= first["triggers"], revision
         assert found["checks"] >= first["checks"], revision
-        for statement in ON_BOTH[:3] + ON_BOTH[8:]:
-            refuses(db, statement)
-        for statement in OWN[engine.dialect.name]:
-            refuses(db, statement)
+        refuses(db, *ON_BOTH[:3], *ON_BOTH[8:], *OWN[engine.dialect.name])
         assert list(broken_references(engine)) == []
     db.close()
     engine.dispose()
