@@ -6,9 +6,17 @@ import math
 from dataclasses import dataclass
 
 from app.contracts.base import Document
-from app.contracts.job_spec import CnnModel, LinearModel, MatrixFactorizationModel, MlpModel, Model
+from app.contracts.job_spec import (
+    CnnModel,
+    LinearModel,
+    MatrixFactorizationModel,
+    MlpModel,
+    Model,
+    TransformerRecModel,
+)
 
 MAX_PARAMETERS = 50_000_000
+MAX_SCORES = 2**26  # of one record: positions · items
 CNN_FEATURES = {"conv2": 28 * 28, "conv5": 3 * 32 * 32}
 CNN_IMAGES = {"conv2": "28 × 28 with one channel", "conv5": "32 × 32 with three channels"}
 
@@ -29,11 +37,12 @@ class Layer(Document):
 class Entry:
     """A kind of model, as the catalogue shows it."""
 
-    document: type[LinearModel] | type[MlpModel] | type[CnnModel] | type[MatrixFactorizationModel]
+    document: type[Model]
     summary: str
     when_to_use: str
     takes: tuple[str, ...]
     source: str
+    tasks: tuple[str, ...] = ("classification", "regression")
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -67,6 +76,16 @@ CATALOGUE: dict[str, Entry] = {
         "Ratings. Privately a small `dim`: each of a rating's rows is learned from few ratings.",
         ("interactions",),
         'Koren, Bell & Volinsky 2009, "Matrix factorization techniques for recommender systems".',
+        tasks=("rating",),
+    ),
+    "transformer_rec": Entry(
+        TransformerRecModel,
+        "A causal transformer over a user's last items, which scores all items as the next one.",
+        "Sequences of items. Privately `tied`: an item's row is then learned wherever it occurs, before or after. "
+        "`loss_positions` `all` has the steadier gradients, `last` the faster steps.",
+        ("interactions",),
+        'Kang & McAuley 2018, "Self-attentive sequential recommendation"; privately with Phantom Clipping, DPFormer.',
+        tasks=("next_item",),
     ),
 }
 
@@ -78,7 +97,7 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
         model: what a job asks for.
         features: the data set's public number of features.
         outputs: its classes, or 1.
-        rows: the users and items that it declares, where its task is to rate.
+        rows: the users and items that it declares, where it is of interactions.
     """
     if model.kind == "linear":
         inputs = (model.extractor.features if model.extractor else None) or features
@@ -92,11 +111,31 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
         biases = [Layer(name=f"{name}_bias", kind="embedding", shapes={"": [size]}) for name, size in names]
         factors = [Layer(name=f"{name}s", kind="embedding", shapes={"": [size, model.dim]}) for name, size in names]
         return factors + (biases if model.bias else [])
+    if model.kind == "transformer_rec":
+        return _transformer(model, rows[1])
     if model.preset == "conv2":
         return [_conv("1", 1, 16, 8), _conv("4", 16, 32, 4), _dense("8", 512, 32), _dense("10", 32, outputs)]
     channels = [3, 32, 64, 64, 128]
     convolutions = [_conv(str(1 + 3 * at), channels[at], channels[at + 1], 3) for at in range(4)]
     return [*convolutions, _dense("14", 128, outputs)]
+
+
+def _transformer(model: TransformerRecModel, items: int) -> list[Layer]:
+    """Row 0 stands for no item."""
+    dim, table = model.dim, {"weight": [items + 1, model.dim]}
+    found = [
+        Layer(name="embedding", kind="embedding", shapes=table),
+        Layer(name="positions", kind="positions", shapes={"weight": [model.max_length, dim]}),
+    ]
+    for block in (f"blocks.{number}." for number in range(model.blocks)):
+        found += [_norm(block + "attention_norm", dim), _norm(block + "norm", dim)]
+        found += [_dense(block + name, dim, dim) for name in ("query", "key", "value", "merge", "widen", "narrow")]
+    found.append(_norm("norm", dim))
+    return found if model.tied else [*found, Layer(name="output", kind="item_loss", shapes=table)]
+
+
+def _norm(name: str, features: int) -> Layer:
+    return Layer(name=name, kind="layer_norm", shapes={"weight": [features], "bias": [features]})
 
 
 def _dense(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Layer:
@@ -108,19 +147,31 @@ def _conv(name: str, inputs: int, outputs: int, kernel: int) -> Layer:
 
 
 def refusal(
-    model: Model, features_kind: str, features: int, outputs: int, rows: tuple[int, int] = (0, 0)
+    model: Model, task_kind: str, features_kind: str, features: int, outputs: int, rows: tuple[int, int] = (0, 0)
 ) -> tuple[str, str] | None:
     """Why a model does not fit a data set, as (pointer, detail); None where it does. From public numbers."""
+    entry = CATALOGUE[model.kind]
+    if task_kind not in entry.tasks:
+        wanted = " or ".join(f"`{kind}`" for kind in entry.tasks)
+        return "/model/kind", f"a `{model.kind}` model is for tasks of kind {wanted}; this data set's is `{task_kind}`"
     if model.kind == "linear" and (model.extractor is not None) != (features_kind == "text"):
         detail = "texts want an extractor, and extractors take features of kind `text` (GET /v1/extractors)"
         return "/model/extractor", f"{detail}; this data set's are `{features_kind}`"
-    takes = CATALOGUE[model.kind].takes
-    if features_kind not in takes:
-        wanted = " or ".join(f"`{kind}`" for kind in takes)
-        return "/model/kind", f"`{model.kind}` takes features of kind {wanted}; this data set's are `{features_kind}`"
+    if features_kind not in entry.takes:
+        wanted = " or ".join(f"`{kind}`" for kind in entry.takes)
+        return "/model/kind", f"a `{model.kind}` model takes features of kind {wanted}; these are `{features_kind}`"
     if model.kind == "cnn" and features != CNN_FEATURES[model.preset]:
         wanted = f"{CNN_IMAGES[model.preset]}, {CNN_FEATURES[model.preset]} numbers"
         return "/model/preset", f"`{model.preset}` takes images of {wanted}; this data set's records have {features}"
+    return _too_large(model, features, outputs, rows)
+
+
+def _too_large(model: Model, features: int, outputs: int, rows: tuple[int, int]) -> tuple[str, str] | None:
+    if model.kind == "transformer_rec":
+        scores = (model.max_length if model.loss_positions == "all" else 1) * (rows[1] + 1)
+        if scores > MAX_SCORES:
+            detail = "shorten it, or have the loss at the `last` position only"
+            return "/model/max_length", f"that is {scores} scores a record, at most {MAX_SCORES}: {detail}"
     parameters = sum(layer.parameters for layer in layers(model, features, outputs, rows))
     if model.kind != "linear" and parameters > MAX_PARAMETERS:
         return "/model", f"that is {parameters} parameters; at most {MAX_PARAMETERS}"

@@ -20,6 +20,7 @@ class ModelView(Document):
     kind: str
     summary: str
     when_to_use: str
+    tasks: list[str]
     takes: list[str]  # kinds of features
     source: str
     json_schema: dict[str, Any] = Field(serialization_alias="schema")  # of a JobSpec's `model`
@@ -85,6 +86,7 @@ def list_models() -> ModelList:
                 kind=kind,
                 summary=entry.summary,
                 when_to_use=entry.when_to_use,
+                tasks=list(entry.tasks),
                 takes=list(entry.takes),
                 source=entry.source,
                 json_schema=entry.document.model_json_schema(),

@@ -62,6 +62,30 @@ class RatingTask(Document):
         return self
 
 
+class NextItemTask(Document):
+    """Which item a user comes to next. One record is one user's whole sequence: ε's unit is the user.
+
+    Rows of one user stand in the order of `time`, and rows of one time in that of a hash of user and item: what becomes
+    of a row depends on its user's rows alone, wherever in the file they are.
+    """
+
+    kind: Literal["next_item"] = "next_item"
+    user: ColumnName = "user_id"
+    item: ColumnName = "item_id"
+    time: ColumnName = "timestamp"
+
+    @property
+    def label(self) -> str:
+        """The column that is read beside the ids."""
+        return self.time
+
+    @model_validator(mode="after")
+    def _distinct(self) -> NextItemTask:
+        if len({self.user, self.item, self.time}) < 3:
+            raise ValueError("user, item and time are three columns")
+        return self
+
+
 class HashedText(Document):
     """A text column as hashed n-grams, L2-normalized, sparse. Nothing is fitted to the data."""
 
@@ -151,13 +175,16 @@ Ids = Annotated[NumberedIds | ListedIds | HashedIds, Field(discriminator="kind")
 class Interactions(Document):
     """Pairs of a user and an item. Which of them there are is declared: a list made of the data would tell of them.
 
+    `users` are declared where they have rows of a model: where the task is to rate. Where each is a record, they are
+    counted like records, and any id is one.
+
     `unknown`: a row with an id that is not declared makes the file refused, or is dropped; how many are, the owner is
     told when the data set is registered, and nobody else.
     """
 
     kind: Literal["interactions"] = "interactions"
     layout: Literal["inter", "dat", "csv", "tsv", "parquet"]
-    users: Ids
+    users: Ids | None = None
     items: Ids
     unknown: Literal["refuse", "drop"] = "refuse"
 
@@ -182,6 +209,7 @@ class DatasetPrivacy(Document):
 
     `unit` "example" protects one record, "user" all records of one value of `user_column`: at most
     `max_records_per_user` of a user's are kept, which ones depending on that user alone. `records` counts units.
+    Where a record is a user (task 'next_item'), unit "user" needs neither.
     """
 
     sensitivity: Literal["private", "public"]
@@ -196,8 +224,8 @@ class DatasetPrivacy(Document):
 
     @model_validator(mode="after")
     def _private_declares(self) -> DatasetPrivacy:
-        said = {self.unit == "user", self.user_column is not None, self.max_records_per_user is not None}
-        if len(said) > 1:
+        named = {self.user_column is not None, self.max_records_per_user is not None}
+        if len(named) > 1 or (self.unit == "example" and True in named):
             raise ValueError(
                 "unit 'user' goes with `user_column` and `max_records_per_user`, unit 'example' with neither"
             )
@@ -225,7 +253,8 @@ class PublicHoldout(Document):
     kind: Literal["public"] = "public"
 
 
-Task = Annotated[ClassificationTask | RegressionTask | RatingTask, Field(discriminator="kind")]
+Task = Annotated[ClassificationTask | RegressionTask | RatingTask | NextItemTask, Field(discriminator="kind")]
+INTERACTION_TASKS = ("rating", "next_item")
 Features = Annotated[HashedText | Text | Columns | Tensor | Interactions, Field(discriminator="kind")]
 
 
@@ -248,12 +277,30 @@ class DatasetSpec(Document):
         return name
 
     @model_validator(mode="after")
-    def _consistent(self) -> DatasetSpec:
-        kinds = (self.format == "interactions", self.task.kind == "rating", self.features.kind == "interactions")
-        if len(set(kinds)) > 1:
+    def _protects(self) -> DatasetSpec:
+        """Records of task 'next_item' are users; elsewhere a column says whose they are."""
+        privacy = self.privacy
+        if self.task.kind == "next_item":
+            if privacy.user_column is not None or (privacy.sensitivity == "private" and privacy.unit != "user"):
+                raise ValueError("a record of task 'next_item' is all of a user: give `privacy.unit` 'user', alone")
+        elif privacy.unit == "user" and privacy.user_column is None:
+            raise ValueError("unit 'user' goes with `user_column` and `max_records_per_user`")
+        return self
+
+    @model_validator(mode="after")
+    def _interacts(self) -> DatasetSpec:
+        task, features = self.task.kind, self.features
+        if len({self.format == "interactions", task in INTERACTION_TASKS, features.kind == "interactions"}) > 1:
             raise ValueError(
-                "format 'interactions', a task of kind 'rating' and features of kind 'interactions' go together"
+                "format 'interactions', a task of kind 'rating' or 'next_item', and features of kind 'interactions' "
+                "go together"
             )
+        if features.kind == "interactions" and (features.users is None) != (task == "next_item"):
+            raise ValueError("`features.users` are declared for task 'rating'; for 'next_item' each user is a record")
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DatasetSpec:
         if self.features.kind == "tensor" and self.format != "npz":
             raise ValueError("features of kind 'tensor' come from an npz file")
         if self.features.kind != "tensor" and self.format == "npz":

@@ -68,7 +68,30 @@ class MatrixFactorizationModel(Document):
     init_std: Annotated[float, Field(strict=True, ge=1e-6, le=10.0)] = 0.1
 
 
-Model = LinearModel | MlpModel | CnnModel | MatrixFactorizationModel
+class TransformerRecModel(Document):
+    """The next item from a user's `max_length` last ones: causal self-attention over item embeddings.
+
+    `tied`: items are scored by their embeddings. `loss_positions`: the loss is the mean over all positions, or that of
+    the last one alone. `dropout` is after the embedding and after each half of a block.
+    """
+
+    kind: Literal["transformer_rec"] = "transformer_rec"
+    dim: Annotated[int, Field(strict=True, ge=1, le=1024)] = 64
+    heads: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    blocks: Annotated[int, Field(strict=True, ge=1, le=24)] = 2
+    max_length: Annotated[int, Field(strict=True, ge=1, le=1024)] = 50
+    tied: bool = True
+    loss_positions: Literal["all", "last"] = "all"
+    dropout: Dropout = 0.0
+
+    @model_validator(mode="after")
+    def _divides(self) -> TransformerRecModel:
+        if self.dim % self.heads:
+            raise ValueError("`heads` divides `dim`")
+        return self
+
+
+Model = LinearModel | MlpModel | CnnModel | MatrixFactorizationModel | TransformerRecModel
 
 
 class JobPrivacy(Document):
@@ -153,7 +176,8 @@ class Evaluation(Document):
 
     On private data each is a ratio of noisy sums with noise std sensitivity/noise_mu, charged to the hold-out's
     account: points · noise_mu². Classification: correct predictions (sensitivity 1). Regression: squared errors clipped
-    to [0, loss_bound] (sensitivity loss_bound). On a public hold-out the score is exact and free.
+    to [0, loss_bound] (sensitivity loss_bound); next items: so their cross-entropies. On a public hold-out the score is
+    exact and free.
 
     `groups` asks for scores of groups of classes too: by name, the places of their classes in the data set's list. On
     private data the count becomes a histogram, right and wrong in each group, of which a record is in one cell: the

@@ -1,18 +1,16 @@
-"""Interaction tables: who rated what, and how. Ids become rows of public lists, which were declared beforehand.
+"""Interaction tables: who rated what, and how, or when. Ids become rows of public lists, declared beforehand.
 
     inter     RecBole's: tab-separated, a header of name:type, nothing is quoted
     dat       MovieLens's: user::item::rating::timestamp, no header
     csv, tsv  one header row
     parquet   ids as texts or whole numbers
 
-Other columns, such as a timestamp, are not read.
+Of a rating no time is read, of a sequence no rating, and no other column of either.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
-import math
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
@@ -22,59 +20,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import DatasetSpec, HashedIds, Ids, Interactions, NumberedIds, RatingTask
+from app.contracts.dataset_spec import DatasetSpec, Ids, Interactions, NextItemTask, RatingTask
 from app.errors import InvalidRequest
 from app.formats import csv_file
-from app.formats.columns import Fault, Numbers, fault, is_unicode, refuse, text_number
+from app.formats.columns import Fault, Numbers, fault, refuse, text_number
+from app.formats.ids import IdColumn
 from app.formats.records import Table, Wanted
-from app.formats.stored import Pairs
+from app.formats.sequences import History
+from app.formats.stored import Pairs, StoredPart
 
 DAT_COLUMNS = ("user_id", "item_id", "rating", "timestamp")
 MAX_LINE_BYTES = 1 << 20
-MAX_ID_CHARACTERS = 200
 INTER_NUMBERS, INTER_IDS = ("float",), ("token",)
-
-
-class IdColumn:
-    """A column of ids: cells become rows of the declared list, and what can not is counted.
-
-    Args:
-        name, pointer: the column, and where the specification names it.
-        ids: the public declaration.
-        drop: rows with an id that is not declared are left out rather than refused.
-    """
-
-    def __init__(self, name: str, pointer: str, ids: Ids, drop: bool) -> None:
-        self.name, self.pointer, self.drop = name, pointer, drop
-        self._ids = ids
-        self._rows = {id_: row for row, id_ in enumerate(ids.ids)} if ids.kind == "listed" else {}
-        self._counts = {"missing": 0, "not an id": 0, "not declared": 0}
-
-    def find(self, cell: Any) -> tuple[int, str] | None:
-        """The row and the id's text; None, and counted, where there is none."""
-        text = _text(cell)
-        if text is None:
-            missing = cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
-            self._counts["missing" if missing else "not an id"] += 1
-            return None
-        row = self._row(text)
-        if row is None:
-            self._counts["not declared"] += 1
-            return None
-        return row, text
-
-    def faults(self) -> list[Fault]:
-        counts = dict(self._counts)
-        if self.drop:
-            del counts["not declared"]
-        return fault(self.pointer, self.name, counts)
-
-    def _row(self, text: str) -> int | None:
-        if isinstance(self._ids, HashedIds):
-            return hashed_row(text, self._ids.buckets)
-        if isinstance(self._ids, NumberedIds):
-            return _numbered(text, self._ids)
-        return self._rows.get(text)
 
 
 class Ratings(Table):
@@ -83,17 +40,17 @@ class Ratings(Table):
     Memory: 8 bytes of indices, 8 of the rating and 16 of references a record, and each distinct id once.
     """
 
-    def __init__(self, task: RatingTask, features: Interactions, file: str, max_bytes: int) -> None:
+    def __init__(self, task: RatingTask, features: Interactions, users: Ids, file: str, max_bytes: int) -> None:
         wanted = [Wanted(task.user, "/task/user"), Wanted(task.item, "/task/item")]
         super().__init__(features.layout, file, max_bytes, wanted, Wanted(task.rating, "/task/rating"))
         self.task, self.layout = task, features.layout
         self.dropped = 0
         drop = features.unknown == "drop"
         self._columns = (
-            IdColumn(task.user, "/task/user", features.users, drop),
+            IdColumn(task.user, "/task/user", users, drop),
             IdColumn(task.item, "/task/item", features.items, drop),
         )
-        self._sizes = (features.users.rows, features.items.rows)
+        self._sizes = (users.rows, features.items.rows)
         self._rows = (array("i"), array("i"))
         self._texts: tuple[list[str], list[str]] = ([], [])
         self._distinct: dict[str, str] = {}
@@ -116,9 +73,9 @@ class Ratings(Table):
         if self.count == 0:
             raise self.broken("there are no records in it" + (" with declared ids" if self.dropped else ""))
 
-    def pairs(self) -> Pairs:
+    def part(self) -> StoredPart:
         users, items = (np.frombuffer(rows, dtype=np.int32) for rows in self._rows)
-        return Pairs(users, items, self._sizes)
+        return StoredPart(x=Pairs(users, items, self._sizes), y=self.targets())
 
     def targets(self) -> NDArray[np.float64]:
         return self._ratings.values()[:, 0]
@@ -138,12 +95,7 @@ class Ratings(Table):
         return fault("/task/rating", self.task.rating, {"outside the declared scale": outside})
 
 
-def hashed_row(text: str, buckets: int) -> int:
-    """The row of an id where ids are hashed: a public function of the id alone."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % buckets
-
-
-def read(path: Path, records: Ratings) -> None:
+def read(path: Path, records: Ratings | History) -> None:
     if records.layout == "parquet":
         from app.formats import parquet_file  # noqa: PLC0415 - pyarrow, for Parquet alone
 
@@ -157,7 +109,7 @@ def read(path: Path, records: Ratings) -> None:
 
 
 def _untyped(header: list[str], table: Table) -> list[str]:
-    """RecBole's name:type as names; ids must be tokens, and the rating a float."""
+    """RecBole's name:type as names; ids must be tokens, and a rating or a time a float."""
     typed = [name.rpartition(":") for name in header]
     if not all(name and type_ for name, _, type_ in typed):
         raise table.broken("its first line must name each column as name:type")
@@ -169,7 +121,7 @@ def _untyped(header: list[str], table: Table) -> list[str]:
     return [name for name, _, _ in typed]
 
 
-def _read_dat(path: Path, records: Ratings) -> None:
+def _read_dat(path: Path, records: Table) -> None:
     records.begin(DAT_COLUMNS)
     places = [DAT_COLUMNS.index(each.name) for each in (*records.features, records.label)]
     wrong, first, number = 0, 0, 0
@@ -180,8 +132,8 @@ def _read_dat(path: Path, records: Ratings) -> None:
                 raise records.broken(f"line {number} is longer than {MAX_LINE_BYTES} bytes")
             cells = line.rstrip(b"\r\n").decode(errors="surrogateescape").split("::")
             if len(cells) in (len(DAT_COLUMNS) - 1, len(DAT_COLUMNS)) and max(places) < len(cells):
-                user, item, rating = (cells[place] for place in places)
-                records.add((user, item), rating)
+                user, item, label = (cells[place] for place in places)
+                records.add((user, item), label)
             elif line.strip():
                 wrong += 1
                 first = first or number
@@ -191,26 +143,12 @@ def _read_dat(path: Path, records: Ratings) -> None:
         )
 
 
-def _text(cell: Any) -> str | None:
-    """An id as text: a text as it is, a whole number as its digits. Nothing else is one."""
-    if isinstance(cell, bool):
-        return None
-    if isinstance(cell, int):
-        return str(cell)
-    if isinstance(cell, str) and 0 < len(cell) <= MAX_ID_CHARACTERS and is_unicode(cell):
-        return cell
-    return None
-
-
-def _numbered(text: str, ids: NumberedIds) -> int | None:
-    if not (text.isascii() and text.isdigit() and len(text) <= 16 and str(int(text)) == text):
-        return None
-    row = int(text) - ids.first
-    return row if 0 <= row < ids.count else None
-
-
-def new_records(spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> Ratings:
+def new_records(spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> Ratings | History:
     """Raises InvalidRequest where the specification is not one of interactions."""
-    if not isinstance(spec.task, RatingTask) or not isinstance(spec.features, Interactions):
-        raise InvalidRequest.at("/task", "an interaction table has a task of kind 'rating'")
-    return Ratings(spec.task, spec.features, file, max_unpacked_bytes)
+    task, features = spec.task, spec.features
+    if isinstance(features, Interactions):
+        if isinstance(task, NextItemTask):
+            return History(task, features, file, max_unpacked_bytes)
+        if isinstance(task, RatingTask) and features.users is not None:
+            return Ratings(task, features, features.users, file, max_unpacked_bytes)
+    raise InvalidRequest.at("/task", "an interaction table has a task of kind 'rating' or 'next_item'")

@@ -20,7 +20,7 @@ from app.formats.columns import Classes, chunks
 from app.formats.digests import Keys
 from app.formats.foreign import what_else
 from app.formats.records import Records
-from app.formats.stored import Csr, Features, Pairs, StoredPart, Texts, save_part
+from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts, save_part
 
 # Imported when it is needed: pyarrow for Parquet alone.
 READERS = {"csv": "csv_file", "jsonl": "jsonl_file", "npz": "npz_file", "parquet": "parquet_file"}
@@ -100,13 +100,12 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
 
 def _parsed(spec: DatasetSpec, path: Path, name: str, keys: digests.Keys, max_unpacked_bytes: int) -> Parsed:
     if spec.format == "interactions":
-        ratings = interactions.new_records(spec, name, max_unpacked_bytes)
-        if other := what_else(path, "parquet" if ratings.layout == "parquet" else "csv"):
-            raise ratings.broken(f"it is {other}")
-        interactions.read(path, ratings)
-        ratings.check()
-        part = StoredPart(x=ratings.pairs(), y=ratings.targets())
-        return Parsed(part, digests.record_digests(ratings.contents(), keys), ratings.dropped)
+        table = interactions.new_records(spec, name, max_unpacked_bytes)
+        if other := what_else(path, "parquet" if table.layout == "parquet" else "csv"):
+            raise table.broken(f"it is {other}")
+        interactions.read(path, table)
+        table.check()
+        return Parsed(table.part(), digests.record_digests(table.contents(), keys), table.dropped)
     records = Records(spec, name, max_unpacked_bytes)
     if other := what_else(path, spec.format):
         raise records.broken(f"it is {other}")
@@ -172,6 +171,9 @@ def _rows(x: Features, mask: NDArray[np.bool_]) -> Features:
         return Pairs(x.users[mask], x.items[mask], x.sizes)
     if isinstance(x, Texts):
         return Texts.of([text for text, kept in zip(x.texts(), mask.tolist(), strict=True) if kept])
+    if isinstance(x, Sequences):
+        lengths = np.diff(x.ends, prepend=0)
+        return Sequences(x.items[np.repeat(mask, lengths)], np.cumsum(lengths[mask], dtype=np.int64), x.size)
     if not isinstance(x, Csr):
         return x[mask]
     lengths = np.diff(x.indptr)

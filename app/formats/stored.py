@@ -3,10 +3,11 @@
     dense     x float32 (n, d), y (n,)
     sparse    CSR: indptr int64 (n + 1,), indices int32, data float32, shape int64 (2,), y (n,)
     pairs     users int32 (n,), items int32 (n,), sizes int64 (2,): how many of both are declared; y (n,)
+    sequences items int32 (rows,), ends int64 (n,): where each record ends, size int64 (1,): how many items are declared
     texts     utf8 uint8 (bytes,), ends int64 (n,): where each text ends; y (n,)
 
-y is the int64 index of the class, or a float64 target. Where users are protected, `user` int64 (n,) is the number of
-each record's user. A part may hold no record at all: how many it holds is private.
+y is the int64 index of the class, or a float64 target; 0 for a sequence, which is its own. Where users are protected,
+`user` int64 (n,) is the number of each record's user. A part may hold no record at all: how many it holds is private.
 Only numpy is needed here: the worker loads parts with this module.
 """
 
@@ -57,6 +58,19 @@ class Pairs:
 
 
 @dataclass(frozen=True)
+class Sequences:
+    """Of each record the rows of its items, in order, in a list of `size` rows; one record after the other."""
+
+    items: NDArray[np.int32]
+    ends: NDArray[np.int64]
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (len(self.ends), self.size)
+
+
+@dataclass(frozen=True)
 class Texts:
     """Texts one after the other, for an extractor to read. Each counts as one feature."""
 
@@ -81,7 +95,7 @@ class Texts:
             start = end
 
 
-Features = NDArray[np.float32] | Csr | Pairs | Texts
+Features = NDArray[np.float32] | Csr | Pairs | Sequences | Texts
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,7 @@ class StoredPart:
 
     @property
     def sparse(self) -> bool:
-        return isinstance(self.x, Csr | Pairs)
+        return isinstance(self.x, Csr | Pairs | Sequences)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -126,6 +140,8 @@ def _arrays(x: Features) -> dict[str, NDArray[Any]]:
         return {"indptr": x.indptr, "indices": x.indices, "data": x.data, "shape": shape}
     if isinstance(x, Pairs):
         return {"users": x.users, "items": x.items, "sizes": np.asarray(x.sizes, dtype=np.int64)}
+    if isinstance(x, Sequences):
+        return {"items": x.items, "ends": x.ends, "size": np.asarray([x.size], dtype=np.int64)}
     if isinstance(x, Texts):
         return {"utf8": x.utf8, "ends": x.ends}
     return {"x": x}
@@ -155,6 +171,8 @@ def _assembled(arrays: dict[str, NDArray[Any]]) -> StoredPart:
         return StoredPart(x=arrays["x"], y=y)
     if "utf8" in arrays:
         return StoredPart(x=Texts(arrays["utf8"], arrays["ends"]), y=y)
+    if "ends" in arrays:
+        return StoredPart(x=Sequences(arrays["items"], arrays["ends"], int(arrays["size"][0])), y=y)
     if "users" in arrays:
         users, items = (int(size) for size in arrays["sizes"])
         return StoredPart(x=Pairs(arrays["users"], arrays["items"], (users, items)), y=y)

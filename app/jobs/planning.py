@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from app.catalogue import models, optimizers
+from app.contracts.base import Unit
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import AdaptiveNorm, Clipping, Evaluation, JobSpec
 from app.contracts.optimizers import PublicSideSettings
@@ -41,7 +42,14 @@ class DatasetFacts:
     def rows(self) -> tuple[int, int]:
         """Declared users and items, where there are any."""
         features = self.spec.features
-        return (features.users.rows, features.items.rows) if features.kind == "interactions" else (0, 0)
+        if features.kind != "interactions":
+            return (0, 0)
+        return (features.users.rows if features.users else 0, features.items.rows)
+
+    @property
+    def unit(self) -> Unit:
+        """Whose ε it is: that of what one record holds."""
+        return "user" if self.spec.task.kind == "next_item" else self.spec.privacy.unit
 
     @property
     def is_private(self) -> bool:
@@ -128,7 +136,7 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
     if facts.cap_delta is not None and spec.privacy and (spec.privacy.target_delta or 0.0) > facts.cap_delta:
         detail = f"at most the cap's own δ, {facts.cap_delta:g}: with a larger one ε would look smaller than it is"
         raise InvalidRequest.at("/privacy/target_delta", detail)
-    if spec.clipping is not None and spec.clipping.kind == "adaptive" and facts.spec.privacy.unit == "user":
+    if spec.clipping is not None and spec.clipping.kind == "adaptive" and facts.unit == "user":
         detail = "its count is of records, and this data set protects users: use `flat`, `automatic` or `per_layer`"
         raise InvalidRequest.at("/clipping/kind", detail)
     if facts.filter == "gdp" and spec.sampling.kind == "poisson":
@@ -138,13 +146,13 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
 
 def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
     features = facts.spec.features.kind
-    refused = models.refusal(spec.model, features, facts.features, facts.outputs, facts.rows)
+    refused = models.refusal(spec.model, facts.spec.task.kind, features, facts.features, facts.outputs, facts.rows)
     if refused is not None:
         raise InvalidRequest.at(*refused)
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "hashed_text":
         raise InvalidRequest.at("/clipping/engine", "`opacus` forms dense gradients: use `bookkeeping` on hashed text")
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "interactions":
-        raise InvalidRequest.at("/clipping/engine", "ratings are clipped by `bookkeeping`")
+        raise InvalidRequest.at("/clipping/engine", "interactions are clipped by `bookkeeping`")
 
 
 def _with_side(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> JobSpec:
@@ -204,7 +212,7 @@ def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: f
         "noise_multiplier": spec.privacy.noise_multiplier,
         "target_delta": spec.privacy.target_delta or facts.cap_delta or default_delta(facts.records_train),
         "releases": _releases(spec.evaluation, facts),
-        "unit": facts.spec.privacy.unit,
+        "unit": facts.unit,
         "filter": {"kind": facts.filter, "order": facts.order} if facts.filter else ANY_FILTER,
     }
 
@@ -236,12 +244,14 @@ def _releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[s
 
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
     task = facts.spec.task
-    if task.kind != "rating" or spec.evaluation is None or not facts.holdout_is_private:
+    if spec.evaluation is None or not facts.holdout_is_private:
         return ()
-    largest = (task.scale[1] - task.scale[0]) ** 2
-    if spec.evaluation.loss_bound >= largest:
-        return ()
-    return (f"squared errors above loss_bound = {spec.evaluation.loss_bound:g} count as that; they reach {largest:g}",)
+    bound = spec.evaluation.loss_bound
+    if task.kind == "rating" and bound < (largest := (task.scale[1] - task.scale[0]) ** 2):
+        return (f"squared errors above loss_bound = {bound:g} count as that; they reach {largest:g}",)
+    if task.kind == "next_item" and bound < (guess := math.log(facts.rows[1])):
+        return (f"losses above loss_bound = {bound:g} count as that; a guess among all items has {guess:.3g}",)
+    return ()
 
 
 def default_delta(records: int) -> float:

@@ -56,7 +56,7 @@ def test_how_many_rows_were_dropped_is_told_to_the_owner_once(api: Api) -> None:
         ({"features": {"users": {"kind": "numbered"}}}, "/features/users/count"),
         ({"features": {"users": {"kind": "fitted"}}}, "/features/users"),
         ({"features": {"layout": "xml"}}, "/features/layout"),
-        ({"task": {"kind": "next_item", "scale": [1, 5]}}, "/task"),
+        ({"task": {"kind": "next_item", "scale": [1, 5]}}, "/task/scale"),
     ],
 )
 def test_bad_declarations(refusing_api: Api, changes: dict[str, Any], pointer: str) -> None:

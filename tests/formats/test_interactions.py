@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.errors import InvalidRequest
-from app.formats.interactions import hashed_row
+from app.formats.ids import hashed_row
 from app.formats.stored import Pairs, StoredPart
 from tests.formats.files import parsed
 

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 from app.contracts.dataset_spec import Interactions, RatingTask
 from app.errors import PrivacyError
+from app.formats.ids import hashed_row
 from app.formats.stored import DataDamagedError, Pairs, StoredPart, save_part
 from tests.worker.support import Supervisor, key, run_direct, run_thread, spec, start_of
 from worker.attempt.messages import Finished, Part, Shape
@@ -181,7 +182,7 @@ def test_the_first_values_are_keyed() -> None:
 def test_scores_are_of_predictions_within_the_scale() -> None:
     m, batch = model(), ratings()
     parameters = {name: 100 * value for name, value in parameters_of(m).items()}
-    errors = m.squared_errors(m.forward(parameters, batch), batch.labels)
+    errors = m.errors(m.forward(parameters, batch), batch.labels)
     assert float(errors.max()) <= 16.0
     (score,) = public_scores(m, parameters, batch)
     assert (score.name, score.std) == ("loss", 0.0) and score.value == pytest.approx(float(errors.mean()))
@@ -214,7 +215,7 @@ def test_the_card_s_snippet_predicts(
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(card["usage"], {})  # noqa: S102 - our own snippet, as a user would run it
-    u, i = (0, 1) if users["kind"] == "numbered" else (2, 0x6B86B273FF34FCE1 % ITEMS)  # SHA-256 of "1"
+    u, i = 0, 0 if items["kind"] == "numbered" else hashed_row("an id", ITEMS)  # the first that are declared
     f = 3.0 + float(tensors["users"][u] @ tensors["items"][i])
     f += float(tensors["user_bias"][u] + tensors["item_bias"][i]) if bias else 0.0
     assert float(printed.getvalue()) == pytest.approx(min(max(f, 1.0), 5.0), rel=1e-6)

@@ -13,7 +13,7 @@ from worker.clipping.bookkeeping import Bookkeeping
 from worker.models import item_loss
 from worker.models.initial import keyed_normals
 from worker.models.item_loss import ItemLoss
-from worker.models.recommenders import MatrixFactorization, TransformerRec
+from worker.models.recommenders import TransformerRec
 
 KEY = bytes(range(32))
 
@@ -26,16 +26,11 @@ def sequences(n: int, length: int, items: int) -> tuple[Tensor, Tensor]:
     return ids[:, :-1] * (ids[:, 1:] != 0), ids[:, 1:]
 
 
-def ratings(n: int) -> tuple[Tensor, Tensor]:
-    return torch.arange(2 * n).view(n, 2) % 5, torch.linspace(1, 5, n, dtype=torch.float64)
-
-
 SEQUENCES = sequences(9, 5, 13)
 CASES: list[tuple[str, Any, Any]] = [
     ("tied, all", lambda: TransformerRec(13, 8, 2, 2, 5), SEQUENCES),
     ("tied, last", lambda: TransformerRec(13, 8, 2, 2, 5, positions="last"), SEQUENCES),
     ("untied, all", lambda: TransformerRec(13, 8, 2, 2, 5, tied=False), SEQUENCES),
-    ("matrix factorization", lambda: MatrixFactorization(5, 5, 3, 3.0), ratings(9)),
 ]
 
 
@@ -65,6 +60,21 @@ def test_what_comes_later_is_not_seen() -> None:
     ids = torch.tensor([[3, 5, 7, 0, 0], [3, 5, 7, 9, 1]])
     hidden = module(ids)
     torch.testing.assert_close(hidden[0, :3], hidden[1, :3])
+
+
+def test_the_last_position_is_each_sequence_s_own() -> None:
+    """Sequences of any length: the loss at the last position is that of all positions at the last item."""
+    ids, targets = SEQUENCES
+    every, last = (TransformerRec(13, 8, 2, 2, 5, positions=each).double() for each in ("all", "last"))
+    for module in (every, last):
+        for parameter, value in zip(module.parameters(), keyed_normals(module, KEY).values(), strict=True):
+            parameter.data.copy_(value)
+    losses = last.record_losses(last, (ids, targets))
+    places = (ids != 0).sum(dim=1).clamp(min=1) - 1
+    alone = torch.zeros_like(targets)
+    alone[torch.arange(len(ids)), places] = targets[torch.arange(len(ids)), places]
+    torch.testing.assert_close(losses, every.record_losses(every, (ids, alone)))
+    assert {loss == 0.0 for loss in losses.tolist()} == {True, False}
 
 
 @pytest.mark.parametrize("chunk", [1, 2**21])

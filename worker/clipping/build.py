@@ -14,6 +14,7 @@ from worker.clipping.plain import PlainGradient
 from worker.models.base import Model
 from worker.models.linear import Linear
 from worker.models.matrix_factorization import MatrixFactorization
+from worker.models.modules import ModuleModel
 from worker.models.networks import Network
 
 
@@ -37,7 +38,7 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
         return LinearClipping(model, kind, norm, of_unit)
     if isinstance(model, MatrixFactorization):
         return RatingClipping(model, kind, norm)
-    network = _network(model)
+    network = _module_model(model)
     if opacus:
         from worker.clipping.opacus import OpacusClipping  # noqa: PLC0415 - slow, and a reference only
 
@@ -57,13 +58,13 @@ def unclipped_engine(model: Model) -> GradientEngine:
         return LinearGradient(model)
     if isinstance(model, MatrixFactorization):
         return RatingGradient(model)
-    network = _network(model)
+    network = _module_model(model)
     return PlainGradient(network.module(), network.record_losses)
 
 
-def _network(model: Model) -> Network:
+def _module_model(model: Model) -> ModuleModel:
     if isinstance(model, Linear):
         return Network(model.features, model.outputs, LinearModel(bias=model.bias), torch.float64)
-    if isinstance(model, Network):
+    if isinstance(model, ModuleModel):
         return model
     raise TypeError("no engine for this kind of model")

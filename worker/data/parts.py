@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse
 import torch
+from numpy.typing import NDArray
 
 from app.errors import PrivacyError
-from app.formats.stored import Csr, DataDamagedError, Pairs, StoredPart, Texts, load_part
+from app.formats.stored import Csr, DataDamagedError, Features, Pairs, Sequences, StoredPart, Texts, load_part
 from app.privacy.mechanism import MechanismConfig
 from worker.attempt.messages import Part, Shape
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
+from worker.data.sequences import SequenceRecords
 from worker.data.units import Users
 
 
@@ -40,6 +44,8 @@ def records_of(stored: StoredPart) -> Records:
     if isinstance(stored.x, Pairs):
         users, items = (torch.from_numpy(rows.astype(np.int64)) for rows in (stored.x.users, stored.x.items))
         return RatingRecords(users, items, labels)
+    if isinstance(stored.x, Sequences):
+        return SequenceRecords(stored.x.items, np.append(0, stored.x.ends)[:-1], stored.x.ends)
     if isinstance(stored.x, Csr):
         matrix = scipy.sparse.csr_matrix((stored.x.data, stored.x.indices, stored.x.indptr), shape=stored.x.shape)
         return SparseRecords(matrix, labels)
@@ -70,15 +76,23 @@ def check(stored: StoredPart, shape: Shape) -> None:
         and len(stored.y) == records
         and (stored.user is None or (stored.user.dtype == np.int64 and stored.user.shape == stored.y.shape))
         and stored.y.dtype == (np.int64 if classes else np.float64)
-        and (not isinstance(stored.x, Pairs) or _declared(stored.x))
+        and _declared(stored.x)
         and not (classes and records and (stored.y.min() < 0 or stored.y.max() >= shape.outputs))
     )
     if not fits:
         raise DataDamagedError("a stored part of the data set does not have the data set's shape")
 
 
-def _declared(pairs: Pairs) -> bool:
-    """Whether all rows are those of the declared lists."""
-    sides = zip((pairs.users, pairs.items), pairs.sizes, strict=True)
-    same = len(pairs.users) == len(pairs.items)
-    return same and all(not len(rows) or (rows.min() >= 0 and rows.max() < size) for rows, size in sides)
+def _declared(x: Features) -> bool:
+    """Whether rows of users and items are those of the declared lists."""
+    if isinstance(x, Pairs):
+        same = len(x.users) == len(x.items)
+        return same and _within(x.users, x.sizes[0]) and _within(x.items, x.sizes[1])
+    if isinstance(x, Sequences):
+        lengths = np.diff(x.ends, prepend=0)
+        return lengths.sum() == len(x.items) and _within(lengths, len(x.items) + 1) and _within(x.items, x.size)
+    return True
+
+
+def _within(rows: NDArray[Any], size: int) -> bool:
+    return not len(rows) or bool(rows.min() >= 0 and rows.max() < size)

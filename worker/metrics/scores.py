@@ -37,7 +37,7 @@ class Score:
 
 
 def public_scores(model: Model, parameters: Parameters, records: Records, groups: Groups | None = None) -> list[Score]:
-    """Exact means over public records: accuracy and cross-entropy, or the squared error. None of no records.
+    """Exact means over public records: accuracy and cross-entropy, or the error. None of no records.
 
     Args:
         groups: of classes: both scores of each group too, where it has records.
@@ -46,7 +46,7 @@ def public_scores(model: Model, parameters: Parameters, records: Records, groups
         return []
     outputs = model.forward(parameters, records)
     if not model.classification:
-        return [Score("loss", float(model.squared_errors(outputs, records.labels).mean()), 0.0)]
+        return [Score("loss", float(model.errors(outputs, records.labels).mean()), 0.0)]
     parts = {
         "accuracy": model.correct(outputs, records.labels).double(),
         "loss": model.losses(outputs, records.labels),
@@ -84,7 +84,7 @@ def noisy_score(
     With groups of classes, each group and the rest have such sums of their own; the whole is their total.
 
     Each record adds s ∈ [0, Δ] to S and what is missing, Δ − s, to M. accuracy: s counts correct predictions, Δ = 1.
-    loss: s is the squared error clipped to [0, Δ], Δ = `sensitivity`; an error that is not a number counts as Δ.
+    loss: s is the error (Model.errors) clipped to [0, Δ], Δ = `sensitivity`; one that is not a number counts as Δ.
     S̃ and M̃ get independent noise N(0, (kΔ/μ)²), where a unit has at most k records.
 
     Guarantee: one record changes (S, M) by (s, Δ − s), whose ℓ₂ norm is at most Δ, so that both sums together are one
@@ -136,9 +136,9 @@ def _private_sums(release: NoisySum, model: Model, parameters: Parameters, recor
             raise PrivacyError("a count of correct predictions has sensitivity 1 and needs classes")
         parts = model.correct(outputs, records.labels).double()
     elif model.classification:
-        raise PrivacyError("the noisy loss is that of a regression")
+        raise PrivacyError("classes are scored by a count")
     else:
-        parts = _clipped(model.squared_errors(outputs, records.labels), release.sensitivity)
+        parts = _clipped(model.errors(outputs, records.labels), release.sensitivity)
     if release.groups and not model.classification:
         raise PrivacyError("groups are of classes")
     inside = [torch.isin(records.labels, torch.tensor(places)) for places in release.groups.values()]

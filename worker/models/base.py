@@ -43,10 +43,10 @@ class Model(ABC):
         """Each record's loss, (n,), of outputs (K, n)."""
         if self.classification:
             return torch.logsumexp(outputs, dim=0) - outputs.gather(0, labels[None])[0]
-        return 0.5 * self.squared_errors(outputs, labels)
+        return 0.5 * self.errors(outputs, labels)
 
-    def squared_errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """(f − y)², (n,). Regression only."""
+    def errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """What the score `loss` is the mean of, (n,), at least 0: (f − y)². Regression only."""
         return (outputs[0] - labels).square()
 
     def correct(self, outputs: Tensor, labels: Tensor) -> Tensor:

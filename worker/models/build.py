@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 
 from app.contracts.dataset_spec import Features, Task
-from app.contracts.job_spec import CnnModel, JobSpec, MlpModel
+from app.contracts.job_spec import JobSpec
 from app.errors import PrivacyError
 from worker.attempt.messages import Shape
 from worker.models.base import Model
 from worker.models.linear import Linear
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.networks import Network
+from worker.models.next_item import NextItem
 
 
 def build_model(spec: JobSpec, shape: Shape, task: Task, features: Features) -> Model:
@@ -24,17 +25,23 @@ def build_model(spec: JobSpec, shape: Shape, task: Task, features: Features) -> 
         inputs = (spec.model.extractor.features if spec.model.extractor else None) or shape.features
         return Linear(inputs, shape.outputs, bias=spec.model.bias)
     if spec.model.kind == "matrix_factorization":
-        if task.kind != "rating" or features.kind != "interactions":
+        if task.kind != "rating" or features.kind != "interactions" or features.users is None:
             raise PrivacyError("matrix factorization is admitted for ratings only")
         users, items = features.users.rows, features.items.rows
         asked = spec.model
         return MatrixFactorization(users, items, asked.dim, task.scale, bias=asked.bias, init_std=asked.init_std)
+    if spec.model.kind == "transformer_rec":
+        if task.kind != "next_item" or features.kind != "interactions":
+            raise PrivacyError("recommenders of next items are admitted for sequences only")
+        return NextItem(features.items.rows, spec.model, _pass_type(spec, kinks=True))
     if shape.sparse:
         raise PrivacyError("this kind of model takes dense features")
-    return Network(shape.features, shape.outputs, spec.model, _pass_type(spec, spec.model))
+    network = spec.model
+    kinks = network.activation == "relu" or (network.kind == "cnn" and network.preset == "conv2")
+    return Network(shape.features, shape.outputs, network, _pass_type(spec, kinks=kinks))
 
 
-def _pass_type(spec: JobSpec, model: MlpModel | CnnModel) -> torch.dtype:
+def _pass_type(spec: JobSpec, *, kinks: bool) -> torch.dtype:
     """Of the passes. By itself float64 where privacy is claimed and the network has kinks (ReLU, max pooling).
 
     At a kink, how float32 rounds a record's pass, which depends on its neighbours, could change its gradient by up to
@@ -42,5 +49,4 @@ def _pass_type(spec: JobSpec, model: MlpModel | CnnModel) -> torch.dtype:
     """
     if spec.runtime.dtype != "auto":
         return torch.float64 if spec.runtime.dtype == "float64" else torch.float32
-    kinks = model.activation == "relu" or (model.kind == "cnn" and model.preset == "conv2")
     return torch.float64 if kinks and spec.privacy is not None else torch.float32

@@ -11,60 +11,16 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from app.contracts.dataset_spec import Features, Interactions, Task
+from app.contracts.dataset_spec import Features, Task
 from worker.attempt.messages import ArtifactFile
 from worker.models.base import Model, Parameters
-from worker.models.dropout import Dropout
 from worker.models.matrix_factorization import MatrixFactorization
-from worker.models.networks import Network, Scaled
+from worker.models.networks import Network
+from worker.models.next_item import NextItem
+from worker.models.usage import usage
 
 WEIGHTS = "model.safetensors"
 CARD = "model.json"
-
-_LOAD = """\
-import json, numpy as np
-from pathlib import Path
-from safetensors.numpy import load_file
-card, tensors = json.loads(Path("model.json").read_text()), load_file("model.safetensors")
-"""
-_TEXT = """\
-from sklearn.feature_extraction.text import HashingVectorizer
-spec = card["features"]
-vectorizer = HashingVectorizer(n_features=spec["buckets"], binary=spec["binary"], ngram_range=tuple(spec["ngrams"]),
-                               alternate_sign=False, norm="l2")
-x = vectorizer.transform(["a text"])
-"""
-_DENSE = """\
-x = np.zeros((1, card["inputs"]), dtype=np.float32)  # one row: {row}
-"""
-_NETWORK = """\
-import torch
-from torch.nn import *
-network = Sequential(
-{layers}
-)
-network.load_state_dict({{name: torch.from_numpy(value) for name, value in tensors.items()}})
-x = (torch.as_tensor(x, dtype=torch.float32) * {scale}){reshape}
-outputs = network(x).detach().numpy()
-"""
-_CLASSES = 'print(card["task"]["classes"][int(outputs[0].argmax())])\n'
-_NUMBER = "print(float(outputs[0, 0]))\n"
-_ROWS = {
-    "numbered": '{side} = lambda id: int(id) - card["features"]["{side}"]["first"]  # the row of an id\n',
-    "listed": '{side} = card["features"]["{side}"]["ids"].index  # the row of an id, a text\n',
-    "hashed": """\
-import hashlib
-def {side}(id):  # the row of an id, a text
-    return int.from_bytes(hashlib.sha256(id.encode()).digest()[:8], "big") % card["features"]["{side}"]["buckets"]
-""",
-}
-_RATING = """\
-u, i = users("1"), items("1")
-low, high = card["task"]["scale"]
-rating = (low + high) / 2 + float(tensors["users"][u] @ tensors["items"][i])
-"""
-_RATING_BIAS = 'rating += float(tensors["user_bias"][u] + tensors["item_bias"][i])\n'
-_WITHIN = "print(min(max(rating, low), high))\n"
 
 
 def save_model(
@@ -105,7 +61,7 @@ def model_card(
     asked: dict[str, Any] = {"bias": "bias" in tensors}
     if isinstance(model, MatrixFactorization):
         asked = {"dim": model.dim, "bias": model.bias}
-    if isinstance(model, Network):
+    if isinstance(model, Network | NextItem):
         asked = {"model": model.spec.model_dump(mode="json")}
     return {
         "format": "scrimp-model/1",
@@ -117,45 +73,14 @@ def model_card(
         "tensors": tensors,
         "task": task.model_dump(mode="json"),
         "features": features.model_dump(mode="json"),
-        "usage": _usage(model, "bias" in tensors or "user_bias" in tensors, features),
+        "usage": usage(model, "bias" in tensors or "user_bias" in tensors, features),
     }
-
-
-def _usage(model: Model, bias: bool, features: Features) -> str:
-    if isinstance(features, Interactions):
-        return _rating_usage(features, bias)
-    row = 'the values of card["features"]["columns"], in that order'
-    inputs = _TEXT
-    if features.kind != "hashed_text":
-        rows = {"columns": row, "text": "what the extractor of the job's specification makes of a text"}
-        inputs = _DENSE.format(row=rows.get(features.kind, "one record of the array, flattened"))
-    outputs = f'outputs = np.asarray(x @ tensors["weight"].T){" + tensors[" + repr("bias") + "]" if bias else ""}\n'
-    if isinstance(model, Network):
-        outputs = _network_usage(model)
-    return _LOAD + inputs + outputs + (_CLASSES if model.classification else _NUMBER)
 
 
 def _kind(model: Model) -> str:
     if isinstance(model, MatrixFactorization):
         return "matrix_factorization"
-    return model.spec.kind if isinstance(model, Network) else "linear"
-
-
-def _rating_usage(features: Interactions, bias: bool) -> str:
-    sides = (("users", features.users), ("items", features.items))
-    rows = "".join(_ROWS[ids.kind].format(side=side) for side, ids in sides)
-    return _LOAD + rows + _RATING + (_RATING_BIAS if bias else "") + _WITHIN
-
-
-def _network_usage(network: Network) -> str:
-    """The layers as torch's own constructors, which is how torch prints them."""
-    first, *layers = network.module().children()
-    if not isinstance(first, Scaled):
-        raise TypeError("a network begins with its inputs' scale and shape")
-    reshape = f".unflatten(1, {first.shape})" if first.shape else ""
-    in_use = [torch.nn.Identity() if isinstance(layer, Dropout) else layer for layer in layers]
-    lines = "\n".join(f"    {layer}," for layer in (torch.nn.Identity(), *in_use))
-    return _NETWORK.format(layers=lines, scale=first.scale, reshape=reshape + ".movedim(-1, 1)" * first.channels_last)
+    return model.spec.kind if isinstance(model, Network | NextItem) else "linear"
 
 
 def _write(path: Path, content: bytes) -> ArtifactFile:

@@ -70,6 +70,6 @@ class MatrixFactorization(Model):
         """Each record's loss, float64 (n,)."""
         return 0.5 * self.residuals(outputs, labels).square()
 
-    def squared_errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """(f − y)² of predictions brought within the scale, float64 (n,): at most its length squared."""
         return (outputs[0].clamp(*self.scale) - labels).square()

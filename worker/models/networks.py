@@ -11,23 +11,20 @@ from torch import Tensor, nn
 
 from app.contracts.job_spec import CnnModel, LinearModel, MlpModel
 from worker.data.records import FeatureRecords
-from worker.models.base import Model, Parameters
+from worker.models.base import Parameters
 from worker.models.dropout import Dropout, Masks
-from worker.models.initial import keyed_normals
-from worker.models.memory import pass_bytes, record_bytes
-
-MAX_ROWS = 4096  # of an automatic physical batch: more are no faster
+from worker.models.memory import record_bytes
+from worker.models.modules import ModuleModel
 
 
 @dataclass(frozen=True)
-class Network(Model):
-    """A model that is a torch module.
+class Network(ModuleModel):
+    """Layers over dense features, one after the other.
 
     Attributes:
         features: d.
         outputs: K; 1 means regression.
         spec: what the job asked for.
-        dtype: of the passes. Parameters are kept in float64, and so are norms and sums.
     """
 
     features: int
@@ -36,23 +33,23 @@ class Network(Model):
     dtype: torch.dtype = torch.float32
 
     @cached_property
-    def masks(self) -> Masks | None:
+    def masks(self) -> Masks | None:  # type: ignore[override]
         """Of the dropout layers, where there are any: a step begins them before its passes."""
         rate = self.spec.dropout if isinstance(self.spec, MlpModel) else 0.0
         return Masks(rate) if rate else None
 
     def module(self) -> nn.Module:
-        """A new module, not initialized. Its input is (n, d); dimension 0 counts records in every layer."""
+        """Its input is (n, d)."""
         layers = self._layers()
         return nn.Sequential(*layers).to(self.dtype).to_empty(device="cpu")
 
-    def init(self, key: bytes | None = None) -> Parameters:
-        """Normal weights of variance gain²/fan-in, zero biases; gain² is 2 before a ReLU, else 1. Keyed.
+    @property
+    def gain(self) -> float:  # type: ignore[override]
+        """2 before a ReLU, else 1.
 
         Source: He et al. 2015, "Delving deep into rectifiers"; LeCun et al. 1998 for tanh.
         """
-        gain = 2.0 if getattr(self.spec, "activation", "") == "relu" else 1.0
-        return keyed_normals(self.module(), key, gain)
+        return 2.0 if getattr(self.spec, "activation", "") == "relu" else 1.0
 
     def record_losses(self, module: nn.Module, records: FeatureRecords) -> Tensor:
         """Each record's loss, (n,), with gradients; 0 for a record with a feature that is not finite."""
@@ -61,19 +58,16 @@ class Network(Model):
         return torch.where(torch.isfinite(records.private_norms), losses, 0.0)
 
     def forward(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
-        module = self.module().eval()
+        module = self.filled(parameters)
         with torch.no_grad():
-            for name, value in module.named_parameters():
-                value.copy_(parameters[name])
             pieces = [module(each.dense(self.dtype)).mT for each in records.split(self.physical_batch_size)]
         return torch.cat([torch.zeros(self.outputs, 0), *pieces], dim=1).double()
 
     @cached_property
     def physical_batch_size(self) -> int:  # type: ignore[override]
-        """As many records as fit a share of the machine's memory, by what a pass and its books hold of each."""
         module = nn.Sequential(*self._layers()).to(self.dtype).eval()
         bytes_each = record_bytes(module, torch.empty(1, self.features, dtype=self.dtype, device="meta"))
-        return max(1, min(MAX_ROWS, pass_bytes() // bytes_each))
+        return self.rows_of(bytes_each)
 
     def _layers(self) -> list[nn.Module]:
         with torch.device("meta"):

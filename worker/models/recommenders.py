@@ -1,7 +1,4 @@
-"""Models over interactions: `transformer_rec` (a record is one user's sequence) and `matrix_factorization` (a rating).
-
-Modules and losses for the clipping engines. Item and user ids count from 1; 0 fills sequences up.
-"""
+"""Modules of recommenders. A record is one user's sequence; items count from 1, and 0 fills sequences up."""
 
 from __future__ import annotations
 
@@ -56,13 +53,17 @@ class TransformerRec(nn.Module):
         self.norm = nn.LayerNorm(dim)
         self.output = ItemLoss(items, dim)
         if tied:
-            self.output.weight = cast(nn.Parameter, self.embedding.weight)
+            self.tie()
+
+    def tie(self) -> None:
+        """Makes one of both embeddings; to be called again once `to_empty` has made them two."""
+        self.output.weight = cast(nn.Parameter, self.embedding.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
         """What the positions are scored by: (n, T, d), or (n, 1, d) for the last: the last block makes no other."""
-        x = self.dropout(self.positions(self.embedding(ids)))
+        x, last = self.dropout(self.positions(self.embedding(ids))), last_place(ids) if self.last else None
         for number, block in enumerate(self.blocks, start=1):
-            x = block(x, last=self.last and number == len(self.blocks))
+            x = block(x, last if number == len(self.blocks) else None)
         hidden: Tensor = self.norm(x)
         return hidden
 
@@ -74,9 +75,16 @@ class TransformerRec(nn.Module):
     @staticmethod
     def record_losses(module: Any, batch: Sequences) -> Tensor:
         """Each user's cross-entropy, averaged over the positions that have a target; 0 where none has. (n,)"""
-        hidden: Tensor = module(batch[0])
-        losses: Tensor = module.output(hidden, batch[1][:, -hidden.shape[1] :])
+        ids, targets = batch
+        if module.last:
+            targets = targets.gather(1, last_place(ids)[:, None])
+        losses: Tensor = module.output(module(ids), targets)
         return losses
+
+
+def last_place(ids: Tensor) -> Tensor:
+    """Where the last item of each sequence stands, (n,); 0 where there is none."""
+    return (ids != 0).sum(dim=1).clamp(min=1) - 1
 
 
 class _Block(nn.Module):
@@ -89,17 +97,19 @@ class _Block(nn.Module):
         self.widen, self.narrow = nn.Linear(dim, dim), nn.Linear(dim, dim)
         self.after_attention, self.after_widening = _dropout(masks, layer), _dropout(masks, layer + 1)
 
-    def forward(self, x: Tensor, *, last: bool) -> Tensor:
+    def forward(self, x: Tensor, last: Tensor | None) -> Tensor:
         """Sequences are filled up on the right, so that the causal mask alone keeps fillings out of sight.
 
-        `last`: only the last position is wanted. It sees all others.
+        `last`: (n,), the one place of each sequence that is wanted. It sees all before it.
         """
-        normal = self.attention_norm(x)
+        normal, seen = self.attention_norm(x), None
         k, v = self._by_head(self.key(normal)), self._by_head(self.value(normal))
-        x, normal = (x[:, -1:], normal[:, -1:]) if last else (x, normal)
+        if last is not None:
+            at, places = torch.arange(len(x), device=x.device), torch.arange(x.shape[1], device=x.device)
+            x, normal, seen = x[at, last][:, None], normal[at, last][:, None], (places <= last[:, None])[:, None, None]
         q = self._by_head(self.query(normal))
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=not last)
-        x = x + self.after_attention(self.merge(seen.transpose(1, 2).flatten(2)))
+        found = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=last is None)
+        x = x + self.after_attention(self.merge(found.transpose(1, 2).flatten(2)))
         widened: Tensor = self.after_widening(self.narrow(torch.relu(self.widen(self.norm(x)))))
         return x + widened
 
@@ -111,35 +121,3 @@ class _Block(nn.Module):
 
 def _dropout(masks: Masks | None, layer: int) -> nn.Module:
     return nn.Identity() if masks is None else Dropout(masks, layer)
-
-
-class MatrixFactorization(nn.Module):
-    """r̂ = ⟨p_u, q_i⟩ + b_u + b_i + r₀. A record is one rating: unit `example` only.
-
-    Args:
-        users, items: how many there are, with 0, which stands for nobody.
-        dim: of the factors.
-        offset: r₀, a public constant: the middle of the scale.
-
-    Source: Koren, Bell & Volinsky 2009, "Matrix factorization techniques for recommender systems".
-    """
-
-    def __init__(self, users: int, items: int, dim: int, offset: float) -> None:
-        super().__init__()
-        self.user_factors, self.item_factors = nn.Embedding(users, dim), nn.Embedding(items, dim)
-        self.user_bias, self.item_bias = nn.Embedding(users, 1), nn.Embedding(items, 1)
-        self.offset = offset
-
-    def forward(self, pairs: Tensor) -> Tensor:
-        """Ratings (n,) of user and item ids (n, 2)."""
-        users, items = pairs[:, :1], pairs[:, 1:]
-        products = (self.user_factors(users) * self.item_factors(items)).sum(dim=(1, 2))
-        biases: Tensor = self.user_bias(users)[:, 0, 0] + self.item_bias(items)[:, 0, 0]
-        ratings: Tensor = products + biases + self.offset
-        return ratings
-
-    @staticmethod
-    def record_losses(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """½(r̂ − r)², (n,)."""
-        errors: Tensor = module(batch[0]) - batch[1]
-        return 0.5 * errors.square()

@@ -32,7 +32,7 @@ from worker.clipping.engine import CountingEngine, GradientEngine
 from worker.data.records import Records
 from worker.models.base import Model
 from worker.models.build import build_model
-from worker.models.networks import Network
+from worker.models.modules import ModuleModel
 from worker.noise.gaussian import CountRelease, GaussianRelease, GradientRelease, PublicRelease
 from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
@@ -166,7 +166,7 @@ class Plan:
 
     def begin_passes(self, keys: Keys, step: int) -> None:
         """Before the passes of a step: which masks its dropout layers have."""
-        masks = self.model.masks if isinstance(self.model, Network) else None
+        masks = self.model.masks if isinstance(self.model, ModuleModel) else None
         if masks is not None:
             masks.begin(self._key(keys, "dropout"), step)
 

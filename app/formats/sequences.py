@@ -1,0 +1,104 @@
+"""Interaction tables as sequences: of each user the items, in the order of time. One record is one user."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.contracts.dataset_spec import Interactions, NextItemTask
+from app.formats.columns import Fault, Numbers, fault, refuse, text_number
+from app.formats.ids import IdColumn, id_text, is_missing
+from app.formats.records import Table, Wanted
+from app.formats.stored import Sequences, StoredPart
+
+
+class History(Table):
+    """The rows of one file, grouped by user.
+
+    A user's record is a function of this user's rows alone: rows of one time stand in the order of a hash of user and
+    item, since their places in the file are not part of the data. A user who has no row with a declared item is no
+    record.
+
+    Memory: 16 bytes of numbers and 8 of references a row, and each distinct id once.
+    """
+
+    def __init__(self, task: NextItemTask, features: Interactions, file: str, max_bytes: int) -> None:
+        wanted = [Wanted(task.user, "/task/user"), Wanted(task.item, "/task/item")]
+        super().__init__(features.layout, file, max_bytes, wanted, Wanted(task.time, "/task/time"))
+        self.layout, self._size = features.layout, features.items.rows
+        self.dropped = 0
+        self._items = IdColumn(task.item, "/task/item", features.items, features.unknown == "drop")
+        self._bad_users = {"missing": 0, "not an id": 0}
+        number = float if features.layout == "parquet" else text_number
+        self._times = Numbers([task.time], ["/task/time"], number)
+        self._users: dict[str, int] = {}
+        self._user_of, self._item_of = array("i"), array("i")
+        self._texts: list[str] = []
+        self._distinct: dict[str, str] = {}
+
+    def add(self, row: Sequence[Any], label: Any) -> None:
+        user, found = id_text(row[0]), self._items.find(row[1])
+        if user is None:
+            self._bad_users["missing" if is_missing(row[0]) else "not an id"] += 1
+        if user is None or found is None:
+            self.dropped += 1
+            return
+        item, text = found
+        self._user_of.append(self._users.setdefault(user, len(self._users)))
+        self._item_of.append(item)
+        self._texts.append(self._distinct.setdefault(text, text))
+        self._times.add((label,))
+
+    def check(self) -> None:
+        refuse([*self._user_faults(), *self._items.faults(), *self._times.faults()], self.file)
+        if not self._users:
+            raise self.broken("there are no records in it" + (" with declared ids" if self.dropped else ""))
+        self._order = self._ordered()
+
+    def part(self) -> StoredPart:
+        """Users in the order in which the file first names them. A sequence is its own label, and its own user."""
+        items: NDArray[np.int32] = np.frombuffer(self._item_of, dtype=np.int32)[self._order]
+        n = len(self._users)
+        return StoredPart(Sequences(items, self._ends(), self._size), np.zeros(n), np.arange(n))
+
+    def contents(self) -> Iterator[bytes]:
+        """What each record's digest is made of: the user, and items and times in their order, as they were declared."""
+        times, order, start = self._times.values()[:, 0], self._order.tolist(), 0
+        for user, end in zip(self._users, self._ends().tolist(), strict=True):
+            parts = [b"s", _framed(user)]
+            for row in order[start:end]:
+                parts += [_framed(self._texts[row]), struct.pack("<d", times[row])]
+            yield b"".join(parts)
+            start = end
+
+    def _ends(self) -> NDArray[np.int64]:
+        users = np.frombuffer(self._user_of, dtype=np.int32)
+        return np.cumsum(np.bincount(users, minlength=len(self._users)), dtype=np.int64)
+
+    def _ordered(self) -> NDArray[np.int64]:
+        """Of all rows, by user, time, and the hash where both are equal."""
+        users, times = np.frombuffer(self._user_of, dtype=np.int32), self._times.values()[:, 0]
+        order = np.lexsort((times, users))
+        alike = (np.diff(users[order]) == 0) & (np.diff(times[order]) == 0)
+        tied = order[np.append(alike, False) | np.append(False, alike)]
+        ranks: NDArray[np.uint64] = np.zeros(len(users), dtype=np.uint64)
+        names = list(self._users)
+        for row in tied.tolist():
+            content = _framed(names[users[row]]) + _framed(self._texts[row])
+            ranks[row] = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
+        return np.lexsort((ranks, times, users)) if len(tied) else order
+
+    def _user_faults(self) -> list[Fault]:
+        wanted = self.features[0]
+        return fault(wanted.pointer, wanted.name, self._bad_users)
+
+
+def _framed(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack("<Q", len(encoded)) + encoded

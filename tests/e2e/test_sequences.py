@@ -1,0 +1,87 @@
+"""Next items through the real service, on MovieLens-100k where it was fetched: priced per user, trained, and used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.e2e.conftest import Service, until
+from tests.e2e.test_spine import finished, submit
+
+ITEMS = 1682
+
+
+def histories(folder: Path) -> Path:
+    """MovieLens-100k from the cache of scripts/fetch_data.py; else users who walk through the items."""
+    known = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scrimp" / "ml-100k.inter"
+    if known.exists():
+        return known
+    generator = np.random.default_rng(0)
+    rows = [
+        f"{user}\t{1 + (start + step) % ITEMS}\t{step}"
+        for user, start in enumerate(generator.integers(0, 50, 943))
+        for step in range(int(generator.integers(1, 40)))
+    ]
+    (folder / "walks.inter").write_text("user_id:token\titem_id:token\ttimestamp:float\n" + "\n".join(rows) + "\n")
+    return folder / "walks.inter"
+
+
+def spec() -> dict[str, Any]:
+    return {
+        "name": "histories",
+        "format": "interactions",
+        "task": {"kind": "next_item"},
+        "features": {"kind": "interactions", "layout": "inter", "items": {"kind": "numbered", "count": ITEMS}},
+        "privacy": {
+            "sensitivity": "private",
+            "unit": "user",
+            "records": 943,
+            "cap": {"epsilon": 20.0, "delta": 1e-4},
+            "filter": "rdp",
+            "order": 4.0,
+        },
+        "holdout": {"kind": "split", "fraction": 0.2},
+    }
+
+
+def job() -> dict[str, Any]:
+    return {
+        "dataset": "histories",
+        "model": {"kind": "transformer_rec", "dim": 8, "blocks": 1, "max_length": 12},
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 0.3, "momentum": 0.9},
+        "privacy": {"target_epsilon": 6.0},
+        "clipping": {"kind": "automatic", "max_grad_norm": 1.0},
+        "sampling": {"kind": "poisson", "expected_batch_size": 64},
+        "length": {"steps": 40},
+        "evaluation": {"on": "holdout", "noise_mu": 0.5, "points": 2, "loss_bound": 10.0},
+    }
+
+
+def test_next_items_from_post_to_prediction(service: Service, tmp_path: Path) -> None:
+    with service.client() as client:
+        client.create_dataset(spec(), histories(tmp_path))
+    ended = finished(service, job_id := submit(service, job()))
+    assert ended["status"] == "succeeded", ended["failure"]
+    loss = ended["metrics"]["loss"]
+    assert loss["released_by"] == "noisy_sum" and 0 < loss["std"] < 0.5
+    assert loss["value"] < np.log(ITEMS) + 4 * loss["std"], "no worse than a guess"
+    assert ended["epsilon_spent"]["unit"] == "user"
+    certificate = until(lambda: service.get(f"/v1/jobs/{job_id}/certificate").get("certificate"))
+    assert certificate["unit"] == certificate["mechanism"]["unit"] == certificate["epsilon"]["unit"] == "user"
+    with service.client() as client:
+        page = client._http.get(f"/v1/jobs/{job_id}/metrics").json()
+        assert [each["step"] for each in page["items"]] == [20, 40]
+        for artifact in ("model.safetensors", "model.json"):
+            (tmp_path / artifact).write_bytes(client._http.get(f"/v1/jobs/{job_id}/artifacts/{artifact}").content)
+    card = json.loads((tmp_path / "model.json").read_text())
+    run = subprocess.run(
+        [sys.executable, "-c", card["usage"]], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    best = json.loads(run.stdout)
+    assert len(set(best)) == 10 and all(0 <= row < ITEMS for row in best)

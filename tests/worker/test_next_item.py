@@ -1,0 +1,192 @@
+"""Recommenders of next items: exact clipping user by user, files that work, attempts from parts to the model."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from app.catalogue.models import layers
+from app.contracts.dataset_spec import Interactions, NextItemTask
+from app.contracts.job_spec import TransformerRecModel
+from app.formats.stored import DataDamagedError, Sequences, StoredPart, save_part
+from app.privacy.mechanism import MechanismConfig
+from tests.worker.support import Supervisor, key, run_thread, spec, start_of
+from worker.attempt.messages import Finished, Part, Shape
+from worker.clipping.build import build_engine
+from worker.data.parts import load_stored, records_of
+from worker.data.sequences import SequenceRecords
+from worker.models.base import Parameters
+from worker.models.files import save_model
+from worker.models.next_item import NextItem
+
+ITEMS, LENGTH = 11, 6
+KEY = bytes.fromhex(key("init"))
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"tied": False},
+    {"loss_positions": "last"},
+    {"tied": False, "loss_positions": "last", "heads": 1, "blocks": 1},
+]
+
+
+def model(dtype: torch.dtype = torch.float64, **changes: Any) -> NextItem:
+    asked = {"dim": 4, "heads": 2, "blocks": 2, "max_length": LENGTH} | changes
+    return NextItem(ITEMS, TransformerRecModel(**asked), dtype)
+
+
+def part_of(n: int = 12, seed: int = 0) -> Sequences:
+    """Of 0, 1, 2, … rows: none, one, fewer than the model takes, and more."""
+    generator = np.random.default_rng(seed)
+    lengths = np.arange(n) % (LENGTH + 4)
+    return Sequences(generator.integers(0, ITEMS, lengths.sum(), dtype=np.int32), np.cumsum(lengths), ITEMS)
+
+
+def records(n: int = 12, seed: int = 0) -> SequenceRecords:
+    x = part_of(n, seed)
+    return SequenceRecords(x.items, np.append(0, x.ends)[:-1], x.ends)
+
+
+def parameters_of(m: NextItem) -> Parameters:
+    return {name: value + 0.3 * torch.randn_like(value) for name, value in m.init(KEY).items()}
+
+
+def test_windows_are_the_last_items_and_their_successors() -> None:
+    some = SequenceRecords(np.arange(9, dtype=np.int32), np.array([0, 0, 1, 3]), np.array([0, 1, 3, 9]))
+    ids, targets = some.windows(3)
+    assert ids.tolist() == [[0, 0, 0], [0, 0, 0], [2, 0, 0], [6, 7, 8]]
+    assert targets.tolist() == [[0, 0, 0], [0, 0, 0], [3, 0, 0], [7, 8, 9]]
+    assert some.select(np.array([3, 2])).windows(1)[1].tolist() == [[9], [3]]
+    assert [len(each) for each in some.split(3)] == [3, 1] and some.select(np.array([], dtype=np.int64)).split(3) == []
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("split", [None, 5])
+def test_the_sum_is_that_of_users_clipped_one_at_a_time(settings: dict[str, Any], split: int | None) -> None:
+    torch.manual_seed(0)
+    m, batch = model(**settings), records()
+    parameters, job = parameters_of(m), spec(clipping={"max_grad_norm": 0.2})
+    training = MechanismConfig.model_validate(start_of(job, SHAPE)["mechanism"]).training
+    engine = build_engine(m, None, training.model_copy(update={"max_grad_norm": 0.2, "clipping": "flat"}))
+    wanted = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    module = m.filled(parameters)
+    for at in range(len(batch)):
+        loss = m.record_losses(module, batch.select(np.array([at]))).sum()
+        gradient = torch.autograd.grad(loss, list(module.parameters()))
+        factor = 1.0 / max(1.0, float(torch.cat([each.flatten() for each in gradient]).norm()) / 0.2)
+        wanted = {name: value + factor * g for (name, value), g in zip(wanted.items(), gradient, strict=True)}
+    got = engine.private_sum(parameters, batch.split(split))
+    assert list(got) == list(wanted)
+    one, two = (torch.cat([each.flatten() for each in parts.values()]) for parts in (got, wanted))
+    assert float((one - two).norm()) <= 1e-10 * float(two.norm())
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_catalogue_knows_the_tensors(settings: dict[str, Any]) -> None:
+    m = model(**settings)
+    listed = {
+        f"{layer.name}.{name}": shape
+        for layer in layers(m.spec, ITEMS, 1, (0, ITEMS))
+        for name, shape in layer.shapes.items()
+    }
+    assert listed == {name: list(value.shape) for name, value in m.init(KEY).items()}
+
+
+def test_scores_are_mean_losses_whatever_the_batches() -> None:
+    m, batch = model(torch.float32), records(40)
+    parameters = parameters_of(m)
+    outputs = m.forward(parameters, batch)
+    each = torch.cat([m.forward(parameters, batch.select(np.array([at])))[0] for at in range(40)])
+    assert outputs.dtype == torch.float64 and outputs.shape == (1, 40)
+    torch.testing.assert_close(outputs[0], each, rtol=1e-5, atol=1e-6)
+    assert torch.equal(m.losses(outputs, batch.labels), m.errors(outputs, batch.labels))
+    assert m.forward(parameters, batch.select(np.array([], dtype=np.int64))).shape == (1, 0)
+    assert 1 <= NextItem(10**6, TransformerRecModel(loss_positions="last")).physical_batch_size < 100
+
+
+IDS: list[dict[str, Any]] = [
+    {"kind": "numbered", "count": ITEMS, "first": 7},
+    {"kind": "listed", "ids": [f"it'em {i}" for i in range(ITEMS)]},
+    {"kind": "hashed", "buckets": ITEMS},
+]
+
+
+def features(items: dict[str, Any] = IDS[0]) -> dict[str, Any]:
+    return {"kind": "interactions", "layout": "inter", "items": items}
+
+
+@pytest.mark.parametrize(("settings", "items"), [(SETTINGS[0], IDS[1]), (SETTINGS[1], IDS[2]), (SETTINGS[2], IDS[0])])
+def test_the_card_s_snippet_ranks_items(
+    settings: dict[str, Any], items: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    m = model(torch.float32, **settings)
+    parameters = parameters_of(m)
+    declared = Interactions.model_validate(features(items))
+    weights, card_file = save_model(tmp_path, m, parameters, NextItemTask(), declared)
+    card = json.loads(Path(card_file.path).read_text())
+    assert card["kind"] == "transformer_rec" and card["model"]["max_length"] == LENGTH
+    assert card["tensors"] == {name: list(value.shape) for name, value in load_file(weights.path).items()}
+    monkeypatch.chdir(tmp_path)
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(card["usage"], {})  # noqa: S102 - our own snippet, as a user would run it
+    known = [str(7 + i) if items["kind"] == "numbered" else f"it'em {i}" for i in (3, 1, 4, 1, 5, 9, 2, 6)]
+    usage = re.sub(r"for id in \[.*\]\]", "for id in KNOWN]", card["usage"]).replace("print", "found = ")
+    names: dict[str, Any] = {"KNOWN": known}
+    exec(usage, names)  # noqa: S102
+    ids = torch.tensor([[1 + names["items"](id) for id in known]])[:, -LENGTH:]
+    scores = m.filled(parameters).scores(ids)[0, -1, 1:]
+    torch.testing.assert_close(names["scores"], scores.detach())
+    assert names["found"] == scores.topk(10).indices.tolist()
+
+
+SHAPE: dict[str, Any] = {"records_train": 40, "records_holdout": 12, "features": ITEMS, "outputs": 1, "sparse": True}
+
+
+def stored(path: Path, n: int, **changes: Any) -> dict[str, str]:
+    x = part_of(n, n)
+    sequences = Sequences(**({"items": x.items, "ends": x.ends, "size": x.size} | changes))
+    part = StoredPart(x=sequences, y=np.zeros(n), user=np.arange(n))
+    return {"path": str(path), "sha256": save_part(path, part)}
+
+
+@pytest.mark.parametrize("sampling", [{"kind": "full_batch"}, {"kind": "poisson", "expected_batch_size": 10}])
+@pytest.mark.parametrize("private", [True, False])
+def test_an_attempt_from_stored_parts_to_the_model(tmp_path: Path, sampling: Any, private: bool) -> None:
+    asked = {"kind": "transformer_rec", "dim": 4, "blocks": 1, "max_length": LENGTH, "dropout": 0.2}
+    changes: dict[str, Any] = {} if private else {"privacy": None, "seed": 5}
+    changes |= {"sampling": sampling, "length": {"steps": 20}, "model": asked}
+    changes["evaluation"] = {"noise_mu": 1.0, "points": 2, "loss_bound": 4.0}
+    parts = {name: stored(tmp_path / name, n) for name, n in (("train", 40), ("holdout", 12))}
+    start = start_of(spec(**changes), SHAPE, public=not private, parts=parts, output_dir=tmp_path)
+    if private:
+        start["mechanism"]["unit"] = "user"
+    supervisor = Supervisor(start | {"task": {"kind": "next_item"}, "features": features()})
+    ended = run_thread(supervisor)
+    assert ended.status == 0 and isinstance(ended.last, Finished)
+    assert {name for name, _ in supervisor.metrics} == ({"loss"} if private else {"loss", "training_loss"})
+    assert {step for name, step in supervisor.metrics if name == "loss"} == {10, 20}
+    again = Supervisor(supervisor.start, segments=supervisor.segments, started=supervisor.started)
+    assert run_thread(again).status == 0 and again.resalts == 0, "a replay is bit for bit the same"
+
+
+def test_parts_that_do_not_fit(tmp_path: Path) -> None:
+    shape = Shape.model_validate(SHAPE)
+    assert len(records_of(load_stored(Part.model_validate(stored(tmp_path / "a", 40)), shape))) == 40
+    ends = part_of(40, 40).ends
+    for name, changes in {
+        "an item beyond the list": {"items": part_of(40, 40).items + np.int32(1)},
+        "another list": {"size": ITEMS + 1},
+        "rows of nobody": {"ends": np.append(ends[:-1], ends[-1] - 1)},
+        "records that end before they begin": {"ends": np.append(ends[-1] + 1, ends[1:])},
+    }.items():
+        with pytest.raises(DataDamagedError):
+            load_stored(Part.model_validate(stored(tmp_path / name, 40, **changes)), shape)

@@ -1,0 +1,54 @@
+"""What models that are torch modules have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from worker.models.base import Model, Parameters
+from worker.models.dropout import Masks
+from worker.models.initial import keyed_normals
+from worker.models.memory import pass_bytes
+
+MAX_ROWS = 4096  # of an automatic physical batch: more are no faster
+
+
+class ModuleModel(Model):
+    """A model that is a torch module, for the engines that hook into modules.
+
+    Attributes:
+        dtype: of the passes. Parameters are kept in float64, and so are norms and sums.
+        gain: the square of the layers' gain, for the first weights.
+        masks: of the dropout layers, where there are any: a step begins them before its passes.
+    """
+
+    dtype: torch.dtype
+    gain: float = 1.0
+    masks: Masks | None = None
+
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """A new module, not initialized. Dimension 0 counts records in every layer."""
+
+    @abstractmethod
+    def record_losses(self, module: nn.Module, records: Any) -> Tensor:
+        """Each record's loss, (n,), with gradients."""
+
+    def init(self, key: bytes | None = None) -> Parameters:
+        """Normal weights of variance gain / fan-in, zero biases. Keyed (worker.models.initial)."""
+        return keyed_normals(self.module(), key, self.gain)
+
+    def filled(self, parameters: Parameters) -> nn.Module:
+        """A module with these parameters, in evaluation."""
+        module = self.module().eval()
+        with torch.no_grad():
+            for name, value in module.named_parameters():
+                value.copy_(parameters[name])
+        return module
+
+    def rows_of(self, bytes_each: int) -> int:
+        """As many records as fit a share of the machine's memory, by what a pass and its books hold of each."""
+        return max(1, min(MAX_ROWS, pass_bytes() // bytes_each))

@@ -1,0 +1,126 @@
+"""How a finished model is used: the snippet of Python on its card."""
+
+from __future__ import annotations
+
+import torch
+
+from app.contracts.dataset_spec import Features, Ids, Interactions
+from worker.models.base import Model
+from worker.models.dropout import Dropout
+from worker.models.networks import Network, Scaled
+from worker.models.next_item import NextItem
+
+_LOAD = """\
+import json, numpy as np
+from pathlib import Path
+from safetensors.numpy import load_file
+card, tensors = json.loads(Path("model.json").read_text()), load_file("model.safetensors")
+"""
+_TEXT = """\
+from sklearn.feature_extraction.text import HashingVectorizer
+spec = card["features"]
+vectorizer = HashingVectorizer(n_features=spec["buckets"], binary=spec["binary"], ngram_range=tuple(spec["ngrams"]),
+                               alternate_sign=False, norm="l2")
+x = vectorizer.transform(["a text"])
+"""
+_DENSE = """\
+x = np.zeros((1, card["inputs"]), dtype=np.float32)  # one row: {row}
+"""
+_NETWORK = """\
+import torch
+from torch.nn import *
+network = Sequential(
+{layers}
+)
+network.load_state_dict({{name: torch.from_numpy(value) for name, value in tensors.items()}})
+x = (torch.as_tensor(x, dtype=torch.float32) * {scale}){reshape}
+outputs = network(x).detach().numpy()
+"""
+_CLASSES = 'print(card["task"]["classes"][int(outputs[0].argmax())])\n'
+_NUMBER = "print(float(outputs[0, 0]))\n"
+_ROWS = {
+    "numbered": '{side} = lambda id: int(id) - card["features"]["{side}"]["first"]  # the row of an id\n',
+    "listed": '{side} = card["features"]["{side}"]["ids"].index  # the row of an id, a text\n',
+    "hashed": """\
+import hashlib
+def {side}(id):  # the row of an id, a text
+    return int.from_bytes(hashlib.sha256(id.encode()).digest()[:8], "big") % card["features"]["{side}"]["buckets"]
+""",
+}
+_RATING = """\
+u, i = users({user!r}), items({item!r})
+low, high = card["task"]["scale"]
+rating = (low + high) / 2 + float(tensors["users"][u] @ tensors["items"][i])
+"""
+_RATING_BIAS = 'rating += float(tensors["user_bias"][u] + tensors["item_bias"][i])\n'
+_NEXT = """\
+import torch
+from torch.nn.functional import layer_norm, linear, scaled_dot_product_attention
+model, w = card["model"], {{name: torch.from_numpy(value) for name, value in tensors.items()}}
+layer = lambda name, x: linear(x, w[name + ".weight"], w[name + ".bias"])
+norm = lambda name, x: layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"])
+ids = torch.tensor([1 + items(id) for id in {known}])[-model["max_length"]:]  # from the first to the latest
+x = w["embedding.weight"][ids] + w["positions.weight"][:len(ids)]
+for block in (f"blocks.{{number}}." for number in range(model["blocks"])):
+    normal = norm(block + "attention_norm", x)
+    heads = (layer(block + name, normal).unflatten(1, (model["heads"], -1)) for name in ("query", "key", "value"))
+    q, k, v = (each.transpose(0, 1) for each in heads)
+    x = x + layer(block + "merge", scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1).flatten(1))
+    x = x + layer(block + "narrow", torch.relu(layer(block + "widen", norm(block + "norm", x))))
+scores = w["{output}.weight"][1:] @ norm("norm", x)[-1]  # of the declared items, in their order
+print(scores.topk(min(10, len(scores))).indices.tolist())  # rows of the best
+"""
+_WITHIN = "print(min(max(rating, low), high))\n"
+
+
+def usage(model: Model, bias: bool, features: Features) -> str:
+    """Python that loads a model from the files beside its card, and uses it on one input of the reader's.
+
+    Args:
+        bias: whether there is one.
+        features: the data set's.
+    """
+    if isinstance(model, NextItem) and isinstance(features, Interactions):
+        return _next_usage(model, features)
+    if isinstance(features, Interactions):
+        return _rating_usage(features, bias)
+    row = 'the values of card["features"]["columns"], in that order'
+    inputs = _TEXT
+    if features.kind != "hashed_text":
+        rows = {"columns": row, "text": "what the extractor of the job's specification makes of a text"}
+        inputs = _DENSE.format(row=rows.get(features.kind, "one record of the array, flattened"))
+    outputs = f'outputs = np.asarray(x @ tensors["weight"].T){" + tensors[" + repr("bias") + "]" if bias else ""}\n'
+    if isinstance(model, Network):
+        outputs = _network_usage(model)
+    return _LOAD + inputs + outputs + (_CLASSES if model.classification else _NUMBER)
+
+
+def _next_usage(model: NextItem, features: Interactions) -> str:
+    output = "embedding" if model.spec.tied else "output"
+    rows = _ROWS[features.items.kind].format(side="items")
+    return _LOAD + rows + _NEXT.format(known=[_id_of(features.items)], output=output)
+
+
+def _rating_usage(features: Interactions, bias: bool) -> str:
+    users, items = features.users or features.items, features.items
+    rows = "".join(_ROWS[ids.kind].format(side=side) for side, ids in (("users", users), ("items", items)))
+    rating = _RATING.format(user=_id_of(users), item=_id_of(items))
+    return _LOAD + rows + rating + (_RATING_BIAS if bias else "") + _WITHIN
+
+
+def _id_of(ids: Ids) -> str:
+    """One that is declared."""
+    if ids.kind == "hashed":
+        return "an id"
+    return str(ids.first) if ids.kind == "numbered" else ids.ids[0]
+
+
+def _network_usage(network: Network) -> str:
+    """The layers as torch's own constructors, which is how torch prints them."""
+    first, *layers = network.module().children()
+    if not isinstance(first, Scaled):
+        raise TypeError("a network begins with its inputs' scale and shape")
+    reshape = f".unflatten(1, {first.shape})" if first.shape else ""
+    in_use = [torch.nn.Identity() if isinstance(layer, Dropout) else layer for layer in layers]
+    lines = "\n".join(f"    {layer}," for layer in (torch.nn.Identity(), *in_use))
+    return _NETWORK.format(layers=lines, scale=first.scale, reshape=reshape + ".movedim(-1, 1)" * first.channels_last)
