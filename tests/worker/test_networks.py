@@ -131,10 +131,12 @@ def test_engines_agree(model: Any, kind: Any) -> None:
         found = opacus.private_sum(parameters, pieces)
         for name, value in books.items():
             torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-13)
-    clip = Clip(3.0, {name: 0.01 + torch.rand(value.shape, dtype=torch.float64) for name, value in books.items()})
+    chance = torch.Generator().manual_seed(0)
+    drawn = {n: torch.rand(value.shape, dtype=torch.float64, generator=chance) for n, value in books.items()}
+    clip = Clip(3.0, {name: 0.01 + value for name, value in drawn.items()})
     divided = Bookkeeping(network.module(), network.record_losses, len, **how).private_sum(parameters, [batch], clip)
     for name, value in opacus.private_sum(parameters, [batch], clip).items():
-        torch.testing.assert_close(divided[name], value, rtol=1e-10, atol=1e-13)
+        torch.testing.assert_close(divided[name], value, rtol=1e-10, atol=1e-11)  # a hundredth divides some
 
 
 def test_without_clipping_and_noise_engines_give_the_gradient() -> None:
