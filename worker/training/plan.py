@@ -173,7 +173,7 @@ class Plan:
     def begin_public_passes(self, step: int) -> None:
         """Before passes of public records in a step. Their masks have a key that everybody knows: what leaves un-noised
         may tell nothing of those that private records have."""
-        masks = self.model.masks if isinstance(self.model, Network) else None
+        masks = self.model.masks if isinstance(self.model, ModuleModel) else None
         if masks is not None:
             masks.begin(public_key_of_seed(0, "dropout"), step)
 
