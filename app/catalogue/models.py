@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from app.contracts.base import Document
+from app.contracts.extractor import ExtractorRef
 from app.contracts.job_spec import (
     CnnModel,
     LinearModel,
@@ -154,9 +155,8 @@ def refusal(
     if task_kind not in entry.tasks:
         wanted = " or ".join(f"`{kind}`" for kind in entry.tasks)
         return "/model/kind", f"a `{model.kind}` model is for tasks of kind {wanted}; this data set's is `{task_kind}`"
-    if model.kind == "linear" and (model.extractor is not None) != (features_kind == "text"):
-        detail = "texts want an extractor, and extractors take features of kind `text` (GET /v1/extractors)"
-        return "/model/extractor", f"{detail}; this data set's are `{features_kind}`"
+    if model.kind == "linear" and (wrong := _no_input(model.extractor, features_kind, features)):
+        return wrong
     if features_kind not in entry.takes:
         wanted = " or ".join(f"`{kind}`" for kind in entry.takes)
         return "/model/kind", f"a `{model.kind}` model takes features of kind {wanted}; these are `{features_kind}`"
@@ -164,6 +164,18 @@ def refusal(
         wanted = f"{CNN_IMAGES[model.preset]}, {CNN_FEATURES[model.preset]} numbers"
         return "/model/preset", f"`{model.preset}` takes images of {wanted}; this data set's records have {features}"
     return _too_large(model, features, outputs, rows)
+
+
+def _no_input(extractor: ExtractorRef | None, features_kind: str, features: int) -> tuple[str, str] | None:
+    """Why an extractor, or none, does not fit a data set's features."""
+    image = extractor.image if extractor else None
+    fits = features_kind == ("tensor" if image else "text") if extractor else features_kind != "text"
+    if not fits:
+        detail = "texts want an extractor, and extractors take features of kind `text`, or `tensor` for images"
+        return "/model/extractor", f"{detail} (GET /v1/extractors); this data set's are `{features_kind}`"
+    if image and image.numbers != features:
+        return "/model/extractor/image", f"that is {image.numbers} numbers; this data set's records have {features}"
+    return None
 
 
 def _too_large(model: Model, features: int, outputs: int, rows: tuple[int, int]) -> tuple[str, str] | None:

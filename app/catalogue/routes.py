@@ -52,7 +52,7 @@ def list_extractors(settings: ServiceSettings) -> ExtractorList:
             ExtractorView(
                 name=each.name,
                 kind=each.manifest.kind,
-                takes="text",
+                takes=each.takes,
                 features=each.manifest.features,
                 sha256=each.sha256,
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.contracts.extractor import MANIFEST, BertManifest, ExtractorName, ExtractorRef
+from app.contracts.extractor import MANIFEST, MANIFESTS, TAKES, ExtractorName, Manifest
 from app.contracts.job_spec import JobSpec
 from app.errors import InvalidRequest
 
@@ -23,7 +23,12 @@ class Extractor:
     name: str
     folder: Path
     sha256: str
-    manifest: BertManifest
+    manifest: Manifest
+
+    @property
+    def takes(self) -> str:
+        """The kind of features that it reads."""
+        return TAKES[self.manifest.kind]
 
 
 def find(models_root: Path | None, name: str) -> Extractor | None:
@@ -36,7 +41,7 @@ def find(models_root: Path | None, name: str) -> Extractor | None:
             return None
         with (folder / MANIFEST).open("rb") as file:
             content = file.read(MAX_MANIFEST_BYTES)
-        return Extractor(name, folder, hashlib.sha256(content).hexdigest(), BertManifest.model_validate_json(content))
+        return Extractor(name, folder, hashlib.sha256(content).hexdigest(), MANIFESTS.validate_json(content))
     except (OSError, ValidationError):
         return None
 
@@ -66,5 +71,8 @@ def resolved(spec: JobSpec, models_root: Path | None) -> JobSpec:
         raise InvalidRequest.at("/model/extractor/sha256", f"the extractor of this name has {found.sha256}")
     if asked.features not in (None, found.manifest.features):
         raise InvalidRequest.at("/model/extractor/features", f"it makes {found.manifest.features} features")
-    pinned = ExtractorRef(name=found.name, sha256=found.sha256, features=found.manifest.features)
+    if (asked.image is not None) != (found.takes == "tensor"):
+        detail = "say how records are images" if asked.image is None else "this extractor is not of images"
+        raise InvalidRequest.at("/model/extractor/image", detail)
+    pinned = asked.model_copy(update={"sha256": found.sha256, "features": found.manifest.features})
     return spec.model_copy(update={"model": spec.model.model_copy(update={"extractor": pinned})})

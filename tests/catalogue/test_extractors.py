@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.extractors import registry
@@ -53,7 +56,8 @@ def test_a_job_pins_its_extractor(text_api: Api, models: Path) -> None:
     assert quote["model"]["parameters"] == 2 * 8
     job = post(text_api, "/v1/jobs", "texts", {"name": "tiny"})
     assert job.status_code == 201, job.text
-    assert job.json()["spec"]["model"]["extractor"] == {"name": "tiny", "sha256": sha256, "features": 8}
+    pinned = {"name": "tiny", "image": None, "sha256": sha256, "features": 8}
+    assert job.json()["spec"]["model"]["extractor"] == pinned
     shutil.rmtree(models / "tiny")
     again = post(text_api, "/v1/jobs", "texts", {"name": "tiny"})
     assert again.status_code == 201 and again.json()["id"] == job.json()["id"], "the same request is the same job"
@@ -78,6 +82,33 @@ def test_refusals(text_api: Api) -> None:
     assert mlp.json()["errors"][0]["pointer"] == "/model/kind"
     hashed = text_api.upload(declared("hashed", features={"kind": "hashed_text", "column": "t"}), CSV)
     assert hashed.json()["type"] == "/problems/duplicate-content", "the same texts, whatever is made of them"
+
+
+def test_images_are_declared(text_api: Api, models: Path) -> None:
+    """An extractor of images takes arrays of numbers, and the job says how they are images."""
+    (models / "lite0").mkdir()
+    manifest = {"format": "scrimp-extractor/1", "kind": "efficientnet_lite0", "mean": 0.5, "std": 0.5}
+    (models / "lite0" / "extractor.json").write_text(json.dumps(manifest | {"files": {"model.safetensors": "0" * 64}}))
+    listed = {each["name"]: each for each in text_api.get("/v1/extractors", "analyst").json()["items"]}
+    assert (listed["lite0"]["takes"], listed["lite0"]["features"]) == ("tensor", 1280)
+    file = io.BytesIO()
+    np.savez(file, x=np.random.default_rng(0).random((60, 4, 5), dtype=np.float32), y=np.arange(60) % 2)
+    document = declared("images", format="npz", features={"kind": "tensor", "array": "x"})
+    made = text_api.upload(document, file.getvalue())
+    assert made.status_code == 201, made.text
+    image = {"height": 4, "width": 5, "channels": 1}
+    quote = post(text_api, "/v1/quotes", "images", {"name": "lite0", "image": image})
+    assert quote.status_code == 200, quote.text
+    assert quote.json()["model"]["parameters"] == 2 * 1280
+    cases: list[tuple[Any, str]] = [
+        ({"name": "lite0"}, "/model/extractor/image"),
+        ({"name": "lite0", "image": image | {"channels": 3}}, "/model/extractor/image"),
+        ({"name": "tiny", "image": image}, "/model/extractor/image"),
+        ({"name": "tiny"}, "/model/extractor"),
+    ]
+    for extractor, pointer in cases:
+        answer = post(text_api, "/v1/quotes", "images", extractor)
+        assert answer.status_code == 422 and answer.json()["errors"][0]["pointer"] == pointer, answer.text
 
 
 def test_nothing_outside_of_the_models_root_is_found(tmp_path: Path, models: Path) -> None:

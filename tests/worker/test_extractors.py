@@ -18,8 +18,9 @@ from tests.worker.extractor import CONFIG, PIECES, write_extractor
 from tests.worker.support import Supervisor, run_thread, spec, start_of
 from worker.attempt.messages import Failed, Finished
 from worker.data.parts import records_of
-from worker.extractors.bert import BertMean, Encoder, ExtractorMissingError
+from worker.extractors.bert import BertMean, Encoder
 from worker.extractors.features import extracted
+from worker.extractors.files import ExtractorMissingError
 from worker.extractors.wordpiece import WordPiece
 
 TEXTS = ["a good film", "bad films, a", "", "GOOD,é", "a " * 40, "unheard of"]

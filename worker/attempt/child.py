@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from app.contracts.base import Document
+from app.contracts.extractor import ExtractorRef
 from app.errors import PrivacyError
 from app.formats.stored import DataDamagedError, StoredPart
 from worker.attempt.messages import (
@@ -47,8 +48,8 @@ from worker.attempt.messages import (
 )
 from worker.attempt.replay import Replay
 from worker.data.parts import load_stored, records_of, users_of
-from worker.extractors.bert import ExtractorMissingError
 from worker.extractors.features import extracted
+from worker.extractors.files import ExtractorMissingError
 from worker.models.files import save_model
 from worker.telemetry import Telemetry
 from worker.training.loop import Training
@@ -147,7 +148,9 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     )
     outcome = training.run()
     try:
-        artifacts = save_model(Path(start.output_dir), plan.model, outcome.parameters, start.task, start.features)
+        artifacts = save_model(
+            Path(start.output_dir), plan.model, outcome.parameters, start.task, start.features, _extractor(start)
+        )
     except OSError:
         raise StorageFailed from None
     missed: tuple[WarningCode, ...] = ("device-unavailable",) if start.spec.runtime.device == "cuda" else ()
@@ -156,18 +159,23 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
 
 def _loader(start: Start, link: SupervisorLink) -> Callable[[Part], StoredPart]:
     """What loads a stored part, through the job's extractor where it has one."""
-    extractor = start.spec.model.extractor if start.spec.model.kind == "linear" else None
+    extractor = _extractor(start)
     if extractor is None:
         return lambda part: load_stored(part, start.shape)
     if start.extractor_dir is None or start.cache_dir is None or extractor.sha256 is None:
         raise ExtractorMissingError("this worker has no models root")
     folder, sha256, cache = Path(start.extractor_dir), extractor.sha256, Path(start.cache_dir)
+    image = extractor.image
 
     def load(part: Part) -> StoredPart:
         stored = load_stored(part, start.shape)
-        return extracted(stored, part.sha256, folder, sha256, cache, lambda: link.poll(0))
+        return extracted(stored, part.sha256, folder, sha256, cache, lambda: link.poll(0), image)
 
     return load
+
+
+def _extractor(start: Start) -> ExtractorRef | None:
+    return start.spec.model.extractor if start.spec.model.kind == "linear" else None
 
 
 def failure_code(error: BaseException) -> FailureCode:

@@ -5,7 +5,6 @@ Only safetensors, JSON and a vocabulary are read: no code and no pickle of an ex
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.contracts.extractor import MANIFEST, BertManifest
-from app.errors import PermanentError
+from app.contracts.extractor import BertManifest
+from worker.extractors.files import loading, read_extractor
 from worker.extractors.wordpiece import WordPiece
-
-
-class ExtractorMissingError(PermanentError):
-    """The extractor is not there, or is not the one that was admitted."""
-
-    code = "extractor-missing"
 
 
 class Encoder(nn.Module):
@@ -104,20 +97,15 @@ class BertMean:
     """
 
     def __init__(self, folder: Path, sha256: str) -> None:
-        try:
-            content = (folder / MANIFEST).read_bytes()
-            _check(content, sha256)
-            manifest = BertManifest.model_validate_json(content)
-            files = {name: (folder / name).read_bytes() for name in manifest.files}
-            for name, digest in manifest.files.items():
-                _check(files[name], digest)
+        with loading():
+            manifest, files = read_extractor(folder, sha256)
+            if not isinstance(manifest, BertManifest):
+                raise ValueError("this is not a text extractor")
             self._manifest = manifest
             self._encoder = _loaded(json.loads(files["config.json"]), files["model.safetensors"])
             self._tokens = WordPiece(
                 files["vocab.txt"].decode(), lowercase=manifest.lowercase, max_tokens=manifest.max_tokens
             )
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError):
-            raise ExtractorMissingError("the extractor can not be loaded") from None
 
     @property
     def features(self) -> int:
@@ -127,11 +115,6 @@ class BertMean:
         with torch.no_grad():
             vector = self._encoder(torch.tensor(self._tokens.ids(text))).mean(dim=0)
             return F.normalize(vector, dim=0) if self._manifest.normalize else vector
-
-
-def _check(content: bytes, sha256: str) -> None:
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise ExtractorMissingError("a file of the extractor is not what was admitted")
 
 
 def _loaded(config: dict[str, Any], weights: bytes) -> Encoder:

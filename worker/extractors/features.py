@@ -1,34 +1,60 @@
 """A part's features: made once by a frozen extractor, and kept beside the data set's parts.
 
-The cache is as private as the data: a folder of mode 0700 within the data set's own, so that it goes with it. It is
-keyed by the part's SHA-256, the extractor's and this module's version; a file's name holds its own SHA-256.
+The cache is as private as the data: a folder of mode 0700 within the data set's own, so that it goes with it and no
+other data set ever looks into it. It is keyed by the part's SHA-256, the extractor's, how records are read, and this
+module's version; a file's name holds its own SHA-256, which is checked when it is used. It holds KEPT files, the last
+used ones: their number and not their size, which tells how many records there are, decides what goes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from app.contracts.extractor import ImageInput
 from app.formats.stored import DataDamagedError, StoredPart, Texts, load_part, save_part
 from worker.extractors.bert import BertMean
+from worker.extractors.efficientnet import EfficientNet
 
-VERSION = 1  # part of the key: raise it when features could come out differently
+VERSION = 2  # part of the key: raise it when features could come out differently
+KEPT = 16  # files: eight extractors' features of both parts
+STALE_S = 86_400  # what a process that was killed left behind
+
+
+class Extractor(Protocol):
+    """A vector of one record, a function of nothing else."""
+
+    @property
+    def features(self) -> int: ...
+
+    def __call__(self, record: Any, /) -> Tensor: ...
 
 
 def extracted(
-    stored: StoredPart, part_sha256: str, folder: Path, extractor_sha256: str, cache: Path, poll: Callable[[], None]
+    stored: StoredPart,
+    part_sha256: str,
+    folder: Path,
+    extractor_sha256: str,
+    cache: Path,
+    poll: Callable[[], None],
+    image: ImageInput | None = None,
 ) -> StoredPart:
-    """The part with float32 features (n, d) in place of its texts.
+    """The part with float32 features (n, d) in place of its texts or images.
 
     Args:
-        stored: a part of texts.
+        stored: a part of texts, or of images.
+        image: how its records are images.
         folder, extractor_sha256: the extractor's, as admitted.
         cache: where features are kept.
         poll: called before each record; may raise to stop.
@@ -36,27 +62,38 @@ def extracted(
     Raises:
         ExtractorMissingError, DataDamagedError.
     """
-    if not isinstance(stored.x, Texts):
-        raise DataDamagedError("an extractor takes texts")
-    key = hashlib.sha256(f"scrimp/features/{VERSION}/{part_sha256}/{extractor_sha256}".encode()).hexdigest()
+    how = image.model_dump_json() if image else ""
+    content = f"scrimp/features/{VERSION}/{part_sha256}/{extractor_sha256}/{how}"
+    key = hashlib.sha256(content.encode()).hexdigest()
     known = _known(cache, key)
     if known is not None and len(known.y) == len(stored.y):
         return known
-    extractor = BertMean(folder, extractor_sha256)
+    extractor, records = _opened(stored, folder, extractor_sha256, image)
     x: NDArray[np.float32] = np.empty((len(stored.y), extractor.features), dtype=np.float32)
-    for row, text in enumerate(stored.x.texts()):
+    for row, record in enumerate(records):
         poll()
-        x[row] = extractor(text).numpy()
+        x[row] = extractor(record).numpy()
     made = replace(stored, x=x)
     with contextlib.suppress(OSError):  # a full disk costs time, no more
         _keep(cache, key, made)
     return made
 
 
+def _opened(stored: StoredPart, folder: Path, sha256: str, image: ImageInput | None) -> tuple[Extractor, Iterable[Any]]:
+    if isinstance(stored.x, Texts) and image is None:
+        return BertMean(folder, sha256), stored.x.texts()
+    if isinstance(stored.x, np.ndarray) and image is not None and stored.x.shape[1] == image.numbers:
+        return EfficientNet(folder, sha256, image), stored.x
+    raise DataDamagedError("an extractor takes texts, or images")
+
+
 def _known(cache: Path, key: str) -> StoredPart | None:
     for path in cache.glob(f"{key}.*.npz"):
         try:
-            return load_part(path, path.name.split(".")[1])
+            found = load_part(path, path.name.split(".")[1])
+            with contextlib.suppress(OSError):
+                os.utime(path)
+            return found
         except DataDamagedError:
             path.unlink(missing_ok=True)
     return None
@@ -70,3 +107,7 @@ def _keep(cache: Path, key: str, made: StoredPart) -> None:
         partial.replace(cache / f"{key}.{save_part(partial, made)}.npz")
     finally:
         partial.unlink(missing_ok=True)
+    by_use = sorted(cache.glob("*.npz"), key=lambda path: path.stat().st_mtime_ns)
+    left = [path for path in cache.glob("*.part") if path.stat().st_mtime < time.time() - STALE_S]
+    for path in (*by_use[:-KEPT], *left):
+        path.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 
 from app.contracts.dataset_spec import Features, Task
+from app.contracts.extractor import ExtractorRef
 from worker.attempt.messages import ArtifactFile
 from worker.models.base import Model, Parameters
 from worker.models.matrix_factorization import MatrixFactorization
@@ -29,6 +30,7 @@ def save_model(
     parameters: Parameters,
     task: Task,
     features: Features,
+    extractor: ExtractorRef | None = None,
 ) -> tuple[ArtifactFile, ...]:
     """Writes model.safetensors (float32) and model.json.
 
@@ -36,6 +38,7 @@ def save_model(
         folder: an existing folder.
         parameters: what the optimizer finished with: functions of noised gradients.
         task, features: the data set's, public.
+        extractor: the job's, whose features the model takes.
 
     Returns:
         both files, with their SHA-256.
@@ -44,7 +47,7 @@ def save_model(
         OSError: they can not be written.
     """
     tensors = {name: value.to(torch.float32).contiguous() for name, value in parameters.items()}
-    card = model_card(model, {name: list(value.shape) for name, value in tensors.items()}, task, features)
+    card = model_card(model, {name: list(value.shape) for name, value in tensors.items()}, task, features, extractor)
     return (
         _write(folder / WEIGHTS, safetensors.torch.save(tensors, metadata={"format": "pt"})),
         _write(folder / CARD, json.dumps(card, indent=2, ensure_ascii=False).encode() + b"\n"),
@@ -56,6 +59,7 @@ def model_card(
     tensors: dict[str, list[int]],
     task: Task,
     features: Features,
+    extractor: ExtractorRef | None = None,
 ) -> dict[str, Any]:
     """What the weights are: kind, inputs, outputs, the data set's task and features, and a snippet that uses them."""
     asked: dict[str, Any] = {"bias": "bias" in tensors}
@@ -73,7 +77,8 @@ def model_card(
         "tensors": tensors,
         "task": task.model_dump(mode="json"),
         "features": features.model_dump(mode="json"),
-        "usage": usage(model, "bias" in tensors or "user_bias" in tensors, features),
+        "extractor": extractor.model_dump(mode="json") if extractor else None,
+        "usage": usage(model, "bias" in tensors or "user_bias" in tensors, features, extracted=extractor is not None),
     }
 
 

@@ -73,12 +73,13 @@ print(scores.topk(min(10, len(scores))).indices.tolist())  # rows of the best
 _WITHIN = "print(min(max(rating, low), high))\n"
 
 
-def usage(model: Model, bias: bool, features: Features) -> str:
+def usage(model: Model, bias: bool, features: Features, *, extracted: bool = False) -> str:
     """Python that loads a model from the files beside its card, and uses it on one input of the reader's.
 
     Args:
         bias: whether there is one.
         features: the data set's.
+        extracted: the model takes what an extractor makes of them.
     """
     if isinstance(model, NextItem) and isinstance(features, Interactions):
         return _next_usage(model, features)
@@ -87,8 +88,8 @@ def usage(model: Model, bias: bool, features: Features) -> str:
     row = 'the values of card["features"]["columns"], in that order'
     inputs = _TEXT
     if features.kind != "hashed_text":
-        rows = {"columns": row, "text": "what the extractor of the job's specification makes of a text"}
-        inputs = _DENSE.format(row=rows.get(features.kind, "one record of the array, flattened"))
+        row = row if features.kind == "columns" else "one record of the array, flattened"
+        inputs = _DENSE.format(row='what card["extractor"] makes of a record' if extracted else row)
     outputs = f'outputs = np.asarray(x @ tensors["weight"].T){" + tensors[" + repr("bias") + "]" if bias else ""}\n'
     if isinstance(model, Network):
         outputs = _network_usage(model)

@@ -1,0 +1,127 @@
+"""EfficientNet-Lite0 that makes one vector of an image: frozen, in evaluation, one image at a time."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from app.contracts.extractor import EfficientNetManifest, ImageInput
+from worker.extractors.files import loading, read_extractor
+
+# Repeats, kernel, stride of the first, expansion, channels in and out.
+STAGES = (
+    (1, 3, 1, 1, 32, 16),
+    (2, 3, 2, 6, 16, 24),
+    (2, 5, 2, 6, 24, 40),
+    (3, 3, 2, 6, 40, 80),
+    (3, 5, 1, 6, 80, 112),
+    (4, 5, 2, 6, 112, 192),
+    (1, 3, 1, 6, 192, 320),
+)
+EPS = 1e-3
+
+
+class SameConv(nn.Conv2d):
+    """A convolution without bias whose output has ⌈size / stride⌉ places a side; the odd zero is at the end."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
+        super().__init__(inputs, outputs, kernel, stride, groups=groups, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        high, wide = (max((math.ceil(size / stride) - 1) * stride + kernel - size, 0) for size in x.shape[-2:])
+        return super().forward(F.pad(x, (wide // 2, wide - wide // 2, high // 2, high - high // 2)))
+
+
+class _Block(nn.Module):
+    """Inverted bottleneck: widened, convolved channel by channel, narrowed."""
+
+    def __init__(self, kernel: int, stride: int, expansion: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        self.expand_conv = SameConv(inputs, wide, 1) if expansion != 1 else None
+        self.bn0 = nn.BatchNorm2d(wide, eps=EPS) if expansion != 1 else None
+        self.depthwise_conv = SameConv(wide, wide, kernel, stride, groups=wide)
+        self.bn1 = nn.BatchNorm2d(wide, eps=EPS)
+        self.project_conv, self.bn2 = SameConv(wide, outputs, 1), nn.BatchNorm2d(outputs, eps=EPS)
+        self.residual = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = x
+        if self.expand_conv is not None and self.bn0 is not None:
+            made = F.relu6(self.bn0(self.expand_conv(made)))
+        made = F.relu6(self.bn1(self.depthwise_conv(made)))
+        narrow: Tensor = self.bn2(self.project_conv(made))
+        return narrow + x if self.residual else narrow
+
+
+class Encoder(nn.Module):
+    """EfficientNet-Lite0 without its classifier: (1, 3, h, w) → (1, 1280). Names are the reference's without _."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv_stem, self.bn0 = SameConv(3, 32, 3, 2), nn.BatchNorm2d(32, eps=EPS)
+        blocks = []
+        for repeats, kernel, stride, expansion, inputs, outputs in STAGES:
+            blocks.append(_Block(kernel, stride, expansion, inputs, outputs))
+            blocks += [_Block(kernel, 1, expansion, outputs, outputs) for _ in range(repeats - 1)]
+        self.blocks = nn.Sequential(*blocks)
+        self.conv_head, self.bn1 = SameConv(320, 1280, 1), nn.BatchNorm2d(1280, eps=EPS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(F.relu6(self.bn0(self.conv_stem(x))))
+        return F.relu6(self.bn1(self.conv_head(x))).mean(dim=(2, 3))
+
+
+class EfficientNet:
+    """image → the mean of the last layer's places, float32 (1280,).
+
+    Guarantee: a record's features are a function of this record and the extractor's files alone. Batch norms use their
+    frozen statistics, and each image goes through the encoder by itself.
+
+    Args:
+        folder: of the extractor.
+        sha256: of its manifest, as admitted.
+        image: how a record's numbers are an image.
+
+    Raises:
+        ExtractorMissingError: a file is missing or is not what the manifest says, or the manifest is another.
+
+    Source: Tan & Le 2019, "EfficientNet"; the Lite variant: Liu 2020 (TensorFlow's model garden).
+    """
+
+    def __init__(self, folder: Path, sha256: str, image: ImageInput) -> None:
+        self._image = image
+        with loading():
+            manifest, files = read_extractor(folder, sha256)
+            if not isinstance(manifest, EfficientNetManifest):
+                raise ValueError("this is not an extractor of images")
+            self._manifest = manifest
+            with torch.device("meta"):
+                encoder = Encoder()
+            tensors = safetensors.torch.load(files["model.safetensors"])
+            encoder.load_state_dict({name: tensors[name] for name in encoder.state_dict()}, assign=True)
+            self._encoder = encoder.float().eval().requires_grad_(False)
+
+    @property
+    def features(self) -> int:
+        return self._manifest.features
+
+    def __call__(self, record: NDArray[np.float32]) -> Tensor:
+        asked, side = self._image, self._manifest.image_size
+        first = asked.layout == "first"
+        shape = (asked.channels, asked.height, asked.width) if first else (asked.height, asked.width, asked.channels)
+        x = torch.from_numpy(np.ascontiguousarray(record, dtype=np.float32)).view(shape) * asked.input_scale
+        x = (x if first else x.permute(2, 0, 1)).expand(3, -1, -1)[None]
+        with torch.no_grad():
+            if x.shape[2:] != (side, side):
+                x = F.interpolate(x, (side, side), mode="bilinear", align_corners=False, antialias=True)
+            made: Tensor = self._encoder((x - self._manifest.mean) / self._manifest.std)[0]
+            return made
