@@ -7,6 +7,7 @@ hundred times faster than drawing each cell.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.fuzz.damage import damaged
+from tests.fuzz.tables import IDS, LAYOUTS, TableSchema, encode_table, fixed_tables
 from tests.fuzz.writers import CANARY, encode
 
-FORMATS = ("csv", "jsonl", "parquet", "npz")
+FORMATS = ("csv", "jsonl", "parquet", "npz", "interactions")
+UNKNOWN = ("refuse", "drop")
 CLASS_LISTS: tuple[list[int | str] | None, ...] = (None, [0, 1], ["u", "v", "ü"], [-1, "1.5", "true"])
 
 
@@ -67,8 +70,10 @@ class Case:
         return cls(json.loads(spec), content)
 
 
-def fixed_schemas(format: str) -> list[Schema]:
+def fixed_schemas(format: str) -> Sequence[Schema | TableSchema]:
     """The few that coverage-guided fuzzing chooses from by one byte."""
+    if format == "interactions":
+        return fixed_tables()
     if format == "npz":
         return [Schema(format, "tensor", ("x",), "y", classes, 0.3) for classes in CLASS_LISTS]
     numeric = [Schema(format, "columns", ("a", "b"), "y", classes, 0.3) for classes in CLASS_LISTS]
@@ -91,11 +96,25 @@ def schemas(draw: st.DrawFn, format: str) -> Schema:
 
 
 @st.composite
+def tables(draw: st.DrawFn) -> TableSchema:
+    layout = draw(st.sampled_from(LAYOUTS))
+    task, number = draw(st.sampled_from([("rating", "rating"), ("next_item", "timestamp")]))
+    names = draw(st.lists(NAMES, min_size=3, max_size=3, unique=True)) if draw(st.booleans()) else None
+    declared = tuple(names) if names and layout != "dat" else ("user_id", "item_id", number)
+    users, items, unknown = draw(st.sampled_from(IDS)), draw(st.sampled_from(IDS)), draw(st.sampled_from(UNKNOWN))
+    return TableSchema(layout, task, declared, users, items, unknown, draw(st.sampled_from([None, 0.25, 1e-9])))
+
+
+@st.composite
 def cases(draw: st.DrawFn, format: str) -> Case:
-    schema = draw(schemas(format))
+    schema = draw(tables() if format == "interactions" else schemas(format))
     rng = Random(draw(st.integers(0, 2**63)))
-    content = encode(schema, rng)
+    content = written(schema, rng)
     return Case(schema.spec(), damaged(content, rng) if rng.random() < 0.4 else content)
+
+
+def written(schema: Schema | TableSchema, rng: Random) -> bytes:
+    return encode_table(schema, rng) if isinstance(schema, TableSchema) else encode(schema, rng)
 
 
 def from_bytes(format: str, data: bytes) -> Case:
@@ -108,7 +127,7 @@ def from_bytes(format: str, data: bytes) -> Case:
 def seeds(format: str, rng: Random) -> list[bytes]:
     """Whole files for coverage-guided fuzzing to begin with."""
     choices = fixed_schemas(format)
-    return [bytes([i]) + encode(schema, rng) for i, schema in enumerate(choices) for _ in range(12)]
+    return [bytes([i]) + written(schema, rng) for i, schema in enumerate(choices) for _ in range(12)]
 
 
 __all__ = ["CANARY", "FORMATS", "Case", "Schema", "cases", "from_bytes", "seeds"]

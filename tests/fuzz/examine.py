@@ -11,7 +11,7 @@ import numpy as np
 
 from app.errors import InvalidRequest, LimitError, ServiceError
 from app.formats.parse import parse
-from app.formats.stored import Csr, StoredPart, load_part
+from app.formats.stored import Csr, Pairs, Sequences, StoredPart, load_part
 from app.helpers.limited import run_limited
 from tests.fuzz.cases import CANARY, Case
 
@@ -86,6 +86,9 @@ def check_answer(answer: dict[str, Any], case: Case, out: Path) -> None:
 def check_part(part: StoredPart, answer: dict[str, Any]) -> None:
     require(part.shape == (len(part.y), answer["features"]), "one row a record, one column a feature")
     require(part.sparse == answer["sparse"], "sparse where it says so")
+    if isinstance(part.x, Pairs | Sequences):
+        check_rows(part.x)
+        return
     values = part.x.data if isinstance(part.x, Csr) else part.x
     require(values.dtype == np.float32 and bool(np.isfinite(values).all()), "finite 32-bit features")
     require(bool(np.isfinite(part.y).all()), "finite targets")
@@ -96,6 +99,16 @@ def check_part(part: StoredPart, answer: dict[str, Any]) -> None:
         require(bool((steps >= 0).all()) and part.x.indptr[0] == 0, "rows follow each other")
         require(part.x.indptr[-1] == len(part.x.data) == len(part.x.indices), "every cell is in a row")
         require(bool(((part.x.indices >= 0) & (part.x.indices < part.x.shape[1])).all()), "indices of buckets")
+
+
+def check_rows(x: Pairs | Sequences) -> None:
+    """Of declared lists."""
+    if isinstance(x, Sequences):
+        require(bool((np.diff(x.ends, prepend=0) >= 1).all()), "no record is without an item")
+        require(len(x.items) == (x.ends[-1] if len(x.ends) else 0), "every item is in a record")
+    columns = [(x.items, x.size)] if isinstance(x, Sequences) else zip((x.users, x.items), x.sizes, strict=True)
+    for rows, size in columns:
+        require(bool(((rows >= 0) & (rows < size)).all()), "rows of declared ids")
 
 
 def check_refusal(error: ServiceError) -> str:

@@ -91,7 +91,7 @@ def guided(format: str, first: int, count: int, folder: Path) -> Callable[[Calla
         import app.formats.stored
         from tests.fuzz import examine  # noqa: F401
 
-        __import__(f"app.formats.{app.formats.parse.READERS[format]}")
+        __import__(f"app.formats.{app.formats.parse.READERS.get(format, format)}")
     from tests.fuzz.cases import from_bytes, seeds
 
     corpus = folder / "guided"

@@ -32,7 +32,7 @@ def encode(schema: Schema, rng: Random) -> bytes:
     rows = _rows(schema, rng)
     names = list(rows[0]) if rows else [*schema.features, schema.label]
     writers: dict[str, Callable[[list[str], list[Row], Random], bytes]]
-    writers = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}
+    writers = {"csv": _csv, "jsonl": _jsonl, "parquet": parquet_file}
     return writers[schema.format](names, rows, rng)
 
 
@@ -94,7 +94,7 @@ def _jsonl(names: list[str], rows: list[Row], rng: Random) -> bytes:
     return (rng.choice(("\n", "\r\n")).join(lines) + "\n").encode(encoding, "surrogatepass")
 
 
-def _parquet(names: list[str], rows: list[Row], rng: Random) -> bytes:
+def parquet_file(names: list[str], rows: list[Row], rng: Random) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
