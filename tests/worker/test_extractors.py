@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from app.errors import PrivacyError
 from app.formats.stored import DataDamagedError, StoredPart, Texts, load_part, save_part
 from tests.worker.extractor import CONFIG, PIECES, write_extractor
 from tests.worker.support import Supervisor, run_thread, spec, start_of
-from worker.attempt.messages import Failed, Finished
+from worker.attempt import child
+from worker.attempt.child import StopRequested, SupervisorLink
+from worker.attempt.messages import TO_CHILD, TO_SUPERVISOR, Alive, Channel, Failed, Finished, Stop
 from worker.data.parts import records_of
 from worker.extractors.bert import BertMean, Encoder
 from worker.extractors.features import extracted
@@ -125,6 +128,35 @@ def test_a_changed_or_missing_file_is_refused(tmp_path: Path, name: str) -> None
         (tmp_path / "e" / name).unlink() if change is None else (tmp_path / "e" / name).write_bytes(change)
         with pytest.raises(ExtractorMissingError):
             BertMean(tmp_path / "e", sha256)
+
+
+@pytest.mark.parametrize("manifest", [{"max_tokens": 17}, {"features": 9}])
+def test_sizes_that_do_not_fit_are_refused_before_any_text_is_read(tmp_path: Path, manifest: dict[str, int]) -> None:
+    """Else it would fail at the first text that is long enough, which tells that there is one."""
+    with pytest.raises(ExtractorMissingError):
+        BertMean(tmp_path / "e", write_extractor(tmp_path / "e", **manifest))
+
+
+def test_pieces_that_the_encoder_does_not_know_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CONFIG, "vocab_size", len(PIECES) - 1)
+    with pytest.raises(ExtractorMissingError):
+        BertMean(tmp_path / "e", write_extractor(tmp_path / "e"))
+
+
+def test_loading_gives_signs_of_life_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    supervisor, link = Channel(ours, TO_SUPERVISOR), SupervisorLink(Channel(theirs, TO_CHILD))
+    for _ in range(100):
+        link.loading()
+    assert not supervisor.pending()
+    monkeypatch.setattr(child, "ALIVE_S", 0.0)
+    link.loading()
+    assert supervisor.receive() == Alive()
+    supervisor.send(Stop())
+    with pytest.raises(StopRequested):
+        link.loading()
+    supervisor.close()
+    theirs.close()
 
 
 def test_an_encoder_of_another_kind_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from app.formats.stored import DataDamagedError, StoredPart
 from worker.attempt.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
+    Alive,
     BlockStart,
     Channel,
     Digest,
@@ -56,6 +58,7 @@ from worker.training.loop import Training
 from worker.training.plan import build_plan
 
 PR_SET_PDEATHSIG = 1
+ALIVE_S = 30.0
 M = TypeVar("M")
 
 
@@ -73,6 +76,14 @@ class SupervisorLink:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.steps_started = 0
+        self._alive_at = time.monotonic()
+
+    def loading(self) -> None:
+        """While data are loaded, as often as one likes: whether to stop; and a sign of life every `ALIVE_S`."""
+        self.poll(0)
+        if time.monotonic() >= self._alive_at + ALIVE_S:
+            self._alive_at = time.monotonic()
+            self._channel.send(Alive())
 
     def begin(self, first_step: int, last_step: int) -> None:
         self._channel.send(BlockStart(first_step=first_step, last_step=last_step))
@@ -169,7 +180,7 @@ def _loader(start: Start, link: SupervisorLink) -> Callable[[Part], StoredPart]:
 
     def load(part: Part) -> StoredPart:
         stored = load_stored(part, start.shape)
-        return extracted(stored, part.sha256, folder, sha256, cache, lambda: link.poll(0), image)
+        return extracted(stored, part.sha256, folder, sha256, cache, link.loading, image)
 
     return load
 

@@ -193,6 +193,12 @@ class Resalt(Keys):
 # --- child → supervisor ---
 
 
+class Alive(Document):
+    """Data are still being loaded: hours, where an extractor reads them. Said by the clock, whatever is loaded."""
+
+    kind: Literal["alive"] = "alive"
+
+
 class Ready(Document):
     """The data are loaded. `fallbacks`: layers without a rule, whose gradients are formed record by record."""
 
@@ -282,7 +288,7 @@ class Failed(Document):
 
 
 ToChild = Start | Go | Written | Stop | Resalt
-ToSupervisor = Ready | BlockStart | Digest | Mismatch | MetricValue | Finished | Stopped | Failed
+ToSupervisor = Alive | Ready | BlockStart | Digest | Mismatch | MetricValue | Finished | Stopped | Failed
 
 TO_CHILD: TypeAdapter[ToChild] = TypeAdapter(Annotated[ToChild, Field(discriminator="kind")])
 TO_SUPERVISOR: TypeAdapter[ToSupervisor] = TypeAdapter(Annotated[ToSupervisor, Field(discriminator="kind")])

@@ -160,6 +160,8 @@ class _Supervised:
     def _hear(self, channel: messages.Channel, said: messages.ToSupervisor) -> bool | None:
         """Writes one message down and answers it. None while the attempt goes on; at its end, whether it succeeded."""
         match said:
+            case messages.Alive():
+                pass  # that it was heard is all
             case messages.Ready():
                 self.log.ready(said.device, said.fallbacks)
             case messages.BlockStart():

@@ -102,7 +102,10 @@ class BertMean:
             if not isinstance(manifest, BertManifest):
                 raise ValueError("this is not a text extractor")
             self._manifest = manifest
-            self._encoder = _loaded(json.loads(files["config.json"]), files["model.safetensors"])
+            config = json.loads(files["config.json"])
+            # Else it would fail at the first text that is long enough, or holds such a piece: which ones do is private.
+            _check_sizes(manifest, config, files["vocab.txt"].decode())
+            self._encoder = _loaded(config, files["model.safetensors"])
             self._tokens = WordPiece(
                 files["vocab.txt"].decode(), lowercase=manifest.lowercase, max_tokens=manifest.max_tokens
             )
@@ -115,6 +118,13 @@ class BertMean:
         with torch.no_grad():
             vector = self._encoder(torch.tensor(self._tokens.ids(text))).mean(dim=0)
             return F.normalize(vector, dim=0) if self._manifest.normalize else vector
+
+
+def _check_sizes(manifest: BertManifest, config: dict[str, Any], vocabulary: str) -> None:
+    if manifest.max_tokens > int(config["max_position_embeddings"]) or manifest.features != int(config["hidden_size"]):
+        raise ValueError("the manifest's sizes are not the encoder's")
+    if len(vocabulary.rstrip("\n").split("\n")) > int(config["vocab_size"]):
+        raise ValueError("the vocabulary has pieces that the encoder does not know")
 
 
 def _loaded(config: dict[str, Any], weights: bytes) -> Encoder:
