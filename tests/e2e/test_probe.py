@@ -37,9 +37,9 @@ def test_a_private_probe(tmp_path: Path) -> None:
         assert ended["status"] == "succeeded", ended["failure"]
         assert ended["metrics"]["accuracy"]["value"] > 0.8
         folder = service.home / "storage" / "datasets" / dataset / "features"
-        kept = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+        kept = {path: path.stat().st_ino for path in folder.iterdir()}
         assert len(kept) == 2, "train and hold-out"
         assert finished(service, submit(service, probe(name="again")))["status"] == "succeeded"
-        assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == kept, "made once"
+        assert {path: path.stat().st_ino for path in folder.iterdir()} == kept, "made once"
     finally:
         service.stop()
