@@ -116,11 +116,7 @@ class Bookkeeping(Generic[B]):
     ) -> tuple[Parameters, Tensor]:
         clip = clip or self._clip
         total = {name: torch.zeros_like(value, dtype=self._sum_type) for name, value in parameters.items()}
-        if set(total) != set(self._trainable):
-            raise PrivacyError("the parameters are not those of the model")
-        with torch.no_grad():
-            for name, value in parameters.items():
-                self._trainable[name].copy_(value)
+        fill_in(self._trainable, parameters)
         device = next((value.device for value in parameters.values()), None)
         count = torch.zeros(1, dtype=torch.float64, device=device)
         for batch in batches:
@@ -137,12 +133,7 @@ class Bookkeeping(Generic[B]):
             for name, parameter in self._trainable.items()
             if id(parameter) in terms
         }
-        with torch.no_grad():
-            factors = group_factors(books, self._trainable, self._kind, clip.max_grad_norm / self._records_per_unit)
-            for name, of_parameter in factors.items():
-                books.pop(name).add_to(total[name], of_parameter)
-            if factors:
-                count.add_(half_count(next(iter(factors.values()))))  # of flat clipping, where all are the same
+        add_clipped(total, count, books, self._trainable, self._kind, clip.max_grad_norm / self._records_per_unit)
 
     def _passes(self, batch: B) -> _Pass:
         self._open = _Pass(self._count(batch))
@@ -196,6 +187,36 @@ class Bookkeeping(Generic[B]):
                 _write_down(opened, rule(module, noted, gradient.detach()))
 
         return _Tap.apply(output, note, first)  # type: ignore[no-untyped-call]
+
+
+def fill_in(trainable: Mapping[str, nn.Parameter], parameters: Parameters) -> None:
+    """Has a module hold these values.
+
+    Raises:
+        PrivacyError: the names are not those of its parameters.
+    """
+    if set(parameters) != set(trainable):
+        raise PrivacyError("the parameters are not those of the model")
+    with torch.no_grad():
+        for name, value in parameters.items():
+            trainable[name].copy_(value)
+
+
+def add_clipped(
+    total: Parameters,
+    count: Tensor,
+    books: dict[str, ParameterBook],
+    trainable: Mapping[str, nn.Parameter],
+    kind: ClippingKind,
+    max_grad_norm: float,
+) -> None:
+    """Adds a batch's clipped gradients to the total, and how many were within the norm to the count; uses books up."""
+    with torch.no_grad():
+        factors = group_factors(books, trainable, kind, max_grad_norm)
+        for name, of_parameter in factors.items():
+            books.pop(name).add_to(total[name], of_parameter)
+        if factors:
+            count.add_(half_count(next(iter(factors.values()))))  # of flat clipping, where all are the same
 
 
 def group_factors(

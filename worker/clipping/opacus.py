@@ -10,10 +10,9 @@ import torch
 from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 
-from app.errors import PrivacyError
-from worker.clipping.bookkeeping import group_factors, refuse_mixing
+from worker.clipping.bookkeeping import add_clipped, fill_in, refuse_mixing
 from worker.clipping.books import ParameterBook
-from worker.clipping.engine import Clip, ClippingKind, half_count
+from worker.clipping.engine import Clip, ClippingKind
 from worker.clipping.terms import Dense
 from worker.models.base import Parameters
 
@@ -50,21 +49,14 @@ class OpacusClipping(Generic[B]):
         self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
         clip = clip or self._clip
-        if set(parameters) != set(self._trainable):
-            raise PrivacyError("the parameters are not those of the model")
+        fill_in(self._trainable, parameters)
         total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in parameters.items()}
-        with torch.no_grad():
-            for name, value in parameters.items():
-                self._trainable[name].copy_(value)
         count = torch.zeros(1, dtype=torch.float64)
         for batch in batches:
             if self._count(batch) > 0:
                 books = self._books(batch, clip.divisors or {})
-                factors = group_factors(books, self._trainable, self._kind, clip.max_grad_norm / self._records_per_unit)
-                for name, of_parameter in factors.items():
-                    books[name].add_to(total[name], of_parameter)
-                if factors:
-                    count.add_(half_count(next(iter(factors.values()))))
+                norm = clip.max_grad_norm / self._records_per_unit
+                add_clipped(total, count, books, self._trainable, self._kind, norm)
         return clip.divided(total), count
 
     def _books(self, batch: B, divisors: Mapping[str, Tensor]) -> dict[str, ParameterBook]:

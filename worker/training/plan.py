@@ -166,16 +166,17 @@ class Plan:
 
     def begin_passes(self, keys: Keys, step: int) -> None:
         """Before the passes of a step: which masks its dropout layers have."""
-        masks = self.model.masks if isinstance(self.model, ModuleModel) else None
-        if masks is not None:
-            masks.begin(self._key(keys, "dropout"), step)
+        self._begin_masks(self._key(keys, "dropout"), step)
 
     def begin_public_passes(self, step: int) -> None:
         """Before passes of public records in a step. Their masks have a key that everybody knows: what leaves un-noised
         may tell nothing of those that private records have."""
+        self._begin_masks(public_key_of_seed(0, "dropout"), step)
+
+    def _begin_masks(self, key: bytes, step: int) -> None:
         masks = self.model.masks if isinstance(self.model, ModuleModel) else None
         if masks is not None:
-            masks.begin(public_key_of_seed(0, "dropout"), step)
+            masks.begin(key, step)
 
     def _key(self, keys: Keys, purpose: Purpose) -> bytes:
         if self.seed is not None:
