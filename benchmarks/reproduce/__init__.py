@@ -1,0 +1,1 @@
+"""The papers' experiments again, by the service's own planning, pricing and training."""

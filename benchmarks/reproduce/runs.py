@@ -1,0 +1,262 @@
+"""Runs a JobSpec in this process as the service would: planned, priced and trained by its own code.
+
+What is left out is the way to a worker (queue, ledger, storage). The data sets are public, so that losses may be exact
+and seeds may be set; the training is private all the same: `privacy` of the JobSpec decides clipping and noise.
+Finished runs are kept in a JSON file by what was asked, so that an experiment can be cut off and continued.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.job_spec import JobSpec
+from app.jobs.planning import DatasetFacts, plan
+from app.privacy.mechanism import MechanismConfig
+from app.privacy.pricing import price
+from worker.attempt.messages import Digest, MetricValue, Resalt, Segment, Shape
+from worker.attempt.replay import Replay
+from worker.data.records import Records
+from worker.models.base import Parameters
+from worker.optimizers.base import State
+from worker.telemetry import Telemetry
+from worker.training.loop import Position, Training
+from worker.training.plan import build_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORTS = ROOT / "benchmarks" / "reports" / "reproduce"
+SIDE = "side"  # what a JobSpec calls the public data set of its side information
+
+Watch = Callable[[int, Parameters, State], None]  # step, parameters and optimizer state after it
+
+
+@dataclass(frozen=True)
+class Data:
+    """A public data set in memory.
+
+    Attributes:
+        task, features: as in a DatasetSpec.
+        train: the training records.
+        holdout: what `evaluation` scores; the training records themselves where training scores are wanted.
+        features_count, outputs: d and the number of classes (1: none), as the registration would find them.
+        side: public records for an optimizer's side information; a JobSpec calls them "side".
+    """
+
+    task: dict[str, Any]
+    features: dict[str, Any]
+    train: Records
+    holdout: Records
+    features_count: int
+    outputs: int
+    sparse: bool = False
+    side: Records | None = None
+
+    def spec(self) -> DatasetSpec:
+        kind = self.features["kind"]
+        form = {"tensor": "npz", "interactions": "interactions"}.get(kind, "csv")
+        return DatasetSpec.model_validate(
+            {
+                "name": "experiment",
+                "format": form,
+                "task": self.task,
+                "features": self.features,
+                "privacy": {"sensitivity": "public"},
+                "holdout": {"kind": "public"},
+            }
+        )
+
+    def facts(self, id_: str = "ds_0", records: Records | None = None) -> DatasetFacts:
+        train = self.train if records is None else records
+        return DatasetFacts(
+            id=id_,
+            name="experiment",
+            spec=self.spec(),
+            records_train=len(train),
+            records_holdout=len(self.holdout),
+            features=self.features_count,
+            outputs=self.outputs,
+            filter=None,
+            order=None,
+            cap_delta=None,
+        )
+
+
+@dataclass
+class Result:
+    """What a run gave.
+
+    Attributes:
+        metrics: by name, (step, value), exact.
+        epsilon: of the training; None without privacy.
+    """
+
+    steps: int
+    seconds: float
+    epsilon: float | None
+    noise_multiplier: float | None
+    metrics: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    parameters: Parameters = field(default_factory=dict, repr=False)
+
+    def last(self, name: str) -> float:
+        """The metric of the end."""
+        return self.metrics[name][-1][1]
+
+    def kept(self) -> dict[str, Any]:
+        """As JSON, without the parameters."""
+        return {name: value for name, value in vars(self).items() if name != "parameters"}
+
+
+class _Book:
+    """Stands for the supervisor of a run that nothing interrupts."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, list[tuple[int, float]]] = {}
+
+    def begin(self, first_step: int, last_step: int) -> None:
+        pass
+
+    def poll(self, step: int) -> None:
+        pass
+
+    def mismatch(self, matched_step: int) -> Resalt:
+        raise AssertionError("nothing is replayed")
+
+    def record(self, digest: Digest) -> None:
+        pass
+
+    def send(self, message: Any) -> None:
+        if isinstance(message, MetricValue):
+            self.metrics.setdefault(message.name, []).append((message.step, message.value))
+
+
+class _Watched(Training):
+    watch: Watch | None = None
+
+    def _step(self, step: int, at: Position) -> Position:
+        position = super()._step(step, at)
+        if self.watch is not None:
+            self.watch(step, position.parameters, position.state)
+        return position
+
+
+def run(data: Data, job: dict[str, Any], *, seed: int = 0, watch: Watch | None = None) -> Result:
+    """One job.
+
+    Args:
+        job: a JobSpec without `dataset` and `seed`. `evaluation` is always free: the data are public.
+        watch: called after every step.
+
+    Raises:
+        InvalidRequest: as the service would.
+    """
+    spec = JobSpec.model_validate(job | {"dataset": "ds_0", "seed": seed})
+    side = data.facts("ds_1", data.side) if data.side is not None else None
+    planned = plan(spec, data.facts(), side)
+    priced = price(planned.pricing) if planned.pricing is not None else None
+    mechanism = MechanismConfig.model_validate(priced["mechanism"]) if priced else None
+    shape = Shape(
+        records_train=len(data.train),
+        records_holdout=len(data.holdout),
+        features=data.features_count,
+        outputs=data.outputs,
+        sparse=data.sparse,
+    )
+    what = data.spec()
+    built = build_plan(
+        planned.spec,
+        mechanism,
+        shape,
+        what.task,
+        what.features,
+        steps=planned.steps,
+        data_public=True,
+        holdout_public=True,
+    )
+    keys = {f"{name}_key": _key(seed, name) for name in ("noise", "sampler", "release", "init", "dropout")}
+    book = _Book()
+    training = _Watched(
+        built,
+        data.train,
+        data.holdout,
+        holdout_public=True,
+        replay=Replay(planned.steps, (Segment(from_step=1, **keys),), planned.steps, built.block_end),
+        link=book,
+        telemetry=Telemetry(book, mechanism, data_public=True, holdout_public=True),
+        side=built.side(data.side) if data.side is not None else None,
+    )
+    training.watch = watch
+    began = time.perf_counter()
+    outcome = training.run()
+    return Result(
+        steps=planned.steps,
+        seconds=time.perf_counter() - began,
+        epsilon=priced["epsilon"]["value"] if priced else None,
+        noise_multiplier=mechanism.training.noise_multiplier if mechanism else None,
+        metrics=book.metrics,
+        parameters=outcome.parameters,
+    )
+
+
+class Kept:
+    """Finished runs in a JSON file, one entry for every question that was asked of them.
+
+    Args:
+        path: of the file; it may not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entries: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def get(self, question: dict[str, Any], answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The kept answer, or a fresh one, kept. Both are as JSON has them."""
+        name = json.dumps(question, sort_keys=True)
+        if name not in self.entries:
+            self.entries[name] = json.loads(json.dumps(answer()))
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            whole = self.path.with_suffix(".part")
+            whole.write_text(json.dumps(self.entries, indent=0, sort_keys=True) + "\n")
+            whole.replace(self.path)
+        kept: dict[str, Any] = self.entries[name]
+        return kept
+
+
+def best(runs: Iterable[tuple[Any, dict[str, Any]]], metric: str, *, highest: bool) -> tuple[Any, dict[str, Any]]:
+    """The setting and run with the best last value of a metric; runs that are not finite lose."""
+
+    def worth(entry: tuple[Any, dict[str, Any]]) -> float:
+        value = float(entry[1]["metrics"][metric][-1][1])
+        return (value if highest else -value) if np.isfinite(value) else -np.inf
+
+    return max(runs, key=worth)
+
+
+def machine() -> str:
+    """The machine and the versions, for a report's head."""
+    cpu = "unknown processor"
+    if Path("/proc/cpuinfo").exists():
+        models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        cpu = models[0].split(":", 1)[1].strip() if models else cpu
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return (
+        f"{os.cpu_count()} CPUs ({cpu}), {torch.get_num_threads()} threads, Python {platform.python_version()}, "
+        f"torch {torch.__version__}, commit {commit.stdout.strip() or 'unknown'}"
+    )
+
+
+def _key(seed: int, name: str) -> str:
+    return hashlib.sha256(f"{seed}/{name}".encode()).hexdigest()
