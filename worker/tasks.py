@@ -16,6 +16,7 @@ from app.lifecycle.claims import claim
 from app.lifecycle.presence import Presence
 from app.lifecycle.states import ring
 from app.settings import get_settings
+from worker.attempt.nursery import Nursery
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.celery_app import app
 
@@ -28,6 +29,11 @@ def _database() -> Database:
 @cache
 def _presence() -> Presence:
     return Presence(_database(), socket.gethostname(), os.getpid(), get_settings().heartbeat_s)
+
+
+@cache
+def _nursery() -> Nursery:
+    return Nursery()
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
@@ -53,4 +59,5 @@ def run_job(job_id: str) -> None:
             return
         held = claim(session, job_id, _presence().name, settings.lease_s)
     if held is not None:
-        run_attempt(AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts), settings)
+        log = AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts)
+        run_attempt(log, settings, _nursery())

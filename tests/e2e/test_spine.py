@@ -45,7 +45,7 @@ def worker_attempt(service: Service) -> psutil.Process | None:
     assert service.process is not None
     for child in psutil.Process(service.process.pid).children(recursive=True):
         try:
-            if "worker.attempt.child" in child.cmdline():
+            if child.name() == "scrimp-attempt" and child.status() != psutil.STATUS_ZOMBIE:
                 return child
         except psutil.Error:
             continue

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,6 +23,7 @@ from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
 from tests.lifecycle.conftest import Submit, claimed, job_row
 from worker.attempt import supervisor
+from worker.attempt.nursery import Nursery, Process
 from worker.attempt.watch import Watch
 
 # A process that says what one says at first, then half a line, and then nothing.
@@ -52,9 +56,16 @@ class Watched(AttemptLog):
         return super().heartbeat()
 
 
+class FrozenNursery(Nursery):
+    """Starts that process instead of an attempt's."""
+
+    def start(self, channel: int) -> Process:
+        self.child = subprocess.Popen([sys.executable, "-c", FROZEN, str(channel)], pass_fds=[channel])
+        return Process(os.pidfd_open(self.child.pid))
+
+
 @pytest.fixture
 def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(supervisor, "CHILD", [sys.executable, "-c", FROZEN])
     monkeypatch.setattr(supervisor, "STOPPING", threading.Event())
     monkeypatch.setattr("worker.attempt.watch.SILENCES", 2)  # the start of the process is one
     yield
@@ -68,7 +79,9 @@ def run(db: Database, settings: Settings, submit: Submit, act: Any = None, **cha
         dataset.parts = {"train": {"path": "nowhere", "sha256": "0" * 64}}
     watched = Watched(db, log.held, lease_s=30.0, max_attempts=3).at(5, lambda: act and act(job_id))
     quick = {"heartbeat_s": 0.1, "attempt_silence_s": 30.0} | changes
-    supervisor.run_attempt(watched, settings.model_copy(update=quick))
+    nursery = FrozenNursery()
+    supervisor.run_attempt(watched, settings.model_copy(update=quick), nursery)
+    assert nursery.child.wait(10) == -signal.SIGKILL
     return job_id, watched
 
 

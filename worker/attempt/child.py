@@ -1,4 +1,5 @@
-"""The attempt's own process: `python -m worker.attempt.child FD`, with one socket to its supervisor.
+"""The attempt's own process, with one socket to its supervisor: a fork of the nursery (worker.attempt.nursery), or
+`python -m worker.attempt.child FD` to look at one by itself.
 
 It has no database and dies with its supervisor. Whatever happens, its last word is one message of a closed set; on
 private data nothing else is ever printed.

@@ -10,8 +10,6 @@ import hashlib
 import logging
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any, get_args
@@ -23,18 +21,16 @@ from app.db.models import Dataset, Job
 from app.errors import PrivacyError, ServiceError, StaleAttempt
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.coverage import covered_steps
-from app.processes import ATTEMPT_ENVIRONMENT, plain_environment
 from app.secrets import load_secret, secret_id
 from app.settings import Settings
 from worker.attempt import messages
+from worker.attempt.nursery import Nursery, Process
 from worker.attempt.watch import TICK_S, Watch
 from worker.noise.keys import Purpose, derive_key
 
 logger = logging.getLogger(__name__)
 
 STOPPING = threading.Event()  # set when this worker is told to stop
-CHILD = [sys.executable, "-m", "worker.attempt.child"]
-ROOT = Path(__file__).resolve().parents[2]
 
 WARNINGS = {
     "steps-short": "fewer steps than planned were run: a replay differed, and was charged again out of the same hold",
@@ -45,13 +41,13 @@ WARNINGS = {
 }
 
 
-def run_attempt(log: AttemptLog, settings: Settings) -> None:
+def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
     """Runs one attempt of a claimed job to its end, whatever that is. Never raises for what the attempt did."""
     output = settings.storage_root / "jobs" / log.held.job_id / f"attempt-{log.held.attempt}"
     # What earlier attempts left behind was never published.
     shutil.rmtree(output.parent, ignore_errors=True)
     output.mkdir(parents=True, mode=0o700)
-    attempt = _Supervised(log, settings, output)
+    attempt = _Supervised(log, settings, nursery, output)
     kept = False
     try:
         kept = attempt.run()
@@ -68,7 +64,7 @@ def run_attempt(log: AttemptLog, settings: Settings) -> None:
         kept = True  # the job may have succeeded all the same: its files stay
         log.gone("lost" if isinstance(error, OperationalError) else "crashed")
     finally:
-        attempt.kill()
+        attempt.close()
         if not kept:
             shutil.rmtree(output, ignore_errors=True)
 
@@ -84,11 +80,11 @@ def _try_to_fail(log: AttemptLog, error: PrivacyError) -> None:
 class _Supervised:
     """One attempt's process and the two-way conversation with it."""
 
-    def __init__(self, log: AttemptLog, settings: Settings, output: Path) -> None:
-        self.log, self.settings, self.output = log, settings, output
+    def __init__(self, log: AttemptLog, settings: Settings, nursery: Nursery, output: Path) -> None:
+        self.log, self.settings, self.nursery, self.output = log, settings, nursery, output
         self.secret = load_secret(settings, "noise_secret")
         self.key_id = secret_id(self.secret)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.watch = Watch(log, settings, self.kill, STOPPING)
         self.told_to_stop = False
 
@@ -96,11 +92,13 @@ class _Supervised:
         """Talks to the process until its last word; returns whether its artifacts are published."""
         start = self._start_message()
         ours, theirs = socket.socketpair()
-        with theirs:
-            self.process = self._spawn(theirs.fileno())
         channel = messages.Channel(ours, messages.TO_SUPERVISOR)
         try:
             with self.watch:
+                with theirs:
+                    self.process = self.nursery.start(theirs.fileno())
+                if self.watch.ended is not None:  # it may have looked before there was a process to end
+                    self.kill()
                 channel.send(start)
                 while True:
                     if self.watch.cancelled_at is not None:
@@ -125,7 +123,7 @@ class _Supervised:
     def _cancel(self) -> bool:
         """Ends the attempt at once: at a step's end the time would tell how long the step took. Its steps are charged
         since they were started, so that nothing is lost that a stop at the next step would have kept."""
-        crashed = self.process is not None and self.process.poll() is not None
+        crashed = self.process is not None and self.process.ended()
         self.kill()
         self.watch.stop()
         if crashed:
@@ -135,9 +133,15 @@ class _Supervised:
         return False
 
     def kill(self) -> None:
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None:
             self.process.kill()
-            self.process.wait()
+
+    def close(self) -> None:
+        """After the last use: the process is ended, and its handle given back."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.close()
+            self.process = None
 
     def _answer(self, channel: messages.Channel, message: messages.ToChild) -> None:
         """Nothing after a stop: the process waits for no answer any more, and may be gone with its last word sent."""
@@ -208,21 +212,8 @@ class _Supervised:
 
     def _wait(self) -> None:
         """The last word was said: the process ends by itself, or is ended."""
-        if self.process is not None:
-            try:
-                self.process.wait(self.settings.cancel_grace_s)
-            except subprocess.TimeoutExpired:
-                self.kill()
-
-    def _spawn(self, descriptor: int) -> subprocess.Popen[bytes]:
-        environment = plain_environment("CUDA_VISIBLE_DEVICES")
-        return subprocess.Popen(
-            [*CHILD, str(descriptor)],
-            cwd=ROOT,
-            env=environment | {"SCRIMP_ATTEMPT": "1"} | ATTEMPT_ENVIRONMENT,
-            pass_fds=[descriptor],
-            stdin=subprocess.DEVNULL,
-        )
+        if self.process is not None and not self.process.ended(self.settings.cancel_grace_s):
+            self.kill()
 
     def _keys(self, salt: str) -> dict[str, str]:
         return {

@@ -1,0 +1,135 @@
+"""The nursery: what it forks runs attempts, is ended from outside, and outlives neither nursery nor worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.worker.support import ROOT
+from worker.attempt.messages import TO_SUPERVISOR, Channel, Failed, Stop
+from worker.attempt.nursery import Nursery, Process
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+def forked(nursery: Nursery) -> tuple[Process, Channel]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        return nursery.start(theirs.fileno()), Channel(ours, TO_SUPERVISOR)
+
+
+def test_a_fork_answers_and_ends_by_itself(nursery: Nursery) -> None:
+    process, channel = forked(nursery)
+    assert not process.ended()
+    channel.send(Stop())  # not how one begins
+    last = channel.receive()
+    assert isinstance(last, Failed) and last.code == "protocol"
+    assert process.ended(30)
+    process.kill()  # harmless
+    process.close()
+    channel.close()
+
+
+def test_forks_live_side_by_side_and_are_killed_one_by_one(nursery: Nursery) -> None:
+    (one, first), (two, second) = forked(nursery), forked(nursery)
+    one.kill()
+    assert one.ended() and not two.ended()
+    second.send(Stop())
+    assert isinstance(second.receive(), Failed) and two.ended(30)
+    for each in (one, two, first, second):
+        each.close()
+
+
+def test_a_fork_whose_supervisor_is_gone_ends(nursery: Nursery) -> None:
+    process, channel = forked(nursery)
+    channel.close()
+    assert process.ended(30)
+    process.close()
+
+
+def test_a_fork_has_no_environment_and_no_socket_of_its_nursery(nursery: Nursery) -> None:
+    process, channel = forked(nursery)
+    parent = psutil.Process(nursery._process.pid)  # type: ignore[union-attr]
+    (child,) = (each for each in parent.children() if each.status() != psutil.STATUS_ZOMBIE)
+    deadline = time.monotonic() + 10
+    while child.name() != "scrimp-attempt" and time.monotonic() < deadline:
+        os.sched_yield()
+    assert (parent.name(), child.name()) == ("scrimp-nursery", "scrimp-attempt")
+    assert {name for name in child.environ() if name.startswith("SCRIMP_")} == {"SCRIMP_ATTEMPT"}
+    assert len(sockets(child)) == 1 and not sockets(child) & sockets(parent)
+    process.kill()
+    process.close()
+    channel.close()
+
+
+def sockets(process: psutil.Process) -> set[str]:
+    links = (str(each.readlink()) for each in Path(f"/proc/{process.pid}/fd").iterdir())
+    return {link for link in links if link.startswith("socket:")}
+
+
+def test_a_nursery_that_was_killed_is_replaced_and_its_forks_are_gone(nursery: Nursery) -> None:
+    process, channel = forked(nursery)
+    nursery._process.kill()  # type: ignore[union-attr]
+    assert process.ended(30), "a fork dies with its nursery"
+    again, other = forked(nursery)
+    other.send(Stop())
+    assert isinstance(other.receive(), Failed) and again.ended(30)
+    for each in (process, again, channel, other):
+        each.close()
+
+
+def test_a_fork_dies_with_its_worker() -> None:
+    """The worker is killed; its end of the channel stays open here, so that only the death signals end the fork."""
+    ours, theirs = socket.socketpair()
+    script = (
+        "import time\n"
+        "from worker.attempt.nursery import Nursery\n"
+        "nursery = Nursery()\n"
+        f"nursery.start({theirs.fileno()})\n"
+        "print(nursery._process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    arguments = [sys.executable, "-c", script]
+    worker = subprocess.Popen(arguments, cwd=ROOT, pass_fds=(theirs.fileno(),), stdout=subprocess.PIPE)
+    assert worker.stdout is not None
+    pids = [int(worker.stdout.readline())]
+    pids += [each.pid for each in psutil.Process(pids[0]).children()]
+    handles = [Process(os.pidfd_open(pid)) for pid in pids]
+    assert len(handles) == 2
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    worker.stdout.close()
+    assert all(each.ended(30) for each in handles)
+    for each in (*handles, ours, theirs):
+        each.close()
+
+
+def test_the_ended_are_cleared_away(nursery: Nursery) -> None:
+    for _ in range(3):
+        process, channel = forked(nursery)
+        process.kill()
+        process.close()
+        channel.close()
+    process, channel = forked(nursery)
+    deadline = time.monotonic() + 10
+    parent = psutil.Process(nursery._process.pid)  # type: ignore[union-attr]
+    while len(parent.children()) > 2 and time.monotonic() < deadline:
+        os.sched_yield()
+    assert len(parent.children()) <= 2  # the living one, and the one that ended just before
+    process.kill()
+    process.close()
+    channel.close()

@@ -1,0 +1,166 @@
+"""Where attempts' processes come from: one process that has loaded torch, and forks.
+
+Loading torch takes seconds of a processor, again for every attempt; a fork of a process that has it takes milliseconds,
+which a study of short trials and a retried job notice. The nursery is started with a plain environment, hears nothing
+but "fork", and is handed neither a job nor a key: what it forks is as clean as a fresh process. It runs no kernel of
+torch itself, so that there are no threads and no CUDA context to inherit. It ends with its worker, and its children end
+with it.
+
+`python -m worker.attempt.nursery FD`: on the socket FD each message carries the descriptor of an attempt's channel; the
+answer carries a pidfd of the process that was forked for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from app.errors import WorkerError
+from app.processes import ATTEMPT_ENVIRONMENT, plain_environment
+
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+START_S = 120.0  # torch on a slow, busy machine takes twenty
+LIBC = ctypes.CDLL(None, use_errno=True)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Process:
+    """A process that is not ours to wait for, by its pidfd: a number that no other process is ever given."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def ended(self, within_s: float = 0.0) -> bool:
+        """Whether it has ended, waiting for that so long."""
+        return bool(select.select([self._handle], [], [], within_s)[0])
+
+    def kill(self) -> None:
+        """Ends it, and returns when it has ended."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        select.select([self._handle], [], [])
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
+class Nursery:
+    """The worker's end: started when it is first needed, and again where it has ended. For all threads of a worker."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def start(self, channel: int) -> Process:
+        """Forks an attempt's process, which owns a copy of the descriptor `channel`.
+
+        Raises:
+            WorkerError: the nursery does not start.
+        """
+        with self._lock:
+            for _ in range(2):  # one that ended unnoticed, and a fresh one
+                handle = self._asked(channel)
+                if handle is not None:
+                    return Process(handle)
+                self._end()
+        raise WorkerError("processes of attempts can not be started")
+
+    def close(self) -> None:
+        with self._lock:
+            self._end()
+
+    def _asked(self, channel: int) -> int | None:
+        connection = self._socket or self._begin()
+        try:
+            socket.send_fds(connection, [b"fork"], [channel])
+            _, handles, _, _ = socket.recv_fds(connection, 16, 1)
+        except OSError:
+            return None
+        return handles[0] if handles else None
+
+    def _begin(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "worker.attempt.nursery", str(theirs.fileno())],
+                cwd=ROOT,
+                env=plain_environment("CUDA_VISIBLE_DEVICES") | {"SCRIMP_ATTEMPT": "1"} | ATTEMPT_ENVIRONMENT,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        ours.settimeout(START_S)
+        self._socket = ours
+        return ours
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._socket = self._process = None
+
+
+def main(fd: int) -> None:
+    """The nursery's process: forks until its worker is gone."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    LIBC.prctl(PR_SET_NAME, b"scrimp-nursery", 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+    from worker.attempt import child  # noqa: PLC0415  # seconds; what a fork is spared
+
+    gc.collect()
+    gc.freeze()  # what is loaded stays shared: no collection in a child writes to it
+    asked = socket.socket(fileno=fd)
+    while True:
+        _bury()
+        try:
+            _, channels, _, _ = socket.recv_fds(asked, 16, 1)
+        except ConnectionError:
+            return
+        if not channels:
+            return
+        pid = os.fork()
+        if pid == 0:
+            _attempt(child.main, asked, channels[0])
+        os.close(channels[0])
+        handle = os.pidfd_open(pid)  # it is there, ended or not: its number is free only once it is buried
+        with suppress(ConnectionError):
+            socket.send_fds(asked, [b"forked"], [handle])
+        os.close(handle)
+
+
+def _bury() -> None:
+    """Clears away the processes that have ended. A pidfd says so before and after."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _attempt(run: Callable[[int], int], asked: socket.socket, channel: int) -> NoReturn:
+    """The child: without the nursery's socket, to its end."""
+    status = 1
+    try:
+        asked.close()
+        LIBC.prctl(PR_SET_NAME, b"scrimp-attempt", 0, 0, 0)
+        status = run(channel)
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
