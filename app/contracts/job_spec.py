@@ -175,19 +175,20 @@ class Evaluation(Document):
     """A score on the hold-out at `points` evenly spaced steps, the last one included.
 
     On private data each is a ratio of noisy sums with noise std sensitivity/noise_mu, charged to the hold-out's
-    account: points · noise_mu². Classification: correct predictions (sensitivity 1). Regression: squared errors clipped
-    to [0, loss_bound] (sensitivity loss_bound); next items: so their cross-entropies. On a public hold-out the score is
-    exact and free.
+    account: points · noise_mu² for each of `metrics`. accuracy, the default of classification: correct predictions
+    (sensitivity 1). loss, the default of all else: squared errors clipped to [0, loss_bound] (sensitivity loss_bound);
+    of classes and next items their cross-entropies, clipped so. On a public hold-out all scores are exact and free.
 
     `groups` asks for scores of groups of classes too: by name, the places of their classes in the data set's list. On
-    private data the count becomes a histogram, right and wrong in each group, of which a record is in one cell: the
-    price stays, and the noise is on every cell. `by_frequency`, on public data: classes with 2ᵏ … 2ᵏ⁺¹ − 1 training
+    private data a score becomes a histogram over the groups, of which a record is in one cell: the price stays, and
+    the noise is on every cell. `by_frequency`, on public data: classes with 2ᵏ … 2ᵏ⁺¹ − 1 training
     records are one group.
     """
 
     on: Literal["holdout"] = "holdout"
     noise_mu: Annotated[float, Field(strict=True, ge=1e-5, le=10.0)] = 0.05
     points: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
+    metrics: Annotated[list[Literal["accuracy", "loss"]], Field(min_length=1, max_length=2)] | None = None
     loss_bound: Bound = 1.0
     groups: Annotated[dict[GroupName, ClassPlaces], Field(min_length=1, max_length=50)] | None = None
     by_frequency: bool = False
@@ -200,7 +201,14 @@ class Evaluation(Document):
             places = [place for group in self.groups.values() for place in group]
             if len(set(places)) != len(places):
                 raise ValueError("a class is in one group at most, and once")
+        if self.metrics is not None and len(set(self.metrics)) != len(self.metrics):
+            raise ValueError("each of `metrics` is named once")
         return self
+
+    def sensitivities(self, *, classes: bool) -> dict[Literal["accuracy", "loss"], float]:
+        """What is scored, with what one record weighs in it at most."""
+        names = self.metrics or (["accuracy"] if classes else ["loss"])
+        return {name: 1.0 if name == "accuracy" else self.loss_bound for name in names}
 
 
 class Runtime(Document):

@@ -181,6 +181,8 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
 
 
 def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
+    if "accuracy" in (evaluation.metrics or ()) and facts.spec.task.kind != "classification":
+        raise InvalidRequest.at("/evaluation/metrics", "`accuracy` is of classes: this data set's task has none")
     where = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
     if (evaluation.groups or evaluation.by_frequency) and facts.spec.task.kind != "classification":
         raise InvalidRequest.at(where, "groups are of classes: this data set's task has none")
@@ -227,30 +229,36 @@ def _releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[s
     """The noisy sums of a private hold-out. A public hold-out is scored exactly, free."""
     if evaluation is None or not facts.holdout_is_private:
         return []
-    classification = facts.spec.task.kind == "classification"
+    classes = facts.spec.task.kind == "classification"
     return [
         {
-            "what": "accuracy" if classification else "loss",
+            "what": what,
             "account": "holdout",
             "noise_mu": evaluation.noise_mu,
-            "sensitivity": 1.0 if classification else evaluation.loss_bound,
+            "sensitivity": sensitivity,
             "times": evaluation.points,
             "records_per_unit": facts.records_per_unit,
             "records": facts.records_holdout,
             **({"groups": evaluation.groups} if evaluation.groups else {}),
         }
+        for what, sensitivity in evaluation.sensitivities(classes=classes).items()
     ]
 
 
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
-    task = facts.spec.task
+    """Where a clipped score would say less than it seems to."""
+    task, classes = facts.spec.task, facts.outputs > 1
     if spec.evaluation is None or not facts.holdout_is_private:
         return ()
-    bound = spec.evaluation.loss_bound
+    bound = spec.evaluation.sensitivities(classes=classes).get("loss")
+    if bound is None:
+        return ()
     if task.kind == "rating" and bound < (largest := (task.scale[1] - task.scale[0]) ** 2):
         return (f"squared errors above loss_bound = {bound:g} count as that; they reach {largest:g}",)
-    if task.kind == "next_item" and bound < (guess := math.log(facts.rows[1])):
-        return (f"losses above loss_bound = {bound:g} count as that; a guess among all items has {guess:.3g}",)
+    among = {"next_item": facts.rows[1], "classification": facts.outputs}.get(task.kind, 1)
+    if bound < (guess := math.log(among)):
+        what = "items" if task.kind == "next_item" else "classes"
+        return (f"losses above loss_bound = {bound:g} count as that; a guess among all {what} has {guess:.3g}",)
     return ()
 
 

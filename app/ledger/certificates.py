@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.models import Artifact, Certificate, Job, LedgerEntry, Metric
+from app.db.models import Artifact, Certificate, Dataset, Job, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
 from app.ids import new_id, now, rfc3339
 from app.ledger import signing_keys
@@ -100,6 +100,7 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         "job": job.id,
         "status": job.status,
         "dataset": {"id": dataset.id, "name": dataset.name, "content_hmac": dataset.content_hmac},
+        "side_information": _side_information(session, job),
         "unit": mechanism.unit,
         "relation": mechanism.relation,
         "mechanism": job.mechanism,
@@ -131,6 +132,18 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         "model_sha256": model.sha256 if model is not None else None,
         "issued_at": rfc3339(now()),
     }
+
+
+def _side_information(session: Session, job: Job) -> dict[str, Any] | None:
+    """The public data set whose gradients the optimizer used un-noised, where it did: the guarantee rests on its being
+    public."""
+    named = job.spec["optimizer"].get("public_dataset")
+    if named is None:
+        return None
+    dataset = session.get(Dataset, named)
+    if dataset is None:
+        raise PrivacyError("the job's side information is not there to be named")
+    return {"id": dataset.id, "name": dataset.name, "content_hmac": dataset.content_hmac}
 
 
 def _events(mechanism: MechanismConfig) -> dict[str, Any]:

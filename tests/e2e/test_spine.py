@@ -100,6 +100,28 @@ def test_the_whole_path(service: Service, tmp_path: Path) -> None:
     assert body["model_sha256"] == model["sha256"]
 
 
+@ON_SQLITE
+@pytest.mark.parametrize("kind", ["ada_dps", "pda_dpmd"])
+def test_a_job_with_public_side_information(service: Service, tmp_path: Path, kind: str) -> None:
+    dataset = register(service, f"{kind}-private", tmp_path)
+    public = csv_spec(f"{kind}-public")
+    public["privacy"] = {"sensitivity": "public"}
+    with service.client() as client:
+        side = client.create_dataset(public, write_csv(tmp_path / "public.csv", 300, seed=seed_of(public["name"]))).id
+    optimizer = {"kind": kind, "learning_rate": 0.3, "public_dataset": public["name"]}
+    job = finished(service, submit(service, job_of(dataset, optimizer=optimizer)))
+    assert job["status"] == "succeeded", job
+    assert job["spec"]["optimizer"]["public_dataset"] == side
+    assert job["metrics"]["accuracy"]["value"] > 0.8
+    # What it cost is what it costs without: the public records are in nobody's account.
+    with service.client() as client:
+        plain = client.quote(job_of(dataset))
+    ledger = service.get(f"/v1/datasets/{dataset}/ledger")
+    assert plain.charge is not None and ledger["accounts"]["train"]["spent"] == plain.charge["train"]
+    certificate = until(lambda: service.get(f"/v1/jobs/{job['id']}/certificate").get("certificate"))
+    assert certificate["side_information"]["id"] == side
+
+
 def _certificate(service: Service, job: str) -> dict[str, Any] | None:
     found: dict[str, Any] = service.get(f"/v1/jobs/{job}/certificate")
     return found if "certificate" in found else None

@@ -192,6 +192,16 @@ def test_groups_of_classes_cost_what_the_score_costs() -> None:
     assert release["groups"] == {"rare": [1]} and release["sensitivity"] == 1.0 and release["times"] == 1
 
 
+def test_accuracy_and_loss_are_two_releases_each_charged() -> None:
+    asked = {"on": "holdout", "noise_mu": 0.05, "metrics": ["accuracy", "loss"], "loss_bound": 0.5}
+    one, two = (plan(spec_of(evaluation=each), facts()) for each in (asked | {"metrics": ["accuracy"]}, asked))
+    assert one.pricing is not None and two.pricing is not None
+    assert [(r["what"], r["sensitivity"]) for r in two.pricing["releases"]] == [("accuracy", 1.0), ("loss", 0.5)]
+    charges = [price(each.pricing)["charge"]["holdout"] for each in (one, two) if each.pricing]
+    assert charges[1] == 2 * charges[0] > 0
+    assert not one.warnings and "a guess among all classes" in two.warnings[0]
+
+
 @pytest.mark.parametrize(
     ("asked", "pointer"),
     [({"groups": {"rare": [2]}}, "/evaluation/groups/rare"), ({"by_frequency": True}, "/evaluation/by_frequency")],

@@ -89,7 +89,7 @@ def add_job(session: Session, dataset_id: str, **fields: Any) -> str:
         "request_sha256": "00",
         "name": "",
         "status": "queued",
-        "spec": {},
+        "spec": {"optimizer": {"kind": "dp_sgd"}},
         "mechanism": None,
         "quote": {},
         "segments": [],

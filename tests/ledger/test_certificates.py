@@ -62,6 +62,7 @@ def test_a_certificate_says_all_that_is_needed(db: Database) -> None:
         "job": job_id,
         "status": "succeeded",
         "dataset": {"id": dataset_id, "name": dataset_id, "content_hmac": f"hmac-of-{dataset_id}"},
+        "side_information": None,
         "unit": "example",
         "relation": "add_or_remove_one",
         "mechanism": job.mechanism,
@@ -91,6 +92,18 @@ def test_a_certificate_says_all_that_is_needed(db: Database) -> None:
     assert body["accountant"]["name"] == "gdp"
     assert body["accountant"]["grid"] is None
     assert body["ledger"]["balance_after"]["train"]["spent"] == settled.train
+
+
+def test_public_side_information_is_named(db: Database) -> None:
+    dataset_id = open_ledger(db)
+    job_id = succeeded(db, dataset_id)
+    with db.write() as session:
+        side_id = support.add_dataset(session, sensitivity="public")
+        job = session.get_one(Job, job_id)
+        job.spec = job.spec | {"optimizer": {"kind": "ada_dps", "public_dataset": side_id}}
+    assert issue(db, job_id)
+    named = document(db, job_id)["certificate"]["side_information"]
+    assert named == {"id": side_id, "name": side_id, "content_hmac": f"hmac-of-{side_id}"}
 
 
 def test_epsilon_follows_from_the_certificate_alone(db: Database) -> None:

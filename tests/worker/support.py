@@ -90,17 +90,17 @@ def mechanism(job: dict[str, Any], shape: dict[str, Any], *, holdout_public: boo
     batch = parsed.sampling.expected_batch_size if parsed.sampling.kind == "poisson" else shape["records_train"]
     releases = []
     if parsed.evaluation is not None and not holdout_public:
-        classes = shape["outputs"] > 1
         releases = [
             {
-                "what": "accuracy" if classes else "loss",
+                "what": what,
                 "account": "holdout",
                 "noise_mu": parsed.evaluation.noise_mu,
-                "sensitivity": 1.0 if classes else parsed.evaluation.loss_bound,
+                "sensitivity": sensitivity,
                 "times": parsed.evaluation.points,
                 "records": shape["records_holdout"],
                 "groups": parsed.evaluation.groups or {},
             }
+            for what, sensitivity in parsed.evaluation.sensitivities(classes=shape["outputs"] > 1).items()
         ]
     clipping = job.get("clipping") or {"kind": "flat", "max_grad_norm": 1.0}
     training = {

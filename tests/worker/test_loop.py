@@ -410,6 +410,17 @@ def test_a_private_run_releases_groups_with_the_score_that_was_charged() -> None
         plan_of(record.start)
 
 
+def test_a_private_run_releases_losses_of_groups_where_they_were_charged() -> None:
+    record = supervisor(evaluation={"noise_mu": 0.5, "metrics": ["accuracy", "loss"], "groups": {"second": [1]}})
+    attempt(record)
+    sent = {each.name: each for each in record.of(MetricValue)}
+    assert {name: each.released_by for name, each in sent.items()} == {"accuracy": "noisy_count", "loss": "noisy_sum"}
+    assert all([group.group for group in each.groups] == ["second"] for each in sent.values())
+    record.start["spec"]["evaluation"]["metrics"] = ["loss"]  # not what was charged
+    with pytest.raises(PrivacyError):
+        plan_of(record.start)
+
+
 def test_a_public_run_scores_groups_by_frequency() -> None:
     asked = spec(privacy=None, evaluation={"by_frequency": True})
     record = Supervisor(start_of(asked, SHAPE, public=True))

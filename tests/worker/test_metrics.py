@@ -143,7 +143,6 @@ def test_parameters_that_are_not_finite_count_as_wrong() -> None:
     ("model", "release"),
     [
         (Linear(6, 3), declared(sensitivity=0.5)),
-        (Linear(6, 3), declared("loss")),
         (Linear(6, 1), declared("accuracy")),
     ],
 )
@@ -205,6 +204,34 @@ def test_noisy_scores_of_groups_are_right_on_average_and_say_their_noise() -> No
         assert len(scores) == 200 and abs(values.mean() - exact[name]) < 5 * said / math.sqrt(200) + 1e-3
         assert 0.8 < values.std() / said < 1.25
     assert runs[0].noise_std == declared(groups=GROUPS).noise_std
+
+
+@pytest.mark.parametrize("removed", range(0, 80, 7))
+def test_a_loss_of_classes_is_clipped_and_in_one_cell(removed: int) -> None:
+    x, y = dense(80, 6, 5)
+    model = Linear(6, 5)
+    release = declared("loss", sensitivity=1.2, groups=GROUPS)
+    kept = np.arange(80) != removed
+    whole, fewer = (
+        np.array(_private_sums(release, model, fitted(model), records(x[at], y[at]))) for at in (slice(None), kept)
+    )
+    assert whole.sum() == pytest.approx(80 * 1.2)
+    assert np.count_nonzero(np.abs(whole - fewer) > 1e-9) <= 2  # a sum and what it lacks, of one group
+    assert np.linalg.norm(whole - fewer) <= 1.2 * (1 + 1e-9) and np.abs(whole - fewer).sum() == pytest.approx(1.2)
+
+
+def test_noisy_losses_of_groups_are_right_on_average_and_say_their_noise() -> None:
+    x, y = dense(3000, 6, 5)
+    model = Linear(6, 5)
+    parameters, batch = fitted(model), records(x, y)
+    exact = {each.name: each.value for each in public_scores(model, parameters, batch, GROUPS)}
+    release = declared("loss", sensitivity=50.0, noise_mu=2.0, groups=GROUPS)  # above all losses: nothing is clipped
+    runs = [noisy_score(release, KEY, step, 0, model, parameters, batch) for step in range(200)]
+    for name in ("loss", "loss:rare", "loss:common"):
+        scores = [each for run in runs for each in (run, *run.groups) if each.name == name]
+        values, said = np.array([each.value for each in scores]), np.mean([each.std for each in scores])
+        assert len(scores) == 200 and abs(values.mean() - exact[name]) < 5 * said / math.sqrt(200) + 1e-3
+        assert 0.8 < values.std() / said < 1.25
 
 
 def test_groups_that_overlap_are_no_histogram() -> None:

@@ -84,7 +84,7 @@ def noisy_score(
     With groups of classes, each group and the rest have such sums of their own; the whole is their total.
 
     Each record adds s ∈ [0, Δ] to S and what is missing, Δ − s, to M. accuracy: s counts correct predictions, Δ = 1.
-    loss: s is the error (Model.errors) clipped to [0, Δ], Δ = `sensitivity`; one that is not a number counts as Δ.
+    loss: s is the error or loss (Model.errors) clipped to [0, Δ], Δ = `sensitivity`; a NaN counts as Δ.
     S̃ and M̃ get independent noise N(0, (kΔ/μ)²), where a unit has at most k records.
 
     Guarantee: one record changes (S, M) by (s, Δ − s), whose ℓ₂ norm is at most Δ, so that both sums together are one
@@ -135,8 +135,6 @@ def _private_sums(release: NoisySum, model: Model, parameters: Parameters, recor
         if not model.classification or release.sensitivity != 1.0:
             raise PrivacyError("a count of correct predictions has sensitivity 1 and needs classes")
         parts = model.correct(outputs, records.labels).double()
-    elif model.classification:
-        raise PrivacyError("classes are scored by a count")
     else:
         parts = _clipped(model.errors(outputs, records.labels), release.sensitivity)
     if release.groups and not model.classification:

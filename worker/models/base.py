@@ -46,8 +46,8 @@ class Model(ABC):
         return 0.5 * self.errors(outputs, labels)
 
     def errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """What the score `loss` is the mean of, (n,), at least 0: (f − y)². Regression only."""
-        return (outputs[0] - labels).square()
+        """What the score `loss` is the mean of, (n,), at least 0: the loss of classes, else (f − y)²."""
+        return self.losses(outputs, labels) if self.classification else (outputs[0] - labels).square()
 
     def correct(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Whether the largest logit (the first of equals) is the label's, bool (n,). Classification only.

@@ -292,18 +292,18 @@ def _expected_releases(
         return ()
     if shape.records_holdout < 1:
         raise PrivacyError("there is no hold-out to score on")
-    classes = shape.outputs > 1
-    return (
+    return tuple(
         NoisySum(
-            what="accuracy" if classes else "loss",
+            what=what,
             account="holdout",
             noise_mu=spec.evaluation.noise_mu,
-            sensitivity=1.0 if classes else spec.evaluation.loss_bound,
+            sensitivity=sensitivity,
             times=spec.evaluation.points,
             records_per_unit=records_per_unit,
             records=shape.records_holdout,
             groups=_groups(spec),
-        ),
+        )
+        for what, sensitivity in spec.evaluation.sensitivities(classes=shape.outputs > 1).items()
     )
 
 
