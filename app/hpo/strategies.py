@@ -1,0 +1,141 @@
+"""What a study runs next, given the scores so far: pure functions of public numbers and of scores that were paid for.
+
+`runs_of` names every run that a study has by now; whoever asks starts those that are not there yet. Asked again with
+the same scores it says the same, so that a crash between asking and starting neither repeats nor loses a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from app.contracts.hpo import GridOracle, Hpo, LinearScaling, Random, RandomK
+from app.hpo.draws import Draws
+from app.hpo.fit import Fit, fit
+from app.hpo.space import Bounds, Point
+
+Role = Literal["pilot", "candidate", "final"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a study.
+
+    Attributes:
+        number: 0, 1, …: its place in the study's plan, which fixes its share of the budget.
+        role: a `pilot`'s score is all that is used of it; the best `candidate`'s model, or the `final` run's, is handed
+            out.
+        level: of a pilot, counted from 0.
+    """
+
+    number: int
+    role: Role
+    level: int | None
+    point: Point
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A run before its point is known."""
+
+    number: int
+    role: Role
+    level: int | None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A search, fixed at admission.
+
+    Attributes:
+        seed: of the draws; public.
+        levels: μ or ε of each level, in the unit of the fit; empty for strategies without levels.
+        at_final: the same of the final run.
+        larger_is_better: of scores.
+    """
+
+    hpo: Hpo
+    bounds: Bounds
+    seed: str
+    levels: tuple[float, ...] = ()
+    at_final: float = 0.0
+    larger_is_better: bool = True
+
+    def best(self, scores: Mapping[int, float], among: list[int]) -> int:
+        """The number with the best score; of equal ones the first."""
+        sign = -1.0 if self.larger_is_better else 1.0
+        return min(among, key=lambda number: (sign * scores[number], number))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How the final run was chosen: the best pilot of each level, the curve through them, r*."""
+
+    best: tuple[int, ...]
+    rs: tuple[float, ...]
+    fit: Fit
+
+
+def slots(hpo: Hpo, bounds: Bounds) -> list[Slot]:
+    """All runs that a study will have, by number. Known before anything is drawn."""
+    match hpo:
+        case LinearScaling():
+            pilots = [level for level in range(len(hpo.levels)) for _ in range(hpo.runs_per_level)]
+            return [Slot(n, "pilot", level) for n, level in enumerate(pilots)] + [Slot(len(pilots), "final", None)]
+        case Random():
+            return [Slot(0, "final", None)]
+        case RandomK():
+            return [Slot(n, "candidate", None) for n in range(hpo.runs)]
+        case GridOracle():
+            return [Slot(n, "candidate", None) for n in range(len(bounds.grid()))]
+
+
+def runs_of(study: Study, scores: Mapping[int, float]) -> list[Run]:
+    """Every run that the study has by now.
+
+    Pilots do not wait for each other, nor one level for another: nothing of a level's draws depends on results.
+
+    Args:
+        scores: of the runs that have succeeded, by number.
+    """
+    planned = slots(study.hpo, study.bounds)
+    if isinstance(study.hpo, GridOracle):
+        grid = study.bounds.grid()
+        return [Run(each.number, each.role, None, grid[each.number]) for each in planned]
+    if not isinstance(study.hpo, LinearScaling):
+        return [Run(each.number, each.role, None, study.bounds.draw(_draws(study, each))) for each in planned]
+    *pilots, final = planned
+    split = study.hpo.split
+    runs = [
+        Run(each.number, "pilot", each.level, study.bounds.draw_by_r(split, _draws(study, each))) for each in pilots
+    ]
+    if all(each.number in scores for each in pilots):
+        r_star = decide(study, runs, scores).fit.r_star
+        runs.append(Run(final.number, "final", None, study.bounds.split(r_star, split, _draws(study, final))))
+    return runs
+
+
+def decide(study: Study, pilots: list[Run], scores: Mapping[int, float]) -> Decision:
+    """From the pilots' scores to r*. Of all that depends on private data, it looks at the scores alone."""
+    hpo = study.hpo
+    if not isinstance(hpo, LinearScaling):
+        raise TypeError("only linear scaling decides by a fit")
+    by_number = {run.number: run for run in pilots}
+    best = tuple(
+        study.best(scores, [run.number for run in pilots if run.level == level]) for level in range(len(hpo.levels))
+    )
+    rs = tuple(by_number[number].point.r for number in best)
+    return Decision(best, rs, fit(study.levels, rs, study.at_final, study.bounds.r, hpo.curve))
+
+
+def winner(study: Study, scores: Mapping[int, float]) -> int:
+    """The number of the run whose model is handed out, once all have succeeded."""
+    planned = slots(study.hpo, study.bounds)
+    if planned[-1].role == "final":
+        return planned[-1].number
+    return study.best(scores, [each.number for each in planned])
+
+
+def _draws(study: Study, slot: Slot) -> Draws:
+    return Draws(study.seed, f"run-{slot.number}")

@@ -1,0 +1,229 @@
+"""The price of a private search: one total (ε, δ) for trials, scores and the final run.
+
+Full batch: Gaussian differential privacy does the sums, exactly. The final run's μ is what the others leave,
+
+    μ_f² = μ(ε, δ)² − Σ μ_pilot² − Σ μ_score²
+
+in integer units of the filter, so that the parts add up to the total to the unit. μ_f is frozen; T and σ of the runs
+may be chosen after scores were seen, as √T/σ = μ whatever T is.
+
+Poisson sampling: choosing q or T after results were seen and composing privacy loss distributions would not be valid.
+q, T and σ of every run are fixed here, and only the learning rate (and C, which costs nothing) adapts.
+
+Source: Panda et al. 2024, Algorithm 1; Dong, Roth & Su 2022, Corollary 2 (composition of μ's).
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from app.contracts.base import AccountName
+from app.errors import InvalidRequest
+from app.privacy import calibration, events, gdp, pld
+from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN
+from app.privacy.events import Tree
+from app.privacy.filters import Filter, filter_of
+from app.privacy.mechanism import NoisySum, of_two_queries
+from app.privacy.shares import (
+    count_noise,
+    double_steps,
+    mu_of_share,
+    noise_multiplier,
+    run_mechanism,
+    units_of,
+    units_per_mu2,
+)
+
+Json = dict[str, Any]
+_ACCOUNTS: tuple[AccountName, ...] = ("train", "holdout")
+_TOTAL, _LEVELS = "/privacy/target_epsilon", "/hpo/levels"
+
+
+def price_runs(request: Json) -> list[Json]:
+    """Divides the total among the runs of a study.
+
+    Args:
+        request: `runs`, each with its `role`, `level` and `releases` (NoisySums); `levels`, ε of each; `total_epsilon`,
+            `target_delta`, `unit`, `filter`; `training` (a TrainingMechanism without its noise), whose T is that of
+            every run under Poisson sampling; `steps`, the least and the largest T otherwise; `oracle`: each run has the
+            total.
+
+    Returns:
+        of each run: `share`, units of its training; `charge`, units by account with its releases; `mu`, that of its
+        training (under Poisson sampling the μ of its ε: for the fit alone); `epsilon` of its training;
+        `noise_multiplier`, where it is fixed already.
+
+    Raises:
+        InvalidRequest: the total does not cover it: `smallest_total_epsilon` says what would; or no noise of the
+            bounds fits.
+    """
+    filter_ = filter_of(request["filter"]["kind"], request["filter"].get("order"))
+    trees = _release_trees(request)
+    _check_holdout(request, trees)
+    if request["training"]["sampling"] == "poisson":
+        priced = _sampled(request, filter_, trees)
+    else:
+        priced = _full_batch(request, filter_, trees)
+    for run, tree in zip(priced, trees, strict=True):
+        charges = {name: filter_.charge_tree(tree[name]) if tree[name]["events"] else 0 for name in _ACCOUNTS}
+        run["charge"] = {"train": run["share"] + charges["train"], "holdout": charges["holdout"]}
+    return priced
+
+
+def _full_batch(request: Json, filter_: Filter, releases: list[dict[AccountName, Tree]]) -> list[Json]:
+    """Shares in units: pilots what their levels are worth, scores their charge, and the rest to who takes it."""
+    delta, runs = request["target_delta"], request["runs"]
+    total = units_of(gdp.mu_from_epsilon(request["total_epsilon"], delta) ** 2, filter_)
+    levels = [units_of(gdp.mu_from_epsilon(level, delta) ** 2, filter_) for level in request["levels"]]
+    scores = [filter_.charge_tree(tree["train"]) if tree["train"]["events"] else 0 for tree in releases]
+    if request["oracle"]:
+        shares = [total - score for score in scores]
+    else:
+        fixed = sum(scores) + sum(levels[run["level"]] for run in runs if run["level"] is not None)
+        takers = [number for number, run in enumerate(runs) if run["level"] is None]
+        least = _least_share(request, filter_)
+        if total - fixed < least * len(takers):
+            raise _too_small(request, _smallest_gdp_total(request, filter_, fixed + least * len(takers)))
+        each, rest = divmod(total - fixed, len(takers))
+        shares = [levels[run["level"]] if run["level"] is not None else each for run in runs]
+        for number in takers[:rest]:
+            shares[number] += 1
+    for run, share in zip(runs, shares, strict=True):
+        _check_noise(request, filter_, run, share)
+    return [
+        {
+            "share": share,
+            "mu": mu_of_share(share, filter_),
+            "epsilon": gdp.epsilon_from_mu(mu_of_share(share, filter_), delta),
+            "noise_multiplier": None,
+        }
+        for share in shares
+    ]
+
+
+def _sampled(request: Json, filter_: Filter, releases: list[dict[AccountName, Tree]]) -> list[Json]:
+    """σ of each level by itself, then that of the rest, with everything else beside it."""
+    delta, runs, training = request["target_delta"], request["runs"], request["training"]
+    steps, rate = training["steps"], training["sample_rate"]
+    double = double_steps(training, steps)
+    at_level = [calibration.calibrate(level, delta, "poisson", rate, steps, (), double) for level in request["levels"]]
+    others = [event for tree in releases for event in tree["train"]["events"]]
+    takers = sum(run["level"] is None for run in runs)
+    if request["oracle"]:  # each by itself: they are all alike
+        others, takers = releases[0]["train"]["events"], 1
+    for run in runs:
+        if run["level"] is not None:
+            sigma = at_level[run["level"]].noise_multiplier
+            others.append(events.gradient_sums(rate, sigma, steps, double))
+    # Where the final run would be noisier than the noisiest pilot, or next to nothing is left, no σ is looked for.
+    noisiest = at_level[0].noise_multiplier if at_level else SIGMA_MAX
+    least = pld.epsilon(
+        events.composed([*others, *[events.gradient_sums(rate, noisiest, steps, double)] * takers]), delta
+    )
+    smallest = _round_up(least * (1.0 + 2.0 * calibration.SLACK if at_level else 1.05))
+    if request["total_epsilon"] < smallest:
+        raise _too_small(request, smallest)
+    found = calibration.calibrate(
+        request["total_epsilon"], delta, "poisson", rate, steps * takers, others, double * takers
+    )
+    rest = found.noise_multiplier
+    alone = gdp_or_pld(events.gradient_sums(rate, rest, steps, double), delta)
+    priced = []
+    for run in runs:
+        level = run["level"]
+        sigma, epsilon = (rest, alone) if level is None else at_level[level]
+        share = filter_.charge_tree(events.gradient_sums(rate, sigma, steps, double))
+        count_noise(training, sigma)
+        mu = gdp.mu_from_epsilon(max(epsilon, 1e-6), delta)
+        priced.append({"share": share, "mu": mu, "epsilon": epsilon, "noise_multiplier": sigma})
+    return priced
+
+
+def gdp_or_pld(tree: Tree, delta: float) -> float:
+    """ε by the accountant of record."""
+    mu = gdp.mu_of_tree(tree)
+    return pld.epsilon(tree, delta) if mu is None else gdp.epsilon_from_mu(mu, delta)
+
+
+def study_tree(request: Json, priced: list[Json], account: AccountName) -> Tree:
+    """All that a study does to one account. A full-batch run's training is one Gaussian sum with noise 1/μ: whatever T
+    it has, it is that, exactly."""
+    filter_ = filter_of(request["filter"]["kind"], request["filter"].get("order"))
+    training = request["training"]
+    found: list[Tree] = []
+    for run, price in zip(request["runs"], priced, strict=True):
+        sigma = price["noise_multiplier"]
+        if account == "train" and sigma is None:
+            found.append(events.noisy_sums(1.0, noise_multiplier(price["share"], 1, 0, filter_), 1))
+        elif account == "train":
+            steps = training["steps"]
+            found.append(events.gradient_sums(training["sample_rate"], sigma, steps, double_steps(training, steps)))
+        for release in run["releases"]:
+            if release["account"] == account:
+                found.append(events.release_tree(NoisySum.model_validate(release)))
+    return events.composed(found)
+
+
+def _release_trees(request: Json) -> list[dict[AccountName, Tree]]:
+    found: list[dict[AccountName, Tree]] = []
+    for run in request["runs"]:
+        releases = [NoisySum.model_validate(each) for each in run["releases"]]
+        found.append(
+            {name: events.composed(events.release_tree(r) for r in releases if r.account == name) for name in _ACCOUNTS}
+        )
+    return found
+
+
+def _check_holdout(request: Json, trees: list[dict[AccountName, Tree]]) -> None:
+    """Scores of the hold-out are on its own account, which has the same total."""
+    if request["oracle"]:
+        return
+    mu = gdp.mu_of_tree(events.composed(tree["holdout"] for tree in trees)) or 0.0
+    epsilon = gdp.epsilon_from_mu(mu, request["target_delta"])
+    if epsilon > request["total_epsilon"]:
+        raise _too_small(request, _round_up(epsilon), "the scores of the hold-out alone cost more than the total")
+
+
+def _least_share(request: Json, filter_: Filter) -> int:
+    """The least that a run can spend: with the most noise that there is, at its longest."""
+    steps = int(request["steps"][1])
+    queries = steps + double_steps(request["training"], steps)
+    return max(1, math.ceil(queries * units_per_mu2(filter_) / SIGMA_MAX**2 * (1.0 + 1e-9)))
+
+
+def _check_noise(request: Json, filter_: Filter, run: Json, share: int) -> None:
+    """σ grows with T: its bounds hold for every T where they do for the least and the largest."""
+    where = _TOTAL if run["level"] is None else f"{_LEVELS}/{run['level']}"
+    if share < 1:
+        raise InvalidRequest.at(where, "this is less than one unit of the data set's filter: ask for more")
+    for steps in request["steps"]:
+        double = double_steps(request["training"], steps)
+        sigma = noise_multiplier(share, steps, double, filter_)
+        if (of_two_queries(sigma) if double else sigma) < SIGMA_MIN:
+            raise InvalidRequest.at(where, f"{steps} steps would need a noise multiplier below {SIGMA_MIN:g}")
+        if sigma > SIGMA_MAX:
+            raise InvalidRequest.at(where, f"{steps} steps would need a noise multiplier above {SIGMA_MAX:g}")
+        common = {name: request[name] for name in ("training", "target_delta", "unit", "filter")}
+        run_mechanism(common, {"share": share, "noise_multiplier": None, "releases": []}, steps)
+
+
+def _smallest_gdp_total(request: Json, filter_: Filter, units: int) -> float:
+    """The least ε, to four digits, whose budget is at least so many units."""
+    delta = request["target_delta"]
+    epsilon = _round_up(gdp.epsilon_from_mu(mu_of_share(units, filter_) * (1.0 + 1e-11), delta))
+    while units_of(gdp.mu_from_epsilon(epsilon, delta) ** 2, filter_) < units:
+        epsilon = _round_up(epsilon * (1.0 + 1e-5))
+    return max(epsilon, 1e-4)
+
+
+def _round_up(epsilon: float) -> float:
+    value = Decimal(repr(epsilon))
+    return float(value.quantize(Decimal(1).scaleb(value.adjusted() - 3), rounding=ROUND_CEILING))
+
+
+def _too_small(request: Json, smallest: float, why: str | None = None) -> InvalidRequest:
+    why = why or "trials and scores leave nothing of the total for the run whose model is handed out"
+    detail = f"{why}: the smallest total that works is ε = {smallest:g}"
+    return InvalidRequest.at(_TOTAL, detail, smallest_total_epsilon=smallest)

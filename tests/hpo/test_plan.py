@@ -1,0 +1,175 @@
+"""The budget of a study: the golden numbers of linear scaling, and shares that add up to the unit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from app.errors import InvalidRequest
+from app.privacy import events, gdp, pld
+from app.privacy.filters import filter_of
+from app.privacy.shares import noise_multiplier, run_mechanism, units_of
+from app.privacy.study import price_runs, study_tree
+
+DELTA = 1e-5
+
+
+def study(
+    total: float = 1.0,
+    levels: tuple[float, ...] = (0.1, 0.2),
+    per_level: int = 3,
+    score_mu: float | None = None,
+    *,
+    account: str = "train",
+    filter_: tuple[str, float | None] = ("gdp", None),
+    steps: tuple[int, int] = (5, 100),
+    takers: int = 1,
+    delta: float = DELTA,
+    oracle: bool = False,
+    **training: Any,
+) -> dict[str, Any]:
+    """What the pricing process is asked of a study."""
+    release = {"what": "accuracy", "account": account, "noise_mu": score_mu, "records": 5000}
+    score = [release] if score_mu else []
+    runs = [{"role": "pilot", "level": j, "releases": score} for j in range(len(levels)) for _ in range(per_level)]
+    role = "final" if levels else "candidate"
+    return {
+        "runs": runs + [{"role": role, "level": None, "releases": [] if levels else score}] * takers,
+        "levels": list(levels),
+        "total_epsilon": total,
+        "target_delta": delta,
+        "unit": "example",
+        "filter": {"kind": filter_[0], "order": filter_[1]},
+        "steps": list(steps),
+        "oracle": oracle,
+        "training": {
+            "sampling": "full_batch",
+            "sample_rate": 1.0,
+            "steps": steps[1],
+            "max_grad_norm": 1.0,
+            "clipping": "flat",
+            "expected_batch_size": 5000,
+            **training,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("levels", "epsilon"),
+    [
+        ((0.01, 0.05), 0.9927),
+        ((0.05, 0.1), 0.9685),
+        ((0.05, 0.2), 0.9031),
+        ((0.1, 0.2), 0.8840),
+        ((0.2, 0.3), 0.6933),
+    ],
+)
+def test_what_pilots_leave_of_one(levels: tuple[float, ...], epsilon: float) -> None:
+    """Panda et al. 2024, Table 13 (printed there with two digits)."""
+    *_, final = price_runs(study(1.0, levels))
+    assert final["epsilon"] == pytest.approx(epsilon, abs=1e-4)
+
+
+def test_six_scores_of_the_training_part_cost_half_a_hundredth() -> None:
+    *_, final = price_runs(study(1.0, score_mu=0.01))
+    assert final["epsilon"] == pytest.approx(0.8790, abs=1e-4)
+
+
+def test_scores_of_the_holdout_leave_the_training_part_alone() -> None:
+    *_, final = price_runs(study(1.0, score_mu=0.01, account="holdout"))
+    assert final["epsilon"] == pytest.approx(0.8840, abs=1e-4)
+    assert final["charge"]["holdout"] == 0
+    assert price_runs(study(1.0, score_mu=0.01, account="holdout"))[0]["charge"]["holdout"] == 100_000_001
+
+
+def test_noise_of_a_hundred_steps_at_a_hundredth() -> None:
+    assert gdp.mu_from_epsilon(1.0, DELTA) == pytest.approx(0.268051, abs=1e-6)
+    of = filter_of("gdp")
+    share = units_of(gdp.mu_from_epsilon(0.01, DELTA) ** 2, of)
+    assert noise_multiplier(share, 100, 0, of) == pytest.approx(2437.9, abs=0.1)
+
+
+FILTERS = st.sampled_from([("gdp", None), ("rdp", 6.0), ("rdp", 2.75), ("rdp", 64.0)])
+
+
+@given(
+    st.floats(0.3, 20.0),
+    st.lists(st.floats(0.01, 0.3), min_size=2, max_size=3, unique=True),
+    st.integers(1, 4),
+    st.none() | st.floats(1e-3, 0.05),
+    FILTERS,
+    st.floats(-12.0, -3.0),
+    st.integers(1, 300),
+)
+@settings(max_examples=1000, deadline=None)
+def test_the_parts_add_up_to_the_total_to_the_unit(
+    total: float,
+    levels: list[float],
+    per_level: int,
+    score_mu: float | None,
+    filter_: tuple[str, float | None],
+    log_delta: float,
+    steps: int,
+) -> None:
+    delta = 10.0**log_delta
+    asked = study(total, tuple(sorted(levels)), per_level, score_mu, filter_=filter_, steps=(5, 300), delta=delta)
+    try:
+        priced = price_runs(asked)
+    except InvalidRequest:
+        assume(False)
+    of = filter_of(*filter_)
+    assert sum(run["charge"]["train"] for run in priced) == units_of(gdp.mu_from_epsilon(total, delta) ** 2, of)
+    # Whatever T a run takes, it is charged no more than its share; and the whole is within the total, exactly.
+    common = {name: asked[name] for name in ("training", "target_delta", "unit", "filter")}
+    trees = []
+    for run, plan in {run["share"]: (run, plan) for run, plan in zip(priced, asked["runs"], strict=True)}.values():
+        mechanism = run_mechanism(common, run | {"releases": plan["releases"]}, max(steps, 5))
+        assert of.charge(mechanism, "train") <= run["charge"]["train"]
+        count = sum(each["share"] == run["share"] for each in priced)
+        trees.append({"kind": "self_composed", "count": count, "event": events.event_tree(mechanism, "train")})
+    assert gdp.epsilon_from_mu(gdp.mu_of_tree(events.composed(trees)) or 0.0, delta) <= total
+
+
+@given(st.floats(0.3, 8.0), st.integers(2, 50), FILTERS)
+@settings(max_examples=100, deadline=None)
+def test_candidates_share_to_the_unit(total: float, runs: int, filter_: tuple[str, float | None]) -> None:
+    asked = study(total, (), 0, 0.005, filter_=filter_, takers=runs)
+    charges = [run["charge"]["train"] for run in price_runs(asked)]
+    assert sum(charges) == units_of(gdp.mu_from_epsilon(total, DELTA) ** 2, filter_of(*filter_))
+    assert max(charges) - min(charges) <= 1
+
+
+@pytest.mark.parametrize("filter_", [("gdp", None), ("rdp", 6.0)])
+def test_a_total_that_is_too_small_names_the_smallest_that_works(filter_: tuple[str, float | None]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        price_runs(study(0.3, filter_=filter_))
+    (error,) = refused.value.members["errors"]
+    smallest = error["smallest_total_epsilon"]
+    assert error["pointer"] == "/privacy/target_epsilon"
+    assert 0.38 < smallest < 0.42
+    assert price_runs(study(smallest, filter_=filter_))[-1]["share"] > 0
+    with pytest.raises(InvalidRequest):
+        price_runs(study(smallest * 0.998, filter_=filter_))
+
+
+def test_under_poisson_sampling_all_noise_is_fixed() -> None:
+    training = {"sampling": "poisson", "sample_rate": 0.05, "expected_batch_size": 250}
+    asked = study(2.0, (0.3, 0.6), 2, 0.01, filter_=("rdp", 6.0), steps=(50, 50), **training)
+    priced = price_runs(asked)
+    sigmas = [run["noise_multiplier"] for run in priced]
+    assert sigmas[0] == sigmas[1] > sigmas[2] == sigmas[3] > sigmas[4]
+    assert 2.0 * (1 - 2e-3) < pld.epsilon(study_tree(asked, priced, "train"), DELTA) <= 2.0
+    assert math.isclose(priced[0]["epsilon"], 0.3, rel_tol=1e-3)
+
+
+def test_under_poisson_sampling_too_a_small_total_is_refused() -> None:
+    training = {"sampling": "poisson", "sample_rate": 0.05, "expected_batch_size": 250}
+    asked = study(0.5, (0.3, 0.6), 1, filter_=("rdp", 6.0), steps=(50, 50), **training)
+    with pytest.raises(InvalidRequest) as refused:
+        price_runs(asked)
+    smallest = refused.value.members["errors"][0]["smallest_total_epsilon"]
+    assert price_runs(asked | {"total_epsilon": smallest})[-1]["noise_multiplier"] <= 1e5
