@@ -42,6 +42,7 @@ class Telemetry:
         data_public: the training data are declared public.
         holdout_public: the hold-out is.
         released: what earlier attempts released.
+        score_only: a trial of a study, of which nothing leaves but its score.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Telemetry:
         data_public: bool,
         holdout_public: bool,
         released: tuple[Released, ...] = (),
+        score_only: bool = False,
     ) -> None:
         if mechanism is None and not data_public:
             raise PrivacyError("private data need a mechanism")
@@ -64,6 +66,7 @@ class Telemetry:
         self._adaptive = mechanism is not None and mechanism.training.adaptive is not None
         self._public = {"train": mechanism is None and data_public, "holdout": holdout_public}
         self._released = {(each.name, each.step) for each in released}
+        self._score_only = score_only
         self._digested: int | None = None
 
     def digest(self, step: int, digest: str) -> None:
@@ -82,7 +85,7 @@ class Telemetry:
         return (name, step) in self._released
 
     def noisy_metric(self, step: int, score: Score) -> None:
-        """A declared noisy sum over the private hold-out.
+        """A declared noisy sum over private records.
 
         Raises:
             PrivacyError: it is not declared, was released as often as declared, says another noise than was charged,
@@ -99,7 +102,7 @@ class Telemetry:
             raise PrivacyError("groups are those that the mechanism declares")
         self._released.add((score.name, step))
         released_by: Literal["noisy_count", "noisy_sum"] = "noisy_count" if score.name == "accuracy" else "noisy_sum"
-        self._metric(step, score, "holdout", released_by)
+        self._metric(step, score, release.account, released_by)
 
     def clipping_norm(self, step: int, max_grad_norm: float) -> None:
         """C after `step` where it adapts: a function of counts that were charged with the steps.
@@ -110,6 +113,8 @@ class Telemetry:
         self._behind_digest(step)
         if not self._adaptive:
             raise PrivacyError("this mechanism's C does not move")
+        if self._score_only:
+            return
         self._metric(step, Score("clipping_norm", max_grad_norm, 0.0), "train", "post_processing")
 
     def public_metric(self, step: int, score: Score, on: Literal["train", "holdout"]) -> bool:

@@ -8,7 +8,7 @@ from typing import Literal
 RUN_JOB = "scrimp.run_job"
 
 EventType = Literal[
-    "queued",  # {charge}
+    "queued",  # {charge}; of a run of a study {number, role} too
     "attempt_started",  # {attempt, worker}
     "ready",  # {device, fallbacks}: layers without a rule for their norms, whose gradients are formed record by record
     "progress",  # {step, steps}
@@ -20,6 +20,10 @@ EventType = Literal[
     "cancelled",  # {charge, steps}
     "failed",  # {code, message, charge, steps}
     "certificate_issued",
+    # of a study
+    "trial_queued",  # {job, number, role, level, learning_rate, steps, max_grad_norm, r}
+    "trial_ended",  # {job, number, status, score}
+    "decided",  # {levels, fit, r_star, fallbacks}
 ]
 
 FINAL = ("succeeded", "cancelled", "failed")

@@ -8,6 +8,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
 from app.contracts.extractor import ExtractorRef
+from app.contracts.hpo import Hpo
 from app.contracts.optimizers import Optimizer
 
 # Of clipping norms and loss bounds: far from where floats lose digits or underflow, so that noise is noise.
@@ -172,10 +173,10 @@ ClassPlaces = Annotated[
 
 
 class Evaluation(Document):
-    """A score on the hold-out at `points` evenly spaced steps, the last one included.
+    """A score on the hold-out, or on the training part itself, at `points` evenly spaced steps, the last one included.
 
-    On private data each is a ratio of noisy sums with noise std sensitivity/noise_mu, charged to the hold-out's
-    account: points · noise_mu² for each of `metrics`. accuracy, the default of classification: correct predictions
+    On private data each is a ratio of noisy sums with noise std sensitivity/noise_mu, charged to the account of what is
+    scored: points · noise_mu² for each of `metrics`. accuracy, the default of classification: correct predictions
     (sensitivity 1). loss, the default of all else: squared errors clipped to [0, loss_bound] (sensitivity loss_bound);
     of classes and next items their cross-entropies, clipped so. On a public hold-out all scores are exact and free.
 
@@ -185,7 +186,7 @@ class Evaluation(Document):
     records are one group.
     """
 
-    on: Literal["holdout"] = "holdout"
+    on: Literal["holdout", "train"] = "holdout"
     noise_mu: Annotated[float, Field(strict=True, ge=1e-5, le=10.0)] = 0.05
     points: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
     metrics: Annotated[list[Literal["accuracy", "loss"]], Field(min_length=1, max_length=2)] | None = None
@@ -233,7 +234,7 @@ class JobSpec(Document):
     evaluation: Evaluation | None = None
     runtime: Runtime = Runtime()
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    hpo: None = None  # a later version's
+    hpo: Hpo | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> JobSpec:

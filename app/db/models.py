@@ -4,7 +4,8 @@ api_keys ─┬─ datasets ─── accounts (one row a data set: both account
           │      ├────── grants (which key may see a data set, or train on it)
           │      ├────── dataset_contents (keyed hashes that make a second registration impossible)
           │      └────── ledger_entries (append-only, hash-chained)
-          └─ jobs ─┬──── attempts ── blocks (the write-ahead record of steps)
+          └─ jobs ─┬──── jobs (a study's runs)
+                   ├──── attempts ── blocks (the write-ahead record of steps)
                    ├──── job_events, metrics, artifacts, certificates
                    └──── outbox (what the relay still has to do)
 workers: who runs attempts, and when it was last heard
@@ -218,6 +219,7 @@ class Job(Base):
         Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id"),
         Index("ix_jobs_created", "created_at", "id"),
         Index("ix_jobs_key_status", "key_id", "status", "created_at", "id"),
+        Index("ix_jobs_trial", "parent_id", "trial_number", unique=True),  # no run of a study is there twice
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -247,6 +249,12 @@ class Job(Base):
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+    # Of a study, a job whose work is done by others: its plan, and what was decided. No worker claims it.
+    study: Mapped[dict[str, Any] | None]
+    # Of a run of a study: the study, its number there, and the point that was drawn.
+    parent_id: Mapped[str | None]
+    trial_number: Mapped[int | None]
+    trial: Mapped[dict[str, Any] | None]
 
 
 class Attempt(Base):
@@ -331,12 +339,12 @@ class SigningKey(Base):
 
 
 class Outbox(Base):
-    """What has to be done after a transaction, written in it: ring a worker, issue a certificate."""
+    """What has to be done after a transaction, written in it: ring a worker, issue a certificate, delete files."""
 
     __tablename__ = "outbox"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    topic: Mapped[str]  # "ring" | "certificate"
+    topic: Mapped[str]  # "ring" | "certificate" | "discard"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     created_at: Mapped[datetime]
 

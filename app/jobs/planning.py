@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.catalogue import models, optimizers
 from app.contracts.base import Unit
@@ -18,6 +18,9 @@ from app.contracts.job_spec import AdaptiveNorm, Clipping, Evaluation, JobSpec
 from app.contracts.optimizers import PublicSideSettings
 from app.errors import InvalidRequest
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, delayed_of
+
+if TYPE_CHECKING:
+    from app.jobs.studies import StudyPlan
 
 # Public data have no account: a job on them is priced all the same, and charged nothing (app.jobs.service).
 ANY_FILTER = {"kind": "rdp", "order": 8.0}
@@ -83,6 +86,7 @@ class Plan:
     sample_rate: float
     pricing: dict[str, Any] | None
     warnings: tuple[str, ...] = ()
+    study: StudyPlan | None = None  # of a job whose work is done by runs
 
 
 def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -> Plan:
@@ -169,7 +173,7 @@ def _with_side(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) ->
 def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
     if spec.evaluation is None:
         return
-    if facts.spec.holdout is None:
+    if spec.evaluation.on == "holdout" and facts.spec.holdout is None:
         raise InvalidRequest.at("/evaluation", "this data set has no hold-out: leave the evaluation out")
     if spec.evaluation.points > steps:
         raise InvalidRequest.at("/evaluation/points", f"there are only {steps} steps")
@@ -213,7 +217,7 @@ def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: f
         "target_epsilon": spec.privacy.target_epsilon,
         "noise_multiplier": spec.privacy.noise_multiplier,
         "target_delta": spec.privacy.target_delta or facts.cap_delta or default_delta(facts.records_train),
-        "releases": _releases(spec.evaluation, facts),
+        "releases": releases(spec.evaluation, facts),
         "unit": facts.unit,
         "filter": {"kind": facts.filter, "order": facts.order} if facts.filter else ANY_FILTER,
     }
@@ -225,20 +229,25 @@ def _adaptive(clip: Clipping | None) -> dict[str, Any]:
     return {"adaptive": (clip.adaptive or AdaptiveNorm()).model_dump()}
 
 
-def _releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[str, Any]]:
-    """The noisy sums of a private hold-out. A public hold-out is scored exactly, free."""
-    if evaluation is None or not facts.holdout_is_private:
+def _is_noisy(evaluation: Evaluation | None, facts: DatasetFacts) -> bool:
+    """Whether scores are noisy sums, of a job that claims privacy. A public hold-out is scored exactly, free."""
+    return evaluation is not None and (evaluation.on == "train" or facts.holdout_is_private)
+
+
+def releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[str, Any]]:
+    """The noisy sums that a private job's scores are."""
+    if evaluation is None or not _is_noisy(evaluation, facts):
         return []
     classes = facts.spec.task.kind == "classification"
     return [
         {
             "what": what,
-            "account": "holdout",
+            "account": evaluation.on,
             "noise_mu": evaluation.noise_mu,
             "sensitivity": sensitivity,
             "times": evaluation.points,
             "records_per_unit": facts.records_per_unit,
-            "records": facts.records_holdout,
+            "records": facts.records_train if evaluation.on == "train" else facts.records_holdout,
             **({"groups": evaluation.groups} if evaluation.groups else {}),
         }
         for what, sensitivity in evaluation.sensitivities(classes=classes).items()
@@ -248,7 +257,7 @@ def _releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[s
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
     """Where a clipped score would say less than it seems to."""
     task, classes = facts.spec.task, facts.outputs > 1
-    if spec.evaluation is None or not facts.holdout_is_private:
+    if spec.evaluation is None or spec.privacy is None or not _is_noisy(spec.evaluation, facts):
         return ()
     bound = spec.evaluation.sensitivities(classes=classes).get("loss")
     if bound is None:

@@ -38,7 +38,7 @@ REMEMBERED = 1000
 
 
 class PricingService:
-    """`price`, `largest_that_fits`, `compare` and `choose_order` of app.privacy.pricing, cached and limited."""
+    """What app.privacy.desk answers to (prices of jobs and studies, and what would fit), cached and limited."""
 
     def __init__(self, db: Database, settings: Settings) -> None:
         self.db = db
@@ -67,6 +67,12 @@ class PricingService:
 
     def price(self, request: dict[str, Any]) -> dict[str, Any]:
         return self._cached("price", request)
+
+    def price_study(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self._cached("price_study", request)
+
+    def largest_study_that_fits(self, request: dict[str, Any], remaining: dict[str, int]) -> dict[str, Any]:
+        return self._cached("largest_study_that_fits", request | {"remaining": remaining})
 
     def largest_that_fits(self, request: dict[str, Any], remaining: dict[str, int]) -> dict[str, Any]:
         return self._cached("largest_that_fits", request | {"remaining": remaining})

@@ -44,7 +44,7 @@ ONCE = select(JOB.id, JOB.request_sha256).where(
 )
 QUEUED = select(func.count()).select_from(
     select(JOB.id)
-    .where(JOB.key_id == bindparam("key"), JOB.status == "queued")
+    .where(JOB.key_id == bindparam("key"), JOB.status == "queued", JOB.parent_id.is_(None))
     .limit(bindparam("limit", type_=Integer))
     .subquery()
 )
@@ -64,6 +64,7 @@ SHOWN = [
     JOB.created_at,
     JOB.started_at,
     JOB.finished_at,
+    JOB.parent_id,
 ]
 
 
@@ -109,11 +110,17 @@ def page_of_jobs(
     limit: int,
 ) -> list[Row[Any]]:
     """What is shown of jobs, newest first; one more than asked for, so that it is known whether there is a next page.
+    Runs are shown with their study, and not here.
 
     Args:
         among: the jobs that may be shown.
     """
-    query = select(*SHOWN).where(among).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
+    query = (
+        select(*SHOWN)
+        .where(among, Job.parent_id.is_(None))
+        .order_by(Job.created_at.desc(), Job.id.desc())
+        .limit(limit + 1)
+    )
     if status is not None:
         query = query.where(Job.status == status)
     if after is not None:
@@ -240,7 +247,7 @@ def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float 
     like = {"model": spec.model.model_dump(mode="json"), "sampling": spec.sampling.model_dump(mode="json")}
     recent = session.scalars(
         select(Job)
-        .where(Job.dataset_id == dataset_id, Job.status == "succeeded", Job.attempt == 1)
+        .where(Job.dataset_id == dataset_id, Job.status == "succeeded", Job.attempt == 1, Job.study.is_(None))
         .order_by(Job.created_at.desc())
         .limit(20)
     )
@@ -254,5 +261,7 @@ def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float 
 
 def count_by_status(session: Session, among: ColumnElement[bool]) -> dict[str, int]:
     """How many of the jobs that may be shown have each status."""
-    rows = session.execute(select(Job.status, func.count()).where(among).group_by(Job.status)).all()
+    rows = session.execute(
+        select(Job.status, func.count()).where(among, Job.parent_id.is_(None)).group_by(Job.status)
+    ).all()
     return {row[0]: row[1] for row in rows}

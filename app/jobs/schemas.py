@@ -32,7 +32,7 @@ class Quote(BaseModel):
     fits: bool | None = None
     remaining_after: dict[str, Any] | None = None
     largest_epsilon_that_fits: float | None = None
-    hpo: None = None
+    hpo: dict[str, Any] | None = None  # of a search: how the total is divided among pilots, scores and the final run
     estimated_duration_s: float | None = None
     warnings: list[str] = []
 
@@ -100,6 +100,7 @@ class JobView(BaseModel):
     failure: dict[str, Any] | None
     warnings: list[str]
     artifacts: list[ArtifactView]
+    study: str | None = None  # of a run: the study that it belongs to
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -121,6 +122,7 @@ class JobView(BaseModel):
             failure=job.failure,
             warnings=job.warnings,
             artifacts=[ArtifactView.model_validate(each, from_attributes=True) for each in details["artifacts"]],
+            study=job.parent_id,
             created_at=job.created_at,
             started_at=job.started_at,
             finished_at=job.finished_at,
@@ -179,6 +181,7 @@ def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
 
 def _spent(job: JobLike, planned: Epsilon | None) -> Epsilon | None:
     """The planned ε once a private step was started: never a figure computed at the stopping time."""
-    if planned is None or job.steps_started > 0:
+    is_study = job.spec.get("hpo") is not None
+    if planned is None or job.steps_started > 0 or (is_study and job.started_at is not None):
         return planned
     return planned.model_copy(update={"value": 0.0})

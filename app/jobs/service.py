@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,17 @@ from app.extractors import registry as extractors
 from app.grants import service as grants
 from app.grants.service import Access
 from app.ids import new_id, now
-from app.jobs import repository
+from app.jobs import repository, studies
 from app.jobs.planning import DatasetFacts, Plan, plan
 from app.jobs.pricing import PricingService
+from app.jobs.studies import StudyPlan, plan_study
 from app.keys import service as keys
 from app.keys.service import Caller, KeyLike
 from app.ledger import accounts
 from app.lifecycle.settle import settle
 from app.lifecycle.states import append_event, get_job, ring, write_event
+from app.lifecycle.studies import begin
+from app.lifecycle.studies import cancel as cancel_study
 from app.privacy.events import event_tree
 from app.privacy.mechanism import MechanismConfig
 
@@ -57,7 +61,7 @@ def quote(
     planned, priced = _price(pricing, extractors.resolved(spec, models_root), facts, side)
     with db.read() as session:
         left = repository.remaining(session, planned.facts.id)
-        pace = repository.seconds_per_step(session, planned.facts.id, planned.spec)
+        pace = None if planned.study else repository.seconds_per_step(session, planned.facts.id, planned.spec)
     body = _quote_body(planned, priced)
     body["estimated_duration_s"] = round(pace * planned.steps, 1) if pace is not None else None
     if left is None or planned.pricing is None:
@@ -141,6 +145,8 @@ def cancel(db: Database, caller: Caller, job_id: str) -> None:
             raise Forbidden("only the key that submitted this job, the data set's owner or an admin may cancel it")
         # Locked: a worker may be claiming it at this moment, and its first step must not be voided.
         job = get_job(session, job_id, lock=True)
+        if job.parent_id is not None:
+            raise Conflict("wrong-state", "a run ends with its study: cancel that", study=job.parent_id)
         if job.status == "cancelling":
             return
         if job.status not in ("queued", "running"):
@@ -148,7 +154,9 @@ def cancel(db: Database, caller: Caller, job_id: str) -> None:
         job.cancel_requested_at = now()
         append_event(session, job.id, "cancel_requested", {"by": caller.id})
         audit.record(session, "job.cancelled", job.id)
-        if job.status == "queued":
+        if job.study is not None:
+            cancel_study(session, job)
+        elif job.status == "queued":
             settle(session, job, "cancelled")
         else:
             job.status = "cancelling"
@@ -209,6 +217,8 @@ def _side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts
 def _price(
     pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None
 ) -> tuple[Plan, dict[str, Any]]:
+    if spec.hpo is not None:
+        return _price_study(pricing, plan_study(spec, facts, side))
     planned = plan(spec, facts, side)
     if planned.pricing is None:
         return planned, {"mechanism": None, "epsilon": None, "comparison": None, "charge": NO_CHARGE, "lines": []}
@@ -219,20 +229,41 @@ def _price(
     return planned, priced
 
 
+def _price_study(pricing: PricingService, study: StudyPlan) -> tuple[Plan, dict[str, Any]]:
+    """As `_price`: the plan is that of the final run at its longest."""
+    planned = replace(study.longest, spec=study.spec, study=study)
+    if study.pricing is None:
+        unpriced: dict[str, Any] = {
+            "events": None,
+            "epsilon": None,
+            "comparison": None,
+            "charge": NO_CHARGE,
+            "lines": [],
+        }
+        return planned, unpriced | {"mechanism": None, "runs": studies.unpriced(study)}
+    priced = pricing.price_study(study.pricing) | {"mechanism": None}
+    if not planned.facts.is_private:
+        free = [line | {"charge": 0} for line in priced["lines"]]
+        runs = [run | {"charge": {"train": 0, "holdout": 0}} for run in priced["runs"]]
+        return planned, priced | {"charge": NO_CHARGE, "lines": free, "runs": runs}
+    return planned, priced
+
+
 def _quote_body(planned: Plan, priced: dict[str, Any]) -> dict[str, Any]:
-    mechanism = priced["mechanism"]
+    mechanism, study = priced["mechanism"], planned.study
+    final = priced["runs"][-1]["noise_multiplier"] if study else None
     return {
-        "noise_multiplier": mechanism["training"]["noise_multiplier"] if mechanism else None,
+        "noise_multiplier": mechanism["training"]["noise_multiplier"] if mechanism else final,
         "sample_rate": planned.sample_rate,
         "steps": planned.steps,
         "expected_batch_size": planned.expected_batch_size,
-        "mechanism": events_of(mechanism),
+        "mechanism": priced["events"] if study else events_of(mechanism),
         "epsilon": priced["epsilon"],
         "comparison": priced["comparison"],
         "charge": priced["charge"],
         "lines": priced["lines"],
         "model": _model_body(planned),
-        "hpo": None,
+        "hpo": studies.quoted(study, priced) if study else None,
         "warnings": list(planned.warnings),
     }
 
@@ -276,20 +307,24 @@ def _job(caller: Caller, planned: Plan, priced: dict[str, Any], idempotency_key:
         "mechanism": priced["mechanism"],
         "quote": _quote_body(planned, priced),
         "segments": [{"from_step": 0, "salt": secrets.token_hex(32), "key_id": None}],
-        "steps": planned.steps,
+        "steps": len(planned.study.slots) if planned.study else planned.steps,
         "steps_started": 0,
         "step": 0,
         "warnings": list(planned.warnings),
         "events": 1,
         "created_at": now(),
+        "study": studies.stored(planned.study, priced) if planned.study else None,
     }
 
 
 def _write(session: Session, job: dict[str, Any], charge: dict[str, Any]) -> None:
-    """The job and what goes with it, but for its hold."""
+    """The job and what goes with it, a study's first runs too, but for its hold."""
     session.execute(INSERT, job)
     write_event(session, job["id"], 1, "queued", {"charge": charge})
-    ring(session, job["id"])
+    if job["study"] is not None:
+        begin(session, get_job(session, job["id"]))
+    else:
+        ring(session, job["id"])
     audit.record(session, "job.submitted", job["id"], dataset=job["dataset_id"])
 
 
@@ -311,7 +346,11 @@ def _largest_that_fits(pricing: PricingService, planned: Plan, left: dict[str, i
     """The largest target ε that both the budget and the owner's policy for the key cover."""
     if planned.pricing is None:
         return None
-    largest: float | None = pricing.largest_that_fits(planned.pricing, left)["epsilon"]
+    largest: float | None
+    if planned.study is not None and planned.study.pricing is not None:
+        largest = pricing.largest_study_that_fits(planned.study.pricing, left)["epsilon"]
+    else:
+        largest = pricing.largest_that_fits(planned.pricing, left)["epsilon"]
     if largest is None or access.max_epsilon is None:
         return largest
     return min(largest, access.max_epsilon)
@@ -325,6 +364,8 @@ def _explain(refusal: BudgetError, pricing: PricingService, planned: Plan, acces
     more = (
         f"the largest target_epsilon that fits is {math.floor(largest * 1e4) / 1e4}"
         if largest
+        else "ask for less"
+        if planned.study
         else "nothing like it fits"
     )
     refusal.message = f"{refusal.message}; {more}"

@@ -1,7 +1,8 @@
-"""The life of a charge: open → hold → post or void; and changes of the cap. Nothing else moves an account.
+"""The life of a charge: open → hold → draw … → post or void; and changes of the cap. Nothing else moves an account.
 
     hold   spent + held + x ≤ budget on BOTH accounts, or nothing happens       (admission: the whole cost of a job)
     post   held −= hold, spent += x with 0 ≤ x ≤ hold                           (the end: what was started)
+    draw   held −= x, spent += x with x ≤ what is left of the hold              (the end of a run of a study)
     void   held −= hold                                                         (nothing private was ever started)
 
 Each move is ONE conditional UPDATE of the data set's one row, with CHECK constraints beside it, so that no isolation
@@ -17,10 +18,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.db.models import Account, Block, LedgerEntry
+from app.db.models import Account, Block, Job, LedgerEntry
 from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
 from app.ledger.entries import append, genesis
 
@@ -165,6 +166,75 @@ def post(
     return _settle(session, dataset_id, job_id, (train, holdout), "post", actor, memo or {})
 
 
+def draw(
+    session: Session, *, dataset_id: str, job_id: str, study_id: str, train: int, holdout: int, actor: str
+) -> LedgerEntry:
+    """Spends what a run of a study started out of the study's hold, which stays open. Once a run.
+
+    Its entry is a `post` of the run that names whose hold it is in `memo`. It releases nothing: what the study leaves
+    goes back when the study itself is settled.
+
+    Returns:
+        The entry; the one that is there where the same was drawn before.
+
+    Raises:
+        PrivacyError: no open hold, more than is left of it, an amount that is not an integer ≥ 0, or drawn otherwise
+            before.
+    """
+    _check_amounts(train, holdout)
+    with session.begin_nested():
+        _lock(session, dataset_id)
+        before = find(session, dataset_id, f"settle:{job_id}")
+        if before is not None:
+            if (before.train, before.holdout) != (train, holdout) or before.memo.get("hold") != study_id:
+                raise PrivacyError(f"this run was settled before, otherwise: entry {before.seq}")
+            return before
+        if find(session, dataset_id, f"settle:{study_id}") is not None:
+            raise PrivacyError("the study is settled: nothing is left of its hold")
+        left = left_of_hold(session, dataset_id, study_id)
+        if train > left[0] or holdout > left[1]:
+            raise PrivacyError("more would be spent than is left of the study's hold")
+        account = _move(
+            session,
+            dataset_id,
+            Account.train_held >= train,
+            Account.holdout_held >= holdout,
+            train_held=Account.train_held - train,
+            train_spent=Account.train_spent + train,
+            holdout_held=Account.holdout_held - holdout,
+            holdout_spent=Account.holdout_spent + holdout,
+        )
+        if account is None:
+            raise PrivacyError("the account holds less than this study's hold: its balances were changed from outside")
+        return append(
+            session,
+            account,
+            kind="post",
+            job_id=job_id,
+            amounts=(train, holdout),
+            once=f"settle:{job_id}",
+            actor=actor,
+            memo={"hold": study_id},
+        )
+
+
+def left_of_hold(session: Session, dataset_id: str, job_id: str) -> tuple[int, int]:
+    """What is left of a job's hold on the two accounts: all of it, but for what runs of a study have drawn.
+
+    Raises:
+        PrivacyError: the job has no hold.
+    """
+    held = find(session, dataset_id, f"hold:{job_id}")
+    if held is None:
+        raise PrivacyError("this job has no hold to settle")
+    runs = select(Job.id).where(Job.parent_id == job_id)
+    drawn = select(func.coalesce(func.sum(LedgerEntry.train), 0), func.coalesce(func.sum(LedgerEntry.holdout), 0))
+    train, holdout = session.execute(
+        drawn.where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == "post", LedgerEntry.job_id.in_(runs))
+    ).one()
+    return held.train - int(train), held.holdout - int(holdout)
+
+
 def void(
     session: Session, *, dataset_id: str, job_id: str, actor: str, memo: dict[str, Any] | None = None
 ) -> LedgerEntry:
@@ -176,7 +246,8 @@ def void(
     Raises:
         PrivacyError: the write-ahead record says that a step was started; no hold; or the job was posted.
     """
-    started = select(Block.id).where(Block.job_id == job_id, Block.last_step >= 1).limit(1)
+    its_own = select(Job.id).where(or_(Job.id == job_id, Job.parent_id == job_id))
+    started = select(Block.id).where(Block.job_id.in_(its_own), Block.last_step >= 1).limit(1)
     if session.scalar(started) is not None:
         raise PrivacyError("a private step of this job was started: its hold can be posted, not voided")
     return _settle(session, dataset_id, job_id, (0, 0), "void", actor, memo or {})
@@ -264,26 +335,23 @@ def _settle(
     memo: dict[str, Any],
 ) -> LedgerEntry:
     with session.begin_nested():
-        # The row's lock first: of two settlements at once, the second one sees the first one's entry.
-        session.execute(select(Account.dataset_id).where(Account.dataset_id == dataset_id).with_for_update())
-        held = find(session, dataset_id, f"hold:{job_id}")
-        if held is None:
-            raise PrivacyError("this job has no hold to settle")
+        _lock(session, dataset_id)
+        held = left_of_hold(session, dataset_id, job_id)
         settled = find(session, dataset_id, f"settle:{job_id}")
         if settled is not None:
             if (settled.kind, settled.train, settled.holdout) != (kind, *spent):
                 raise PrivacyError(f"this job was settled before, otherwise: {settled.kind} in entry {settled.seq}")
             return settled
-        if spent[0] > held.train or spent[1] > held.holdout:
+        if spent[0] > held[0] or spent[1] > held[1]:
             raise PrivacyError("more would be spent than the job's hold covers")
         account = _move(
             session,
             dataset_id,
-            Account.train_held >= held.train,
-            Account.holdout_held >= held.holdout,
-            train_held=Account.train_held - held.train,
+            Account.train_held >= held[0],
+            Account.holdout_held >= held[1],
+            train_held=Account.train_held - held[0],
             train_spent=Account.train_spent + spent[0],
-            holdout_held=Account.holdout_held - held.holdout,
+            holdout_held=Account.holdout_held - held[1],
             holdout_spent=Account.holdout_spent + spent[1],
         )
         if account is None:
@@ -294,11 +362,16 @@ def _settle(
             kind="post" if kind == "post" else "void",
             job_id=job_id,
             amounts=spent,
-            released=(held.train - spent[0], held.holdout - spent[1]),
+            released=(held[0] - spent[0], held[1] - spent[1]),
             once=f"settle:{job_id}",
             actor=actor,
             memo=memo,
         )
+
+
+def _lock(session: Session, dataset_id: str) -> None:
+    """The row's lock first: of two settlements at once, the second one sees the first one's entry."""
+    session.execute(select(Account.dataset_id).where(Account.dataset_id == dataset_id).with_for_update())
 
 
 def _move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], **values: Any) -> Account | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import and_, select
+from sqlalchemy import BigInteger, and_, cast, func, select
 from sqlalchemy.orm import Session, aliased
 
 from app.db.models import Account, Dataset, Job, LedgerEntry
@@ -37,10 +37,13 @@ def page_of_entries(session: Session, dataset_id: str, *, after: int, job: str |
 def posted(session: Session, dataset_id: str) -> list[tuple[dict[str, Any], dict[str, int], dict[str, int]]]:
     """Every posted job in the order of settlement: its mechanism, what it spent, what it held, by account."""
     post, hold = aliased(LedgerEntry), aliased(LedgerEntry)
+    # A run of a study has no hold of its own, but a share of the study's.
+    shares = (cast(Job.quote["charge"][account].as_string(), BigInteger) for account in ("train", "holdout"))
+    held = (func.coalesce(*pair) for pair in zip((hold.train, hold.holdout), shares, strict=True))
     query = (
-        select(Job.mechanism, post.train, post.holdout, hold.train, hold.holdout)
+        select(Job.mechanism, post.train, post.holdout, *held)
         .join(post, post.job_id == Job.id)
-        .join(hold, and_(hold.job_id == Job.id, hold.kind == "hold"))
+        .outerjoin(hold, and_(hold.job_id == Job.id, hold.kind == "hold"))
         .where(post.dataset_id == dataset_id, post.kind == "post")
         .order_by(post.seq)
     )

@@ -166,9 +166,16 @@ class _Replay:
         _require(entry.memo["balance"] == self._balance(), "the balances that it states are not those that follow")
 
     def _settle(self, entry: Row[Any], amounts: list[int], released: list[int]) -> None:
-        hold = self.holds.pop(entry.job_id, None)
+        study = entry.memo.get("hold")
+        hold = self.holds.pop(study or entry.job_id, None)
         if hold is None:
             raise _Misfit("it settles a hold that is not there")
+        if study is not None:
+            # A run of a study draws on the study's hold, which stays open.
+            _require(not any(released) and entry.kind == "post", "a run releases nothing of its study's hold")
+            self.holds[study] = [part - amount for part, amount in zip(hold, amounts, strict=True)]
+            _require(min(self.holds[study]) >= 0, "it draws more than is left of the study's hold")
+            hold = amounts
         _require(_plus(amounts, released) == hold, "what it spends and releases is not what was held")
         _require(entry.kind == "post" or not any(amounts), "a voided hold spends nothing")
         self.held = [held - part for held, part in zip(self.held, hold, strict=True)]

@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from app.db.engine import Database
 from app.db.models import Artifact, Block, Job, Metric
 from app.errors import PrivacyError
+from app.lifecycle import studies
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
-from app.lifecycle.settle import settle
 from app.lifecycle.states import append_event
 from app.privacy.mechanism import MechanismConfig
 
@@ -35,6 +35,11 @@ class AttemptLog:
 
     def _fenced(self, session: Session) -> Job:
         return fence(session, self.held, self.lease_s)
+
+    def _ending(self, session: Session) -> Job:
+        """As `_fenced`, for a write that may end the job: its study, where it is a run of one, is locked before it."""
+        studies.lock(session, self.held.job_id)
+        return self._fenced(session)
 
     def heartbeat(self) -> bool:
         """Renews the lease; whether a person asked to cancel."""
@@ -145,30 +150,30 @@ class AttemptLog:
 
     def succeed(self, artifacts: list[dict[str, Any]], steps_effective: int, warnings: list[str]) -> None:
         with self.db.write() as session:
-            job = self._fenced(session)
+            job = self._ending(session)
             session.add_all(Artifact(job_id=job.id, **each) for each in artifacts)
             job.step = steps_effective
             job.warnings = [*job.warnings, *warnings]
             end_attempt(session, job, "succeeded")
-            settle(session, job, "succeeded")
+            studies.end(session, job, "succeeded")
 
     def cancelled(self) -> None:
         with self.db.write() as session:
-            job = self._fenced(session)
+            job = self._ending(session)
             end_attempt(session, job, "cancelled")
-            settle(session, job, "cancelled")
+            studies.end(session, job, "cancelled")
 
     def fail(self, code: str, message: str) -> None:
         """The attempt's own error: releases nothing of what was held, once a step was started."""
         with self.db.write() as session:
-            job = self._fenced(session)
+            job = self._ending(session)
             end_attempt(session, job, "failed")
-            settle(session, job, "failed", failure={"code": code, "message": message}, own_fault=True)
+            studies.end(session, job, "failed", failure={"code": code, "message": message}, own_fault=True)
 
     def gone(self, how: Literal["lost", "crashed"]) -> None:
         """Back to the queue: this worker is stopping, or the attempt's process died without a last word."""
         with self.db.write() as session:
-            give_back(session, self._fenced(session), how, self.max_attempts)
+            give_back(session, self._ending(session), how, self.max_attempts)
 
     def recorded(self) -> tuple[Job, dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
         """The job; the blocks recorded by salt, which a replay is compared with; the metrics released so far."""

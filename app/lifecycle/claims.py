@@ -2,7 +2,7 @@
 
 A key may have a limit of running jobs. A claim past it leaves the job queued; the end of one of the key's jobs rings
 its next one (app.lifecycle.settle). Both hold the key's row while they look, so that none is left without a bell. Row
-locks are taken in one order: job, key, account.
+locks are taken in one order: study, job, key, account.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from sqlalchemy.orm import Session
 from app.db.models import ApiKey, Attempt, Job
 from app.errors import StaleAttempt
 from app.ids import now
-from app.lifecycle.settle import limit_of_running, settle
+from app.lifecycle import studies
+from app.lifecycle.settle import limit_of_running
 from app.lifecycle.states import ACTIVE, append_event, ring
 
 
@@ -39,11 +40,12 @@ def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim |
     looks at the row again and finds it running. SKIP LOCKED would turn a job whose row is locked for another reason, a
     cancel or an event, into a job that is not there.
     """
+    studies.lock(session, job_id)
     if not _has_place(session, job_id):
         return None
     attempt = session.execute(
         update(Job)
-        .where(Job.id == job_id, Job.status == "queued")
+        .where(Job.id == job_id, Job.status == "queued", Job.study.is_(None))
         .values(
             status="running",
             attempt=Job.attempt + 1,
@@ -60,6 +62,7 @@ def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim |
         Attempt(job_id=job_id, number=attempt, worker=worker, status="running", started_at=now(), ended_at=None)
     )
     append_event(session, job_id, "attempt_started", {"attempt": attempt, "worker": worker})
+    studies.note_start(session, job_id)
     return Claim(job_id, attempt, worker)
 
 
@@ -73,7 +76,11 @@ def _has_place(session: Session, job_id: str) -> bool:
     if job is None:
         return False
     key = session.get_one(ApiKey, job.key_id, with_for_update={"key_share": True}, populate_existing=True)
-    mine = select(func.count()).select_from(Job).where(Job.key_id == key.id, Job.status.in_(ACTIVE))
+    mine = (
+        select(func.count())
+        .select_from(Job)
+        .where(Job.key_id == key.id, Job.status.in_(ACTIVE), Job.study.is_(None))  # the runs count, not their study
+    )
     return key.max_running_jobs is None or (session.scalar(mine) or 0) < key.max_running_jobs
 
 
@@ -117,14 +124,14 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
     # Not said how: that a process crashed may depend on private data.
     append_event(session, job.id, "attempt_lost", {"attempt": job.attempt})
     if job.status == "cancelling":
-        settle(session, job, "cancelled")
+        studies.end(session, job, "cancelled")
         return
     of_kind = select(func.count()).select_from(Attempt).where(Attempt.job_id == job.id, Attempt.status == how)
     gone = session.scalar(of_kind) or 0
     if gone >= max_attempts * (1 if how == "crashed" else 10):
         message = f"{gone} attempts ended without a result ({how})"
         failure = {"code": f"worker-{how}", "message": message}
-        settle(session, job, "failed", failure=failure, own_fault=how == "crashed")
+        studies.end(session, job, "failed", failure=failure, own_fault=how == "crashed")
     else:
         job.status, job.lease_expires_at, job.worker, job.rung_at = "queued", None, None, None
         ring(session, job.id)

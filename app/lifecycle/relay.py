@@ -8,6 +8,7 @@ wait in the database. The relay alone holds the signing key.
 from __future__ import annotations
 
 import logging
+import shutil
 import signal
 import threading
 import time
@@ -94,6 +95,8 @@ class Relay:
                 self._certify(row_id, job_id)
             except ServiceError as error:
                 failed = error  # the others are not kept waiting; this one is tried again
+        for row_id, job_id in self._due("discard", CERTIFICATES):
+            self._discard(row_id, job_id)
         if failed is not None:
             raise failed
 
@@ -140,6 +143,12 @@ class Relay:
         with self.db.write() as session:
             if certificates.issue(session, job_id, self.signing_key, self.code_version):
                 append_event(session, job_id, "certificate_issued")
+            session.execute(delete(Outbox).where(Outbox.id == row_id))
+
+    def _discard(self, row_id: int, job_id: str) -> None:
+        """Deletes the files of a run whose model is not kept."""
+        shutil.rmtree(self.settings.storage_root / "jobs" / job_id, ignore_errors=True)
+        with self.db.write() as session:
             session.execute(delete(Outbox).where(Outbox.id == row_id))
 
 

@@ -9,6 +9,7 @@ and any end but success after a crash             and so may the wish to stop it
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Literal
 
 from sqlalchemy import func, select
@@ -45,14 +46,18 @@ def settle(
     data: dict[str, Any] = {"steps": job.steps_started} | (failure or {})
     if charge is not None:
         spent = job.steps_started > 0 or charge["holdout"] > 0
-        if spent:
+        if spent and job.parent_id is not None:
+            accounts.draw(
+                session, dataset_id=job.dataset_id, job_id=job.id, study_id=job.parent_id, **charge, actor="worker"
+            )
+        elif spent:
             accounts.post(
                 session, dataset_id=job.dataset_id, job_id=job.id, **charge, actor="worker", memo={"outcome": outcome}
             )
-        else:
+        elif job.parent_id is None:
             accounts.void(session, dataset_id=job.dataset_id, job_id=job.id, actor="worker", memo={"outcome": outcome})
         data["charge"] = charge if spent else {"train": 0, "holdout": 0}
-        if spent:
+        if spent and job.parent_id is None:  # a study's certificate is its runs' too
             want_certificate(session, job.id)
     append_event(session, job.id, outcome, data)
     for job_id in waiting:
@@ -75,7 +80,7 @@ def _waiting_for(session: Session, job: Job) -> list[str]:
     if limit is None:
         return []
     session.get(ApiKey, job.key_id, with_for_update={"key_share": True}, populate_existing=True)
-    others = (Job.key_id == job.key_id, Job.id != job.id)
+    others = (Job.key_id == job.key_id, Job.id != job.id, Job.study.is_(None))
     running = session.scalar(select(func.count()).select_from(Job).where(*others, Job.status.in_(ACTIVE))) or 0
     queued = select(Job.id).where(*others, Job.status == "queued").order_by(Job.created_at, Job.id)
     return list(session.scalars(queued.limit(max(0, limit - running))))
@@ -87,11 +92,9 @@ def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None
     if job.mechanism is None or held == {"train": 0, "holdout": 0}:
         return None
     mechanism = MechanismConfig.model_validate(job.mechanism)
-    # Exact scores of a public hold-out are free: only noisy sums draw on the hold.
-    noisy = select(func.count()).where(Metric.job_id == job.id, Metric.released_by.in_(("noisy_count", "noisy_sum")))
-    released = session.scalar(noisy) or 0
-    planned = sum(release.times for release in mechanism.releases)
-    if job.steps_started > mechanism.training.steps or released > planned:
+    released = _released(session, job.id)
+    planned = Counter({each.what: each.times for each in mechanism.releases})
+    if job.steps_started > mechanism.training.steps or not released <= planned:
         raise PrivacyError("more was started or released than the job's hold covers")
     if job.steps_started == 0:
         return {"train": 0, "holdout": 0}
@@ -100,9 +103,23 @@ def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None
     account = session.get_one(Account, job.dataset_id)
     of = filter_of(account.filter, account.order)
     training = started_training(session, job, mechanism.training)
-    started = mechanism.model_copy(update={"training": training, "releases": ()})
+    on_train = [
+        each.model_copy(update={"times": released[each.what]})
+        for each in mechanism.releases
+        if each.account == "train" and released[each.what] > 0
+    ]
+    started = mechanism.model_copy(update={"training": training, "releases": tuple(on_train)})
     train = held["train"] if job.steps_started == mechanism.training.steps else of.charge(started, "train")
-    return {"train": min(train, held["train"]), "holdout": _released_charge(held["holdout"], released, planned)}
+    held_out = [each.what for each in mechanism.releases if each.account == "holdout"]
+    counts = (sum(counted[name] for name in held_out) for counted in (released, planned))
+    return {"train": min(train, held["train"]), "holdout": _released_charge(held["holdout"], *counts)}
+
+
+def _released(session: Session, job_id: str) -> Counter[str]:
+    """How often each noisy sum was released. Exact scores of public records are free, and are not among them."""
+    noisy = Metric.released_by.in_(("noisy_count", "noisy_sum"))
+    counts = select(Metric.name, func.count()).where(Metric.job_id == job_id, noisy).group_by(Metric.name)
+    return Counter({row[0]: row[1] for row in session.execute(counts)})
 
 
 def _released_charge(held: int, released: int, planned: int) -> int:

@@ -24,11 +24,16 @@ ACTIVE = ("running", "cancelling")
 FINISHED = ("succeeded", "cancelled", "failed")
 NO_SUCH_JOB = "there is no such job"
 INSERT_EVENT, INSERT_DUE = insert(table_of(JobEvent)), insert(table_of(Outbox))
-# Where there are webhooks at all; which of them are told, the relay finds out.
+# Where there are webhooks at all; which of them are told, the relay finds out. Runs of a study are not announced.
 ANNOUNCE = insert(table_of(WebhookEvent)).from_select(
     ["job_id", "seq"],
     select(bindparam("job", type_=String), bindparam("event", type_=BigInteger)).where(
-        exists(select(table_of(Webhook).c.id).where(table_of(Webhook).c.enabled))
+        exists(select(table_of(Webhook).c.id).where(table_of(Webhook).c.enabled)),
+        ~exists(
+            select(table_of(Job).c.id).where(
+                table_of(Job).c.id == bindparam("job", type_=String), table_of(Job).c.parent_id.is_not(None)
+            )
+        ),
     ),
 )
 
@@ -61,6 +66,11 @@ def write_event(session: Session, job_id: str, seq: int, kind: EventType, data: 
 def ring(session: Session, job_id: str) -> None:
     """Asks the relay to ring a worker for this job, in the caller's transaction."""
     session.execute(INSERT_DUE, {"topic": "ring", "job_id": job_id, "created_at": now()})
+
+
+def discard(session: Session, job_id: str) -> None:
+    """Asks the relay to delete the job's files."""
+    session.add(Outbox(topic="discard", job_id=job_id, created_at=now()))
 
 
 def want_certificate(session: Session, job_id: str) -> None:

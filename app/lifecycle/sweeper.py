@@ -13,6 +13,7 @@ from app.db.engine import Database
 from app.db.models import Job
 from app.errors import ServiceError
 from app.ids import now
+from app.lifecycle import studies
 from app.lifecycle.claims import give_back
 from app.lifecycle.states import ACTIVE
 
@@ -26,6 +27,7 @@ def reap_expired(db: Database, max_attempts: int) -> int:
     reaped = 0
     for job_id in expired:
         with _one_by_one(job_id), db.write() as session:
+            studies.lock(session, job_id)
             # Looked at again inside the write: the worker may have renewed its lease since.
             lapsed = (
                 select(Job)
@@ -51,7 +53,8 @@ def _one_by_one(job_id: str) -> Iterator[None]:
 def expire_all_leases(db: Database) -> None:
     """For an embedded home at start: its lock proves that no other worker is alive, so nobody waits for a lease."""
     with db.write() as session:
-        session.execute(update(Job).where(Job.status.in_(ACTIVE)).values(lease_expires_at=now() - timedelta(seconds=1)))
+        leased = (Job.status.in_(ACTIVE), Job.lease_expires_at.is_not(None))  # a study has no worker, and no lease
+        session.execute(update(Job).where(*leased).values(lease_expires_at=now() - timedelta(seconds=1)))
 
 
 def unclaimed(db: Database, ring_again_s: float, limit: int) -> list[str]:
@@ -59,7 +62,7 @@ def unclaimed(db: Database, ring_again_s: float, limit: int) -> list[str]:
     stale = now() - timedelta(seconds=ring_again_s)
     query = (
         select(Job.id)
-        .where(Job.status == "queued", or_(Job.rung_at.is_(None), Job.rung_at < stale))
+        .where(Job.status == "queued", Job.study.is_(None), or_(Job.rung_at.is_(None), Job.rung_at < stale))
         .order_by(Job.created_at, Job.id)
         .limit(limit)
     )
@@ -69,4 +72,5 @@ def unclaimed(db: Database, ring_again_s: float, limit: int) -> list[str]:
 
 def count_queued(db: Database) -> int:
     with db.read() as session:
-        return session.scalar(select(func.count()).select_from(Job).where(Job.status == "queued")) or 0
+        queued = select(func.count()).select_from(Job).where(Job.status == "queued", Job.study.is_(None))
+        return session.scalar(queued) or 0

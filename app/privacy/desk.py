@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.contracts.dataset_spec import TypicalJob
-from app.privacy import filters, pricing
+from app.privacy import filters, pricing, study
 
 Json = dict[str, Any]
 
@@ -20,6 +20,8 @@ def answer(request: Json) -> Json:
     functions: dict[str, Callable[[Json], Json]] = {
         "price": pricing.price,
         "largest_that_fits": pricing.largest_that_fits,
+        "price_study": study.price,
+        "largest_study_that_fits": study.largest_that_fits,
         "compare": pricing.compare,
         "choose_order": choose_order,
         "warm": warm,

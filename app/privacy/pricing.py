@@ -61,7 +61,7 @@ def price(request: Json) -> Json:
     trees = {account: events.event_tree(mechanism, account) for account in _ACCOUNTS}
     unit = mechanism.unit
     known = {"train": calibrated.model_copy(update={"unit": unit})} if calibrated else {}
-    epsilons = {name: known.get(name) or _epsilon(tree, delta, unit) for name, tree in trees.items()}
+    epsilons = {name: known.get(name) or epsilon_of(tree, delta, unit) for name, tree in trees.items()}
     _check_total(request["target_epsilon"], epsilons)
     account: AccountName = "train" if epsilons["train"].value >= epsilons["holdout"].value else "holdout"
     lines = _lines(mechanism, filter_, epsilons["train"] if len(trees["train"]["events"]) == 1 else None)
@@ -69,7 +69,7 @@ def price(request: Json) -> Json:
     return {
         "mechanism": mechanism.model_dump(mode="json"),
         "epsilon": epsilons[account].model_dump(mode="json"),
-        "comparison": _comparison(trees[account], epsilons[account]),
+        "comparison": comparison(trees[account], epsilons[account]),
         "charge": {**charge, "unit": filter_.unit},
         "lines": lines,
     }
@@ -106,8 +106,8 @@ def largest_that_fits(request: Json) -> Json:
         request["target_delta"],
     )
     # A millionth less than the ε of that σ, so that calibrating to it ends above that σ whatever floats do.
-    most = min(_epsilon(tree, delta).value * (1.0 - 1e-6), _LARGEST_EPSILON)
-    least = max(_epsilon(events.composed(trees["holdout"]), delta).value, _SMALLEST_EPSILON)
+    most = min(epsilon_of(tree, delta).value * (1.0 - 1e-6), _LARGEST_EPSILON)
+    least = max(epsilon_of(events.composed(trees["holdout"]), delta).value, _SMALLEST_EPSILON)
     return {"epsilon": max(_round_down(most), least) if most >= least else None, "account": "train"}
 
 
@@ -187,7 +187,7 @@ def _check_total(target: float | None, epsilons: Mapping[AccountName, Epsilon]) 
             raise InvalidRequest.at(pointer, detail)
 
 
-def _epsilon(tree: Tree, delta: float, unit: Unit = "example") -> Epsilon:
+def epsilon_of(tree: Tree, delta: float, unit: Unit = "example") -> Epsilon:
     """ε by the accountant of record: exact where nothing is sampled, else pessimistic on the fine grid."""
     mu = gdp.mu_of_tree(tree)
     if mu is not None:
@@ -204,17 +204,17 @@ def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None
     delta = mechanism.target_delta
     tree = events.training_tree(mechanism.training)
     bill: list[tuple[str, AccountName, Tree, Epsilon]]
-    bill = [("training", "train", tree, training or _epsilon(tree, delta, mechanism.unit))]
+    bill = [("training", "train", tree, training or epsilon_of(tree, delta, mechanism.unit))]
     for release in mechanism.releases:
         tree = events.release_tree(release)
-        bill.append(("evaluation", release.account, tree, _epsilon(tree, delta, mechanism.unit)))
+        bill.append(("evaluation", release.account, tree, epsilon_of(tree, delta, mechanism.unit)))
     return [
         {"what": what, "account": account, "epsilon": e.model_dump(mode="json"), "charge": filter_.charge_tree(tree)}
         for what, account, tree, e in bill
     ]
 
 
-def _comparison(tree: Tree, epsilon: Epsilon) -> Json:
+def comparison(tree: Tree, epsilon: Epsilon) -> Json:
     exact = epsilon.accountant == "gdp"
     return {
         "gdp": epsilon.value if exact else None,

@@ -16,12 +16,12 @@ Source: Panda et al. 2024, Algorithm 1; Dong, Roth & Su 2022, Corollary 2 (compo
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 from app.contracts.base import AccountName
 from app.errors import InvalidRequest
-from app.privacy import calibration, events, gdp, pld
+from app.privacy import calibration, events, gdp, pld, pricing
 from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN
 from app.privacy.events import Tree
 from app.privacy.filters import Filter, filter_of
@@ -70,6 +70,81 @@ def price_runs(request: Json) -> list[Json]:
         charges = {name: filter_.charge_tree(tree[name]) if tree[name]["events"] else 0 for name in _ACCOUNTS}
         run["charge"] = {"train": run["share"] + charges["train"], "holdout": charges["holdout"]}
     return priced
+
+
+def price(request: Json) -> Json:
+    """What a whole study costs, before anything of it runs.
+
+    Returns:
+        `runs`, as of price_runs, with `epsilon_with_scores` of the training part; `events`, the event tree of each
+        account; and of the account that costs most `epsilon` and `comparison`, `charge` and `lines`, as of
+        app.privacy.pricing.price.
+    """
+    runs = price_runs(request)
+    delta, unit = request["target_delta"], request["unit"]
+    alone: dict[str, float] = {}
+    for asked, run in zip(request["runs"], runs, strict=True):
+        tree = study_tree(request | {"runs": [asked]}, [run], "train")
+        like = f"{run['share']} {asked['role']}"
+        alone[like] = alone.get(like) or pricing.epsilon_of(tree, delta, unit).value
+        run["epsilon_with_scores"] = alone[like]
+    # Of an oracle each run is by itself, and nothing says what they cost together.
+    counted = slice(1) if request["oracle"] else slice(None)
+    part = request | {"runs": request["runs"][counted]}
+    trees = {name: study_tree(part, runs[counted], name) for name in _ACCOUNTS}
+    epsilons = {name: pricing.epsilon_of(tree, delta, unit) for name, tree in trees.items()}
+    account: AccountName = "train" if epsilons["train"].value >= epsilons["holdout"].value else "holdout"
+    filter_ = filter_of(request["filter"]["kind"], request["filter"].get("order"))
+    return {
+        "runs": runs,
+        "events": {"train": trees["train"], "holdout": trees["holdout"] if trees["holdout"]["events"] else None},
+        "epsilon": epsilons[account].model_dump(mode="json"),
+        "comparison": pricing.comparison(trees[account], epsilons[account]),
+        "charge": {name: sum(run["charge"][name] for run in runs) for name in _ACCOUNTS} | {"unit": filter_.unit},
+        "lines": _lines(request, runs, filter_),
+    }
+
+
+def largest_that_fits(request: Json) -> Json:
+    """The largest total ε that what is `remaining` covers; None where none does, or where batches are drawn: each
+    figure would take a search of its own."""
+    filter_ = filter_of(request["filter"]["kind"], request["filter"].get("order"))
+    remaining, delta = request["remaining"], request["target_delta"]
+    if request["training"]["sampling"] == "poisson" or remaining["train"] < 1:
+        return {"epsilon": None}
+    most = min(gdp.epsilon_from_mu(mu_of_share(remaining["train"], filter_), delta) * (1.0 - 1e-6), 100.0)
+    most = _rounded(most, ROUND_FLOOR)
+    try:
+        charges = [run["charge"]["holdout"] for run in price_runs(request | {"total_epsilon": most})]
+    except InvalidRequest:
+        return {"epsilon": None}
+    return {"epsilon": most if sum(charges) <= remaining["holdout"] else None}
+
+
+def _lines(request: Json, runs: list[Json], filter_: Filter) -> list[Json]:
+    """The bill: one line for the trainings of each level, of candidates and of the final run, one for their scores."""
+    delta, unit = request["target_delta"], request["unit"]
+    bill: dict[tuple[str, AccountName], list[tuple[Tree, int]]] = {}
+    for asked, run in zip(request["runs"], runs, strict=True):
+        what = f"pilots of level {asked['level'] + 1}" if asked["role"] == "pilot" else asked["role"]
+        tree = study_tree(request | {"runs": [asked | {"releases": []}]}, [run], "train")
+        bill.setdefault((what, "train"), []).append((tree, run["share"]))
+        for release in asked["releases"]:
+            scored = events.release_tree(NoisySum.model_validate(release))
+            line = ("evaluation" if asked["role"] == "final" else "scores", release["account"])
+            bill.setdefault(line, []).append((scored, filter_.charge_tree(scored)))
+    return [
+        {
+            "what": what,
+            "account": account,
+            "count": len(parts),
+            "epsilon": pricing.epsilon_of(events.composed(tree for tree, _ in parts), delta, unit).model_dump(
+                mode="json"
+            ),
+            "charge": sum(charge for _, charge in parts),
+        }
+        for (what, account), parts in bill.items()
+    ]
 
 
 def _full_batch(request: Json, filter_: Filter, releases: list[dict[AccountName, Tree]]) -> list[Json]:
@@ -129,7 +204,7 @@ def _sampled(request: Json, filter_: Filter, releases: list[dict[AccountName, Tr
         request["total_epsilon"], delta, "poisson", rate, steps * takers, others, double * takers
     )
     rest = found.noise_multiplier
-    alone = gdp_or_pld(events.gradient_sums(rate, rest, steps, double), delta)
+    alone = pricing.epsilon_of(events.gradient_sums(rate, rest, steps, double), delta).value
     priced = []
     for run in runs:
         level = run["level"]
@@ -139,12 +214,6 @@ def _sampled(request: Json, filter_: Filter, releases: list[dict[AccountName, Tr
         mu = gdp.mu_from_epsilon(max(epsilon, 1e-6), delta)
         priced.append({"share": share, "mu": mu, "epsilon": epsilon, "noise_multiplier": sigma})
     return priced
-
-
-def gdp_or_pld(tree: Tree, delta: float) -> float:
-    """ε by the accountant of record."""
-    mu = gdp.mu_of_tree(tree)
-    return pld.epsilon(tree, delta) if mu is None else gdp.epsilon_from_mu(mu, delta)
 
 
 def study_tree(request: Json, priced: list[Json], account: AccountName) -> Tree:
@@ -219,8 +288,13 @@ def _smallest_gdp_total(request: Json, filter_: Filter, units: int) -> float:
 
 
 def _round_up(epsilon: float) -> float:
+    return _rounded(epsilon, ROUND_CEILING)
+
+
+def _rounded(epsilon: float, direction: str) -> float:
+    """To four digits."""
     value = Decimal(repr(epsilon))
-    return float(value.quantize(Decimal(1).scaleb(value.adjusted() - 3), rounding=ROUND_CEILING))
+    return float(value.quantize(Decimal(1).scaleb(value.adjusted() - 3), rounding=direction))
 
 
 def _too_small(request: Json, smallest: float, why: str | None = None) -> InvalidRequest:

@@ -32,6 +32,7 @@ from worker.attempt.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
     Alive,
+    ArtifactFile,
     BlockStart,
     Channel,
     Digest,
@@ -53,6 +54,7 @@ from worker.attempt.replay import Replay
 from worker.data.parts import load_stored, records_of, users_of
 from worker.extractors.features import extracted
 from worker.extractors.files import ExtractorMissingError
+from worker.models.base import Model, Parameters
 from worker.models.files import save_model
 from worker.telemetry import Telemetry
 from worker.training.loop import Training
@@ -136,11 +138,12 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         data_public=start.data_public,
         holdout_public=start.holdout_public,
         released=start.released,
+        score_only=start.score_only,
     )
     load = _loader(start, link)
     stored = load(start.parts.train)
     users, train = users_of(stored, start.mechanism), records_of(stored)
-    scored = start.parts.holdout is not None and plan.evaluation_points > 0
+    scored = start.parts.holdout is not None and plan.evaluation_points > 0 and plan.evaluated_on == "holdout"
     held_out = load(start.parts.holdout) if start.parts.holdout and scored else None
     if held_out is not None and not start.holdout_public:
         users_of(held_out, start.mechanism)  # no user has more of them than the scores' noise is for
@@ -159,14 +162,21 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         side=plan.side(public) if public is not None else None,
     )
     outcome = training.run()
-    try:
-        artifacts = save_model(
-            Path(start.output_dir), plan.model, outcome.parameters, start.task, start.features, _extractor(start)
-        )
-    except OSError:
-        raise StorageFailed from None
+    artifacts = _saved(start, plan.model, outcome.parameters) if start.keeps_weights else ()
     missed: tuple[WarningCode, ...] = ("device-unavailable",) if start.spec.runtime.device == "cuda" else ()
     telemetry.finished(outcome.steps, artifacts, outcome.warnings + missed)
+
+
+def _saved(start: Start, model: Model, parameters: Parameters) -> tuple[ArtifactFile, ...]:
+    """The model's files.
+
+    Raises:
+        StorageFailed: they could not be written.
+    """
+    try:
+        return save_model(Path(start.output_dir), model, parameters, start.task, start.features, _extractor(start))
+    except OSError:
+        raise StorageFailed from None
 
 
 def _loader(start: Start, link: SupervisorLink) -> Callable[[Part], StoredPart]:

@@ -142,6 +142,8 @@ class Start(Document):
         steps: T of the stored plan.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
+        score_only: a trial of a study: of what it releases, its score alone leaves, and no norm.
+        keeps_weights: whether its model is handed out.
         allowed_steps: how many steps that were not started yet may still be charged.
         extractor_dir: the extractor's folder, where the job has one.
         cache_dir: where its features are kept: within the data set's own folder.
@@ -163,6 +165,8 @@ class Start(Document):
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     released: tuple[Released, ...] = ()
     allowed_steps: Annotated[int, Field(ge=0)]
+    score_only: bool = False
+    keeps_weights: bool = True
     extractor_dir: str | None = None
     cache_dir: str | None = None
     output_dir: str

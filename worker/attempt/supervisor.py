@@ -281,5 +281,7 @@ class _Supervised:
             "data_public": dataset.sensitivity == "public",
             "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),
             "steps": job.steps,
+            "score_only": job.trial is not None and job.trial["role"] != "final",
+            "keeps_weights": job.trial is None or job.trial["keeps_weights"],
             "output_dir": str(self.output.resolve()),
         }

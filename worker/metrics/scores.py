@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,13 +44,11 @@ def public_scores(model: Model, parameters: Parameters, records: Records, groups
     """
     if len(records) == 0:
         return []
-    outputs = model.forward(parameters, records)
     if not model.classification:
-        return [Score("loss", float(model.errors(outputs, records.labels).mean()), 0.0)]
-    parts = {
-        "accuracy": model.correct(outputs, records.labels).double(),
-        "loss": model.losses(outputs, records.labels),
-    }
+        (errors,) = _of_each(model, parameters, records, model.errors)
+        return [Score("loss", float(errors.mean()), 0.0)]
+    correct, losses = _of_each(model, parameters, records, model.correct, model.losses)
+    parts = {"accuracy": correct.double(), "loss": losses}
     of = {name: torch.isin(records.labels, torch.tensor(places)) for name, places in (groups or {}).items()}
     return [Score(what, float(values.mean()), 0.0) for what, values in parts.items()] + [
         Score(f"{what}:{name}", float(values[inside].mean()), 0.0)
@@ -130,19 +128,30 @@ def _ratio(noisy_sum: float, noisy_rest: float, noise_std: float, bound: float) 
 
 def _private_sums(release: NoisySum, model: Model, parameters: Parameters, records: Records) -> tuple[float, ...]:
     """Σ s and Σ (Δ − s): of each group of classes, and last of all records that are in none."""
-    outputs = model.forward(parameters, records)
     if release.what == "accuracy":
         if not model.classification or release.sensitivity != 1.0:
             raise PrivacyError("a count of correct predictions has sensitivity 1 and needs classes")
-        parts = model.correct(outputs, records.labels).double()
+        (correct,) = _of_each(model, parameters, records, model.correct)
+        parts = correct.double()
     else:
-        parts = _clipped(model.errors(outputs, records.labels), release.sensitivity)
+        (errors,) = _of_each(model, parameters, records, model.errors)
+        parts = _clipped(errors, release.sensitivity)
     if release.groups and not model.classification:
         raise PrivacyError("groups are of classes")
     inside = [torch.isin(records.labels, torch.tensor(places)) for places in release.groups.values()]
     nowhere = ~torch.stack(inside).any(dim=0) if inside else torch.ones(len(parts), dtype=torch.bool)
     cells = [(parts[each], release.sensitivity - parts[each]) for each in (*inside, nowhere)]
     return tuple(float(values.sum()) for cell in cells for values in cell)
+
+
+def _of_each(
+    model: Model, parameters: Parameters, records: Records, *functions: Callable[[Tensor, Tensor], Tensor]
+) -> list[Tensor]:
+    """Functions of each record's outputs and label, (n,) each: in physical batches, as the records may be many."""
+    batches = records.split(model.physical_batch_size) or [records]
+    outputs = ((model.forward(parameters, each), each.labels) for each in batches)
+    found = [[function(*pair) for function in functions] for pair in outputs]
+    return [torch.cat(each) for each in zip(*found, strict=True)]
 
 
 def _clipped(errors: Tensor, bound: float) -> Tensor:

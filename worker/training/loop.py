@@ -196,21 +196,22 @@ class Training:
         return Outcome(position.step, parameters, tuple(self._warnings))
 
     def _evaluate(self, position: Position, parameters: Parameters) -> None:
-        """Scores the hold-out: exactly where it is public, else by a noisy sum that is still paid for. And tells C."""
-        plan, holdout, step = self._plan, self._holdout, position.step
+        """Scores, exactly where the data are public, else by a noisy sum that is still paid for. And tells C."""
+        plan, step = self._plan, position.step
         if position.norm is not None:
             self._telemetry.clipping_norm(step, position.norm)
-        if plan.evaluation_points == 0 or holdout is None:
+        scored = self._train if plan.evaluated_on == "train" else self._holdout
+        if plan.evaluation_points == 0 or scored is None:
             return
-        if self._holdout_public:
-            for score in public_scores(plan.model, parameters, holdout, self._groups):
-                self._note(self._telemetry.public_metric(step, score, "holdout"), "metric-not-finite")
+        if plan.public if plan.evaluated_on == "train" else self._holdout_public:
+            for score in public_scores(plan.model, parameters, scored, self._groups):
+                self._note(self._telemetry.public_metric(step, score, plan.evaluated_on), "metric-not-finite")
             return
         for index, declared in enumerate(plan.mechanism.releases if plan.mechanism else ()):
             if self._telemetry.may_release(declared.what, step):
                 key = plan.release_key(self._replay.keys(step))
                 self._telemetry.noisy_metric(
-                    step, noisy_score(declared, key, step, index, plan.model, parameters, holdout)
+                    step, noisy_score(declared, key, step, index, plan.model, parameters, scored)
                 )
             else:
                 self._note(self._telemetry.was_released(declared.what, step), "evaluation-skipped")

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from app.contracts.base import AccountName
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import AdaptiveNorm as AdaptiveClipping
 from app.contracts.job_spec import Clipping, JobSpec
@@ -56,7 +57,8 @@ class Plan:
         sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
         groups: of classes, by name, that scores are given of too.
         by_frequency: the groups are those of frequent and rare labels in the training data, which are public.
-        evaluation_points: at how many evenly spaced steps, the last one included, the hold-out is scored; 0: never.
+        evaluated_on: which part of the data is scored.
+        evaluation_points: at how many evenly spaced steps, the last one included, it is scored; 0: never.
         physical_batch_size: how many records are worked on at once; None: what suits the records. Memory only.
         seed: of a repeatable run on public data.
     """
@@ -74,6 +76,7 @@ class Plan:
     public_batch_size: int | None
     groups: dict[str, tuple[int, ...]]
     by_frequency: bool
+    evaluated_on: AccountName
     evaluation_points: int
     physical_batch_size: int | None
     seed: int | None
@@ -232,6 +235,7 @@ def build_plan(
         public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
         groups=_groups(spec),
         by_frequency=spec.evaluation is not None and spec.evaluation.by_frequency,
+        evaluated_on=spec.evaluation.on if spec.evaluation else "holdout",
         evaluation_points=spec.evaluation.points if spec.evaluation else 0,
         physical_batch_size=model.physical_batch_size if physical == "auto" else physical,
         seed=spec.seed,
@@ -288,19 +292,21 @@ def _expected_count(clipping: Clipping, training: TrainingMechanism) -> Adaptive
 def _expected_releases(
     spec: JobSpec, shape: Shape, holdout_public: bool, records_per_unit: int
 ) -> tuple[NoisySum, ...]:
-    if spec.evaluation is None or holdout_public:
+    on = spec.evaluation.on if spec.evaluation else "holdout"
+    if spec.evaluation is None or (on == "holdout" and holdout_public):
         return ()
-    if shape.records_holdout < 1:
+    records = shape.records_train if on == "train" else shape.records_holdout
+    if records < 1:
         raise PrivacyError("there is no hold-out to score on")
     return tuple(
         NoisySum(
             what=what,
-            account="holdout",
+            account=on,
             noise_mu=spec.evaluation.noise_mu,
             sensitivity=sensitivity,
             times=spec.evaluation.points,
             records_per_unit=records_per_unit,
-            records=shape.records_holdout,
+            records=records,
             groups=_groups(spec),
         )
         for what, sensitivity in spec.evaluation.sensitivities(classes=shape.outputs > 1).items()

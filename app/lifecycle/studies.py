@@ -1,0 +1,338 @@
+"""The state machine of studies: jobs whose work is done by runs, jobs of their own that draw on the study's one hold.
+
+    queued ──first run claimed──▶ running ──all runs ended──▶ succeeded
+                                     │ a run failed, or a person cancels
+                                     ▼
+                                 cancelling ──every run has ended──▶ failed | cancelled
+
+No worker claims a study, and none waits for another: the end of a run moves the study on, in the run's own transaction,
+under the lock on the study's row. What comes next is a pure function of the scores (app.hpo.strategies); a run is there
+once, by its number, so that nothing is repeated or lost however often this is done.
+
+A failed run ends its study. Going on without it would let what made it fail, which may depend on private data and was
+not paid for, choose the result. Locks are taken in one order: study, run, key, account.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from app.contracts.job_spec import JobSpec
+from app.contracts.optimizers import Dp2Settings
+from app.db.models import Artifact, Attempt, Job, Metric, table_of
+from app.hpo.space import Bounds
+from app.hpo.strategies import Run, Study, decide, runs_of, winner
+from app.ids import new_id, now
+from app.ledger import accounts
+from app.lifecycle.settle import Outcome, settle
+from app.lifecycle.states import FINISHED, append_event, discard, get_job, ring, want_certificate, write_event
+from app.privacy.mechanism import MechanismConfig
+from app.privacy.shares import run_mechanism
+
+# Causes from outside: nothing of them can depend on the data.
+LOST = "worker-lost"
+
+
+def lock(session: Session, job_id: str) -> None:
+    """Holds the study that a job is a run of, where it is one, until the transaction ends: before the run's own row."""
+    parent_id = session.scalar(select(Job.parent_id).where(Job.id == job_id))
+    if parent_id is not None:
+        get_job(session, parent_id, lock=True)
+
+
+def note_start(session: Session, job_id: str) -> None:
+    """A run was claimed: its study is running."""
+    parent = select(Job.parent_id).where(Job.id == job_id).scalar_subquery()
+    session.execute(
+        update(Job)
+        .where(Job.id == parent, Job.status == "queued")
+        .values(status="running", started_at=func.coalesce(Job.started_at, now())),
+        execution_options={"synchronize_session": False},
+    )
+
+
+def end(
+    session: Session, job: Job, outcome: Outcome, *, failure: dict[str, Any] | None = None, own_fault: bool = False
+) -> None:
+    """Ends a job and moves its hold; where it is a run, moves its study on. In the caller's transaction.
+
+    Args:
+        job: a fresh row, locked, and its study before it.
+        failure, own_fault: as of app.lifecycle.settle.
+    """
+    settle(session, job, outcome, failure=failure, own_fault=own_fault)
+    if job.parent_id is not None:
+        _advance(session, get_job(session, job.parent_id, lock=True), job)
+
+
+def cancel(session: Session, study: Job) -> None:
+    """Stops every run: the queued ones at once, the others at their next block. The last one's end ends the study.
+
+    Args:
+        study: locked by this transaction.
+    """
+    study.status = "cancelling"
+    session.flush()
+    for run in _runs(session, study, lock=True):
+        if run.status == "queued":
+            settle(session, run, "cancelled")
+        elif run.status == "running":
+            run.status, run.cancel_requested_at = "cancelling", now()
+            append_event(session, run.id, "cancel_requested", {"by": study.id})
+    session.flush()
+    _end_if_stopped(session, study)
+
+
+def begin(session: Session, study: Job) -> None:
+    """Writes the first runs of a study that was just admitted."""
+    _start(session, study, runs_of(study_of(study), {}))
+
+
+def study_of(job: Job) -> Study:
+    """The search that a study's row describes. All of it is public."""
+    stored, spec = job.study or {}, JobSpec.model_validate(job.spec)
+    if spec.hpo is None:
+        raise TypeError("this job is no study")
+    return Study(
+        spec.hpo,
+        Bounds.of(spec.hpo.space, stored["steps"]),
+        stored["seed"],
+        tuple(stored["levels"]),
+        stored["at_final"],
+        stored["larger_is_better"],
+    )
+
+
+def _advance(session: Session, study: Job, ended: Job) -> None:
+    """After the end of a run: the next ones, or the end of the study."""
+    if study.status in FINISHED:
+        return
+    runs = _runs(session, study)
+    study.step = sum(run.status in FINISHED for run in runs)
+    told = {
+        "job": ended.id,
+        "number": ended.trial_number,
+        "status": ended.status,
+        "score": _shown(session, study, ended),
+    }
+    append_event(session, study.id, "trial_ended", told)
+    if ended.status == "failed" and study.failure is None:
+        study.failure = {"code": "trial-failed", "message": f"run {ended.trial_number} of the study failed"}
+        cancel(session, study)
+    elif study.status == "cancelling":
+        _end_if_stopped(session, study)
+    elif all(run.status == "succeeded" for run in runs):
+        _go_on(session, study, runs)
+
+
+def _go_on(session: Session, study: Job, runs: Sequence[Job]) -> None:
+    """All runs so far have succeeded: starts those that their scores lead to, or ends the study."""
+    search, scores = study_of(study), scores_of(session, study, runs)
+    there = {run.trial_number for run in runs}
+    known = runs_of(search, scores)
+    new = [run for run in known if run.number not in there]
+    if not new:
+        _succeed(session, study, runs, winner(search, scores))
+        return
+    decision = decide(search, [run for run in known if run.number in there], scores)
+    decided = {
+        "best": list(decision.best),
+        "rs": list(decision.rs),
+        "coefficients": list(decision.fit.coefficients),
+        "r_star": decision.fit.r_star,
+        "fallbacks": list(decision.fit.fallbacks),
+    }
+    study.study = {**(study.study or {}), "decision": decided}
+    append_event(session, study.id, "decided", decided)
+    _start(session, study, new)
+
+
+def _start(session: Session, study: Job, runs: Sequence[Run]) -> None:
+    rows = [_row(study, run) for run in runs]
+    session.execute(table_of(Job).insert(), rows)
+    for row in rows:
+        data = {"number": row["trial_number"], "role": row["trial"]["role"], "charge": row["quote"]["charge"]}
+        write_event(session, row["id"], 1, "queued", data)
+        append_event(
+            session, study.id, "trial_queued", {"job": row["id"], "number": row["trial_number"], **row["trial"]}
+        )
+        ring(session, row["id"])
+
+
+def _row(study: Job, run: Run) -> dict[str, Any]:
+    """A run as a job: its point in the study's specification, its share of the study's budget."""
+    stored = study.study or {}
+    plan, point = stored["runs"][run.number], run.point
+    mechanism = None
+    if stored["common"] is not None:
+        mechanism = run_mechanism(stored["common"], plan, point.steps, point.max_grad_norm)
+    spec = run_spec(JobSpec.model_validate(study.spec), run, mechanism, stored["trial_evaluation"], stored["seed"])
+    quote = study.quote | {
+        "noise_multiplier": mechanism.training.noise_multiplier if mechanism else None,
+        "steps": point.steps,
+        "mechanism": None,
+        "comparison": None,
+        "epsilon": plan["epsilon"],
+        "charge": plan["charge"],
+        "lines": [],
+        "hpo": None,
+    }
+    return {
+        "id": new_id("job"),
+        "dataset_id": study.dataset_id,
+        "key_id": study.key_id,
+        # No client can send this one: a header holds no line break.
+        "idempotency_key": f"{study.id}\n{run.number}",
+        "request_sha256": study.request_sha256,
+        "name": f"{study.name} run {run.number}".strip(),
+        "status": "queued",
+        "spec": spec.model_dump(mode="json"),
+        "mechanism": mechanism.model_dump(mode="json") if mechanism else None,
+        "quote": quote,
+        "segments": [{"from_step": 0, "salt": secrets.token_hex(32), "key_id": None}],
+        "steps": point.steps,
+        "attempt": 0,
+        "steps_started": 0,
+        "step": 0,
+        "warnings": [],
+        "events": 1,
+        "created_at": now(),
+        "parent_id": study.id,
+        "trial_number": run.number,
+        "trial": {
+            "role": run.role,
+            "level": run.level,
+            "learning_rate": point.learning_rate,
+            "steps": point.steps,
+            "max_grad_norm": point.max_grad_norm,
+            "r": point.r,
+            "keeps_weights": run.role != "pilot" or stored["keep_weights"],
+        },
+    }
+
+
+def run_spec(
+    spec: JobSpec, run: Run, mechanism: MechanismConfig | None, evaluation: dict[str, Any] | None, seed: str
+) -> JobSpec:
+    """The specification of a run: the study's, at the run's point. A trial is scored, and nothing else of it is told.
+
+    A second learning rate, of a delayed preconditioner's other phase, keeps its ratio to the first.
+    """
+    point, said = run.point, spec.model_dump(mode="json")
+    if isinstance(spec.optimizer, Dp2Settings):
+        ratio = spec.optimizer.learning_rate_adaptive / spec.optimizer.learning_rate
+        said["optimizer"]["learning_rate_adaptive"] = ratio * point.learning_rate
+    said["optimizer"]["learning_rate"] = point.learning_rate
+    said["length"] = {"steps": point.steps}
+    said["hpo"] = None
+    if point.max_grad_norm is not None:
+        said["clipping"] = (said["clipping"] or {}) | {"max_grad_norm": point.max_grad_norm}
+    if mechanism is not None:
+        said["privacy"] = {
+            "noise_multiplier": mechanism.training.noise_multiplier,
+            "target_delta": mechanism.target_delta,
+        }
+    if run.role != "final":
+        said["evaluation"] = evaluation
+    if spec.seed is not None:
+        digest = hashlib.sha256(f"{seed}/{run.number}".encode()).digest()
+        said["seed"] = int.from_bytes(digest[:8], "big") >> 1
+    return JobSpec.model_validate(said)
+
+
+def scores_of(session: Session, study: Job, runs: Sequence[Job]) -> dict[int, float]:
+    """The score of each run that has succeeded, by number. On public data one may be no number: it is the worst."""
+    stored = study.study or {}
+    worst = -math.inf if stored["larger_is_better"] else math.inf
+    found = {}
+    for run in runs:
+        metric = score_of(session, study, run.id)
+        if run.status == "succeeded" and run.trial_number is not None:
+            found[run.trial_number] = metric.value if metric is not None else worst
+    return found
+
+
+def score_of(session: Session, study: Job, run_id: str) -> Metric | None:
+    """What a trial is compared by."""
+    name = (study.study or {})["score"]
+    of_run = select(Metric).where(Metric.job_id == run_id, Metric.name == name).order_by(Metric.step.desc()).limit(1)
+    return session.scalar(of_run)
+
+
+def _shown(session: Session, study: Job, run: Job) -> dict[str, Any] | None:
+    metric = score_of(session, study, run.id) if (run.trial or {})["role"] != "final" else None
+    return None if metric is None else {"name": metric.name, "value": metric.value, "std": metric.std}
+
+
+def _runs(session: Session, study: Job, *, lock: bool = False) -> list[Job]:
+    """The study's runs by number, as they are now."""
+    query = select(Job).where(Job.parent_id == study.id).order_by(Job.trial_number)
+    if lock:
+        query = query.with_for_update(key_share=True)
+    session.flush()
+    return list(session.scalars(query, execution_options={"populate_existing": True}))
+
+
+def _end_if_stopped(session: Session, study: Job) -> None:
+    """Once no run is left, a study that was stopped has ended."""
+    runs = _runs(session, study)
+    if study.status in FINISHED or not all(run.status in FINISHED for run in runs):
+        return
+    failed = study.failure is not None
+    ids = [run.id for run in runs]
+    crashes = select(func.count()).where(Attempt.job_id.in_(ids), Attempt.status == "crashed")
+    by_itself = any(run.status == "failed" and (run.failure or {}).get("code") != LOST for run in runs)
+    _close(session, study, "failed" if failed else "cancelled", whole=by_itself or bool(session.scalar(crashes)))
+
+
+def _succeed(session: Session, study: Job, runs: Sequence[Job], best: int) -> None:
+    """The best run's model and scores become the study's."""
+    chosen = next(run for run in runs if run.trial_number == best)
+    for metric in session.scalars(select(Metric).where(Metric.job_id == chosen.id)).all():
+        copied = {c.key: getattr(metric, c.key) for c in Metric.__mapper__.column_attrs}
+        session.add(Metric(**copied | {"job_id": study.id}))
+    for artifact in session.scalars(select(Artifact).where(Artifact.job_id == chosen.id)).all():
+        artifact.job_id = study.id
+    study.warnings = [*study.warnings, *(warning for warning in chosen.warnings if warning not in study.warnings)]
+    study.study = {**(study.study or {}), "chosen": best}
+    session.flush()
+    _close(session, study, "succeeded", whole=False)
+
+
+def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> None:
+    """The end of a study and of its hold: what runs drew is spent; the rest goes back, unless the end may depend on
+    private data: then it is spent too (`whole`)."""
+    study.status, study.finished_at = outcome, now()
+    if not (study.study or {})["keep_weights"]:
+        _drop_weights(session, study)
+    data: dict[str, Any] = {"runs": study.step} | (study.failure or {})
+    held = study.quote["charge"]
+    if study.study is not None and study.study["common"] is not None and held["unit"] is not None:
+        left = accounts.left_of_hold(session, study.dataset_id, study.id)
+        drawn = held["train"] - left[0], held["holdout"] - left[1]
+        named: dict[str, Any] = {"dataset_id": study.dataset_id, "job_id": study.id, "actor": "worker"}
+        memo = {"outcome": outcome}
+        if drawn == (0, 0) and not whole:
+            accounts.void(session, **named, memo=memo)
+        else:
+            train, holdout = left if whole else (0, 0)
+            accounts.post(session, **named, train=train, holdout=holdout, memo=memo)
+            drawn = drawn[0] + train, drawn[1] + holdout
+            want_certificate(session, study.id)
+        data["charge"] = {"train": drawn[0], "holdout": drawn[1]}
+    append_event(session, study.id, outcome, data)
+
+
+def _drop_weights(session: Session, study: Job) -> None:
+    """The models of its runs that are not handed out are not kept: not in the list, and soon not in the store."""
+    runs = select(Job.id).where(Job.parent_id == study.id)
+    for artifact in session.scalars(select(Artifact).where(Artifact.job_id.in_(runs))).all():
+        session.delete(artifact)
+        discard(session, artifact.job_id)

@@ -1,0 +1,107 @@
+"""Studies without the API: admitted by the service, their runs played by the test as a worker would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.contracts.job_spec import JobSpec
+from app.db.engine import Database
+from app.db.models import Account, Job
+from app.jobs import service
+from app.keys.service import Caller
+from app.ledger.verify import verify
+from app.lifecycle.attempts import AttemptLog
+from app.privacy import pricing, study
+from tests.factories import add_dataset, add_key, job_spec
+from tests.lifecycle.conftest import claimed
+
+Submit = Callable[..., str]
+
+
+class PlainPricing:
+    """The real prices, made in this process: the helper process has tests of its own."""
+
+    def price(self, request: dict[str, Any]) -> dict[str, Any]:
+        return pricing.price(request)
+
+    def price_study(self, request: dict[str, Any]) -> dict[str, Any]:
+        return study.price(request)
+
+    def largest_study_that_fits(self, request: dict[str, Any], remaining: dict[str, int]) -> dict[str, Any]:
+        return study.largest_that_fits(request | {"remaining": remaining})
+
+
+@pytest.fixture
+def plain() -> PlainPricing:
+    return PlainPricing()
+
+
+def study_spec(dataset: str, **hpo: Any) -> dict[str, Any]:
+    block = {"space": {"learning_rate": [0.1, 10.0], "steps": [5, 100]}} | hpo
+    return job_spec(dataset, hpo=block, evaluation=None)
+
+
+@pytest.fixture
+def submit(db: Database, plain: PlainPricing) -> Submit:
+    """Admits a study on a fresh data set (10,000 records, hold-out of a fifth, cap 4 at 1e-5, filter gdp)."""
+
+    def submitted(dataset: str | None = None, changes: dict[str, Any] | None = None, **hpo: Any) -> str:
+        dataset = dataset or add_dataset(db)
+        with db.write() as session:
+            key = add_key(session)
+        spec = JobSpec.model_validate(study_spec(dataset, **hpo) | (changes or {}))
+        caller = Caller(key, "test", "admin")
+        job_id, _ = service.submit(db, plain, caller, spec, f"once {key}", 100)  # type: ignore[arg-type]
+        return job_id
+
+    return submitted
+
+
+def job_of(db: Database, job_id: str) -> Job:
+    with db.read() as session:
+        return session.get_one(Job, job_id)
+
+
+def runs_of(db: Database, study_id: str, *statuses: str) -> list[Job]:
+    from sqlalchemy import select
+
+    query = select(Job).where(Job.parent_id == study_id).order_by(Job.trial_number)
+    if statuses:
+        query = query.where(Job.status.in_(statuses))
+    with db.read() as session:
+        return list(session.scalars(query))
+
+
+def play(db: Database, run: Job, score: float = 0.5) -> None:
+    """A worker's whole attempt at a run."""
+    log = claimed(db, run.id)
+    finish(log, run, score)
+
+
+def finish(log: AttemptLog, run: Job, score: float) -> None:
+    assert log.start_block(1, run.steps)
+    log.record_digest(run.steps, "a" * 64)
+    release(log, run, score)
+    log.succeed(artifacts_of(run), run.steps, [])
+
+
+def artifacts_of(run: Job) -> list[dict[str, Any]]:
+    assert run.trial is not None
+    file = {"name": "model.safetensors", "sha256": "b" * 64, "size_bytes": 1, "path": f"jobs/{run.id}/x"}
+    return [file] if run.trial["keeps_weights"] else []
+
+
+def release(log: AttemptLog, run: Job, score: float) -> None:
+    for declared in (run.mechanism or {"releases": []})["releases"]:
+        number = {"name": declared["what"], "step": run.steps, "value": score, "std": 0.01, "on": declared["account"]}
+        log.record_metric(number | {"released_by": "noisy_count"})
+
+
+def account_of(db: Database, study_id: str) -> Account:
+    with db.read() as session:
+        dataset = session.get_one(Job, study_id).dataset_id
+        assert verify(session, dataset).valid
+        return session.get_one(Account, dataset)

@@ -1,0 +1,185 @@
+"""Studies in the database: runs are started, scored, and end their study; one hold pays for all."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import select
+
+from app.db.engine import Database
+from app.db.models import Artifact, JobEvent, Metric, Outbox
+from app.lifecycle import studies
+from app.lifecycle.claims import claim
+from app.privacy import gdp
+from tests.conftest import BACKINGS
+from tests.hpo.conftest import Submit, account_of, finish, job_of, play, release, runs_of
+from tests.lifecycle.conftest import claimed
+
+
+@pytest.fixture(params=BACKINGS)
+def backing(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_pilots_then_the_final_run_and_one_bill(db: Database, submit: Submit) -> None:
+    study = submit()
+    pilots = runs_of(db, study)
+    assert [run.trial["level"] for run in pilots if run.trial] == [0, 0, 0, 1, 1, 1]
+    assert job_of(db, study).status == "queued"
+    held = account_of(db, study)
+    assert held.train_held == job_of(db, study).quote["charge"]["train"]
+    for number, run in enumerate(reversed(pilots)):
+        play(db, run, 0.1 * number)
+        assert job_of(db, study).status == "running"
+    (final,) = runs_of(db, study, "queued")
+    assert final.trial is not None and final.trial["role"] == "final"
+    decided = (job_of(db, study).study or {})["decision"]
+    assert decided["best"] == [0, 3]
+    assert final.trial["r"] == pytest.approx(decided["r_star"], rel=1e-6)
+    play(db, final)
+    ended, account = job_of(db, study), account_of(db, study)
+    assert (ended.status, ended.step) == ("succeeded", 7)
+    assert (account.train_held, account.train_spent) == (0, ended.quote["charge"]["train"])
+    # All of it: what was asked, to the unit.
+    from app.privacy.filters import filter_of
+    from app.privacy.shares import units_of
+
+    assert account.train_spent == units_of(gdp.mu_from_epsilon(1.0, 1e-5) ** 2, filter_of("gdp"))
+    with db.read() as session:
+        assert [each.job_id for each in session.scalars(select(Artifact))] == [study]
+        topics = session.scalars(select(Outbox.topic).where(Outbox.job_id == study)).all()
+        kinds = session.scalars(select(JobEvent.type).where(JobEvent.job_id == study).order_by(JobEvent.seq)).all()
+    assert topics == ["certificate"]
+    assert kinds == [
+        "queued",
+        *["trial_queued"] * 6,
+        *["trial_ended"] * 6,
+        "decided",
+        "trial_queued",
+        "trial_ended",
+        "succeeded",
+    ]
+
+
+def test_the_best_candidate_is_handed_out_and_the_others_are_not_kept(db: Database, submit: Submit) -> None:
+    study = submit(strategy="random_k", runs=3)
+    for run, score in zip(runs_of(db, study), (0.4, 0.9, 0.6), strict=True):
+        play(db, run, score)
+    ended, runs = job_of(db, study), runs_of(db, study)
+    assert ended.status == "succeeded"
+    with db.read() as session:
+        (artifact,) = session.scalars(select(Artifact)).all()
+        (metric,) = session.scalars(select(Metric).where(Metric.job_id == study)).all()
+        discarded = session.scalars(select(Outbox.job_id).where(Outbox.topic == "discard")).all()
+    assert (artifact.job_id, artifact.path) == (study, f"jobs/{runs[1].id}/x")
+    assert (metric.name, metric.value) == ("accuracy", 0.9)
+    assert set(discarded) == {runs[0].id, runs[2].id}
+
+
+def test_weights_of_pilots_are_kept_where_the_spec_asks(db: Database, submit: Submit) -> None:
+    study = submit(runs_per_level=1, keep_weights=True)
+    for _ in range(3):
+        for run in runs_of(db, study, "queued"):
+            play(db, run)
+    with db.read() as session:
+        owners = {each.job_id for each in session.scalars(select(Artifact))}
+    assert owners == {study, *(run.id for run in runs_of(db, study)[:2])}
+
+
+def test_random_is_one_run_with_everything(db: Database, submit: Submit) -> None:
+    study = submit(strategy="random")
+    (run,) = runs_of(db, study)
+    play(db, run)
+    account = account_of(db, study)
+    assert (job_of(db, study).status, account.train_held) == ("succeeded", 0)
+    assert run.quote["epsilon"]["value"] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_cancel_stops_all_and_releases_what_was_not_started(db: Database, submit: Submit) -> None:
+    study = submit()
+    pilots = runs_of(db, study)
+    play(db, pilots[0])
+    log = claimed(db, pilots[1].id)
+    assert log.start_block(1, 2)
+    with db.write() as session:
+        studies.lock(session, pilots[1].id)
+        studies.cancel(session, studies.get_job(session, study, lock=True))
+    assert job_of(db, study).status == "cancelling"
+    assert {run.status for run in runs_of(db, study)} == {"succeeded", "cancelling", "cancelled"}
+    assert log.heartbeat()
+    log.cancelled()
+    account = account_of(db, study)
+    assert (job_of(db, study).status, account.train_held) == ("cancelled", 0)
+    first, second = (run.quote["charge"]["train"] for run in pilots[:2])
+    assert first < account.train_spent < first + second
+
+
+def test_a_study_that_never_started_is_void(db: Database, submit: Submit) -> None:
+    study = submit()
+    with db.write() as session:
+        studies.cancel(session, studies.get_job(session, study, lock=True))
+    account = account_of(db, study)
+    assert (job_of(db, study).status, account.train_held, account.train_spent) == ("cancelled", 0, 0)
+
+
+def test_a_run_that_fails_by_itself_ends_the_study_and_releases_nothing(db: Database, submit: Submit) -> None:
+    study = submit()
+    pilots = runs_of(db, study)
+    other = claimed(db, pilots[1].id)
+    log = claimed(db, pilots[0].id)
+    assert log.start_block(1, 2)
+    log.fail("internal", "The attempt failed.")
+    assert job_of(db, study).status == "cancelling"
+    assert other.heartbeat()
+    other.cancelled()
+    ended, account = job_of(db, study), account_of(db, study)
+    assert (ended.status, (ended.failure or {})["code"]) == ("failed", "trial-failed")
+    assert (account.train_held, account.train_spent) == (0, ended.quote["charge"]["train"])
+
+
+def test_a_run_that_was_lost_for_good_ends_the_study_and_the_rest_goes_back(db: Database, submit: Submit) -> None:
+    study = submit(runs_per_level=1)
+    run = runs_of(db, study)[0]
+    for attempt in range(30):
+        log = claimed(db, run.id)
+        if attempt == 0:
+            assert log.start_block(1, 2)
+        log.gone("lost")
+    ended, account = job_of(db, study), account_of(db, study)
+    assert ended.status == "failed"
+    assert (account.train_held, 0 < account.train_spent < run.quote["charge"]["train"]) == (0, True)
+
+
+def test_a_lost_worker_repeats_nothing(db: Database, submit: Submit) -> None:
+    study = submit(runs_per_level=1)
+    for run in runs_of(db, study):
+        log = claimed(db, run.id)
+        assert log.start_block(1, run.steps)
+        log.gone("lost")
+        again = claimed(db, run.id)
+        assert again.start_block(1, run.steps)
+        again.record_digest(run.steps, "a" * 64)
+        release(again, run, 0.5)
+        release(again, run, 0.9)  # a second value for a step is dropped
+        again.succeed([], run.steps, [])
+        with db.write() as session:
+            assert claim(session, run.id, "late", 30.0) is None
+    (final,) = runs_of(db, study, "queued")
+    finish(claimed(db, final.id), final, 0.0)
+    assert account_of(db, study).train_spent == job_of(db, study).quote["charge"]["train"]
+
+
+def test_scores_of_the_holdout_are_on_its_account(db: Database, submit: Submit) -> None:
+    study = submit(score={"kind": "private_count", "on": "holdout", "noise_mu": 0.02})
+    for _ in range(2):
+        for run in runs_of(db, study, "queued"):
+            play(db, run)
+    ended, account = job_of(db, study), account_of(db, study)
+    assert ended.status == "succeeded"
+    assert (account.holdout_spent, account.holdout_held) == (ended.quote["charge"]["holdout"], 0)
+    assert account.holdout_spent == 6 * runs_of(db, study)[0].quote["charge"]["holdout"]
+
+
+def test_no_worker_claims_a_study(db: Database, submit: Submit) -> None:
+    study = submit()
+    with db.write() as session:
+        assert claim(session, study, "w", 30.0) is None
