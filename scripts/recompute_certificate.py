@@ -74,8 +74,8 @@ def check_signature(document: Json, key: str | None) -> list[str]:
 
 def check_body(body: Json) -> list[str]:
     print(f"certificate {body['certificate_id']} of job {body['job']} on {body['dataset']['name']}")
-    mechanism = body["mechanism"]
-    if mechanism is None:
+    mechanism, study = body["mechanism"], body.get("study")
+    if mechanism is None and study is None:
         print("privacy    none claimed: the data set is public")
         return [] if body["epsilon"] is None else ["an ε is printed, but no mechanism"]
     delta, claimed = body["epsilon"]["delta"], body["epsilon"]["value"]
@@ -95,9 +95,29 @@ def check_body(body: Json) -> list[str]:
     print(f"charged    train {body['charge']['train']}, holdout {body['charge']['holdout']} ({body['charge']['unit']})")
     # A grid's figure may differ between versions of the library by about the grid; an exact one may not.
     tolerance = ROUNDING + (0.0 if all(gaussian_sigma(t) for t in body["events"].values() if t) else grid)
-    faults = check_agreement(body)
+    faults = check_agreement(body) if study is None else check_runs(body, tolerance)
     if not claimed >= recomputed - tolerance:
         faults.append(f"the printed ε = {claimed:.6f} is below {recomputed:.6f}, what the mechanism gives")
+    return faults
+
+
+def check_runs(body: Json, tolerance: float) -> list[str]:
+    """Of a search: each run's events must be those of its mechanism, and all that ran together within the printed ε."""
+    faults, delta, claimed = [], body["epsilon"]["delta"], body["epsilon"]["value"]
+    runs = body["study"]["runs"]
+    for account in ("train", "holdout"):
+        for run in runs:
+            printed = run["events"][account] or {"kind": "composed", "events": []}
+            if printed != expected_tree(run["mechanism"], account):
+                faults.append(f"the events of {account} of run {run['job']} are not those of its mechanism")
+        tree = {"kind": "composed", "events": [run["events"][account] for run in runs if run["events"][account]]}
+        if tree["events"]:
+            ran = epsilon_of(tree, delta, body["accountant"]["grid"] or DEFAULT_GRID)
+            print(f"{account:<10} ε = {ran:.6f} of the {len(runs)} runs as they ran")
+            if not claimed >= ran - tolerance:
+                faults.append(f"the printed ε = {claimed:.6f} is below {ran:.6f}, what the runs give together")
+        if sum(run["charge"][account] for run in runs) > body["charge"][account]:
+            faults.append(f"the runs were charged more of {account} than their study")
     return faults
 
 

@@ -1,4 +1,4 @@
-"""/v1/models, /v1/extractors and /v1/optimizers: what can be trained and how, and when to use which."""
+"""/v1/models, /v1/extractors, /v1/optimizers, /v1/hpo-strategies: what can be trained and how, and when to use it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from app.catalogue import models, optimizers
+from app.catalogue import hpo, models, optimizers
 from app.contracts.base import Document
 from app.extractors import registry
 from app.keys.auth import current_key
@@ -75,6 +75,38 @@ class OptimizerView(Document):
 class OptimizerList(Document):
     items: list[OptimizerView]
     next: None = None
+
+
+class StrategyView(Document):
+    strategy: str
+    summary: str
+    cost: str  # what it spends, and of whose budget
+    when_to_use: str
+    source: str
+    json_schema: dict[str, Any] = Field(serialization_alias="schema")  # of a JobSpec's `hpo`
+
+
+class StrategyList(Document):
+    items: list[StrategyView]
+    next: None = None
+
+
+@router.get("/hpo-strategies")
+def list_hpo_strategies() -> StrategyList:
+    """How hyperparameters can be searched on a job's one budget, and what it costs."""
+    return StrategyList(
+        items=[
+            StrategyView(
+                strategy=strategy,
+                summary=entry.summary,
+                cost=entry.cost,
+                when_to_use=entry.when_to_use,
+                source=entry.source,
+                json_schema=entry.spec.model_json_schema(),
+            )
+            for strategy, entry in hpo.STRATEGIES.items()
+        ]
+    )
 
 
 @router.get("/models")

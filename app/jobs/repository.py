@@ -65,6 +65,7 @@ SHOWN = [
     JOB.started_at,
     JOB.finished_at,
     JOB.parent_id,
+    JOB.study,
 ]
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse
+from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.contracts.job_spec import JobSpec
@@ -28,6 +29,7 @@ from app.jobs.schemas import (
     Quote,
 )
 from app.jobs.stream import EventStream
+from app.jobs.trials import TrialList, trials
 from app.keys.auth import Credentials, CurrentKey, admitted, shown_token
 from app.keys.service import Caller, id_in
 from app.lifecycle.states import FINISHED
@@ -173,14 +175,22 @@ def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
         return MetricList(items=[MetricView.of(metric) for metric in metrics])
 
 
+@router.get("/jobs/{job_id}/trials")
+def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
+    """The runs of a study, with their points and noisy scores, and how the final run was chosen."""
+    with db.read() as session:
+        return trials(session, require_job(session, caller, job_id))
+
+
 @router.get("/jobs/{job_id}/artifacts/{name}", response_class=FileResponse, responses=FILE)
 def download_artifact(
     request: Request, job_id: str, name: str, db: Db, settings: ServiceSettings, caller: CurrentKey
 ) -> FileResponse:
     """One artifact's file: `model.safetensors`, `model.json`. For keys that may train on the data set."""
     with db.read() as session:
-        require_job(session, caller, job_id, "train")
+        job = require_job(session, caller, job_id, "train")
         artifact = repository.artifact(session, job_id, name)
+        _check_handed_out(session, job)
     root = settings.storage_root.resolve()
     path = (root / artifact.path).resolve()
     if not path.is_relative_to(root) or not path.is_file():
@@ -207,7 +217,21 @@ def show_certificate(request: Request, job_id: str, db: Db, caller: CurrentKey) 
     return CertificateDocument.model_validate(found.body)
 
 
+def _check_handed_out(session: Session, run: Job) -> None:
+    """A trial's model is for its study to choose, unless the study keeps them all.
+
+    Raises:
+        NotFound: as of an artifact that is not there.
+    """
+    if run.parent_id is not None:
+        study = session.get_one(Job, run.parent_id)
+        if not (study.study or {})["keep_weights"]:
+            raise NotFound("this run's model is not handed out: its study hands out the best one, when it has ended")
+
+
 def _no_certificate(job: Job) -> RequestError:
+    if job.parent_id is not None:
+        return NotFound(f"a run has no certificate of its own: that of its study, {job.parent_id}, lists it")
     if job.status not in FINISHED:
         return Conflict("wrong-state", f"the job is {job.status}: its certificate is issued when it has finished")
     if job.steps_started == 0 or job.quote["epsilon"] is None or job.quote["charge"]["unit"] is None:

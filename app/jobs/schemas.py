@@ -12,6 +12,7 @@ from sqlalchemy import Row
 from app.contracts.base import Epsilon
 from app.db.models import Attempt, Job, JobEvent, Metric
 from app.ids import now
+from app.jobs.trials import StudyView
 
 JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's, or what has its columns
 
@@ -100,7 +101,8 @@ class JobView(BaseModel):
     failure: dict[str, Any] | None
     warnings: list[str]
     artifacts: list[ArtifactView]
-    study: str | None = None  # of a run: the study that it belongs to
+    study: StudyView | None = None  # of a job that searches: how far it is, and what was decided
+    parent: str | None = None  # of a run: the study that it belongs to
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -122,7 +124,8 @@ class JobView(BaseModel):
             failure=job.failure,
             warnings=job.warnings,
             artifacts=[ArtifactView.model_validate(each, from_attributes=True) for each in details["artifacts"]],
-            study=job.parent_id,
+            study=StudyView.of(job),
+            parent=job.parent_id,
             created_at=job.created_at,
             started_at=job.started_at,
             finished_at=job.finished_at,

@@ -47,7 +47,7 @@ def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_ve
     job = session.get(Job, job_id, with_for_update={"key_share": True})
     if job is None:
         raise NotFound("there is no such job")
-    if job.mechanism is None or find(session, job.dataset_id, f"hold:{job_id}") is None:
+    if (job.mechanism is None and job.study is None) or find(session, job.dataset_id, f"hold:{job_id}") is None:
         return False
     settled = find(session, job.dataset_id, f"settle:{job_id}")
     if settled is None:
@@ -91,9 +91,13 @@ def verify(document: dict[str, Any], public_key: str | None = None) -> bool:
 
 def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -> dict[str, Any]:
     dataset, account = dataset_with_account(session, job.dataset_id)
-    mechanism = MechanismConfig.model_validate(job.mechanism)
-    training = mechanism.training
     model = session.get(Artifact, (job.id, MODEL))
+    what_ran = _training(job, model is not None) if job.study is None else _study(session, job, model is not None)
+    unit = filter_for(account.filter, account.order).unit
+    charged = {"train": settled.train, "holdout": settled.holdout}
+    if job.study is not None:  # its runs have drawn on its hold; the settlement is of what they left
+        drawn = what_ran.pop("drawn")
+        charged = {name: charged[name] + drawn[name] for name in charged}
     return {
         "version": 1,
         "certificate_id": new_id("cert"),
@@ -101,6 +105,26 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         "status": job.status,
         "dataset": {"id": dataset.id, "name": dataset.name, "content_hmac": dataset.content_hmac},
         "side_information": _side_information(session, job),
+        **what_ran,
+        "accountant": _accountant(job),
+        "epsilon": job.quote["epsilon"],
+        "charge": charged | {"unit": unit},
+        "filter": {"kind": account.filter, "order": account.order},
+        "cap": {"epsilon": account.cap_epsilon, "delta": account.cap_delta},
+        "ledger": {"entry_seq": settled.seq, "balance_after": settled.memo["balance"], "head": settled.hash},
+        "released": {"weights": model is not None, "metrics": _metrics(session, job.id)},
+        "warnings": job.warnings,
+        "code_version": code_version,
+        "model_sha256": model.sha256 if model is not None else None,
+        "issued_at": rfc3339(now()),
+    }
+
+
+def _training(job: Job, has_model: bool) -> dict[str, Any]:
+    """What a job that trains once did."""
+    mechanism = MechanismConfig.model_validate(job.mechanism)
+    training = mechanism.training
+    return {
         "unit": mechanism.unit,
         "relation": mechanism.relation,
         "mechanism": job.mechanism,
@@ -114,23 +138,60 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         "steps": {
             "planned": training.steps,
             "started": job.steps_started,
-            "effective": job.step if model is not None else None,  # of the released model
+            "effective": job.step if has_model else None,  # of the released model
         },
-        "accountant": _accountant(job),
-        "epsilon": job.quote["epsilon"],
-        "charge": {
-            "train": settled.train,
-            "holdout": settled.holdout,
-            "unit": filter_for(account.filter, account.order).unit,
+    }
+
+
+def _study(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
+    """What a study and each of its runs did. `events` is the plan of all of it: a full-batch run is one Gaussian sum
+    with noise 1/μ there, which its T steps with σ = √T/μ are, exactly."""
+    stored = job.study or {}
+    runs = list(session.scalars(select(Job).where(Job.parent_id == job.id).order_by(Job.trial_number)))
+    posts = [find(session, job.dataset_id, f"settle:{run.id}") for run in runs]
+    of_runs = select(Artifact.job_id).where(Artifact.job_id.in_([run.id for run in runs]), Artifact.name == MODEL)
+    kept = set(session.scalars(of_runs))
+    chosen = next((run for run in runs if run.trial_number == stored["chosen"]), None)
+    training = stored["common"]["training"]
+    return {
+        "unit": stored["common"]["unit"],
+        "relation": job.quote["epsilon"]["relation"],
+        "mechanism": None,  # each run has its own
+        "events": job.quote["mechanism"],
+        "sampling": {"kind": training["sampling"], "sample_rate": training["sample_rate"]},
+        "noise_multiplier": None,
+        "gradient_noise_multiplier": None,
+        "max_grad_norm": None,
+        "records_per_unit": training["records_per_unit"],
+        "expected_batch_size": training["expected_batch_size"],
+        "steps": {
+            "planned": sum(run.steps for run in runs),
+            "started": sum(run.steps_started for run in runs),
+            "effective": chosen.step if chosen is not None and has_model else None,
         },
-        "filter": {"kind": account.filter, "order": account.order},
-        "cap": {"epsilon": account.cap_epsilon, "delta": account.cap_delta},
-        "ledger": {"entry_seq": settled.seq, "balance_after": settled.memo["balance"], "head": settled.hash},
-        "released": {"weights": model is not None, "metrics": _metrics(session, job.id)},
-        "warnings": job.warnings,
-        "code_version": code_version,
-        "model_sha256": model.sha256 if model is not None else None,
-        "issued_at": rfc3339(now()),
+        "study": {
+            "search": job.spec["hpo"],
+            "procedure_epsilon": job.quote["hpo"]["procedure"],
+            "final_run_epsilon": job.quote["hpo"]["final"],
+            "decision": stored["decision"],
+            "chosen": chosen.id if chosen is not None else None,
+            "keeps_weights": stored["keep_weights"],
+            "runs": [
+                {
+                    "job": run.id,
+                    **{name: (run.trial or {})[name] for name in ("role", "level")},
+                    "status": run.status,
+                    "mechanism": run.mechanism,
+                    "events": _events(MechanismConfig.model_validate(run.mechanism)),
+                    "steps": {"planned": run.steps, "started": run.steps_started},
+                    "charge": {"train": post.train, "holdout": post.holdout} if post else {"train": 0, "holdout": 0},
+                    "released": {"weights": run.id in kept, "metrics": _metrics(session, run.id)},
+                    "warnings": run.warnings,
+                }
+                for run, post in zip(runs, posts, strict=True)
+            ],
+        },
+        "drawn": {name: sum(getattr(post, name) for post in posts if post) for name in ("train", "holdout")},
     }
 
 

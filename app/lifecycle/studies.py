@@ -310,6 +310,7 @@ def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> No
     """The end of a study and of its hold: what runs drew is spent; the rest goes back, unless the end may depend on
     private data: then it is spent too (`whole`)."""
     study.status, study.finished_at = outcome, now()
+    study.steps_started = sum(run.steps_started for run in _runs(session, study))
     if not (study.study or {})["keep_weights"]:
         _drop_weights(session, study)
     data: dict[str, Any] = {"runs": study.step} | (study.failure or {})

@@ -1,0 +1,152 @@
+"""A study as it is shown: its runs with their points and scores, and how the final run was chosen.
+
+Of what depends on private data nothing is shown but noisy scores, and what follows from them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.contracts.base import Epsilon
+from app.db.models import Job, Metric
+
+
+class ScoreView(BaseModel):
+    name: str
+    value: float
+    std: float
+    on: str
+
+
+class TrialView(BaseModel):
+    """A run of a study. `r` is the total step size ηT, times C where C is searched. `mu` and `epsilon` are those of its
+    training alone."""
+
+    job: str
+    number: int
+    role: str
+    level: int | None
+    status: str
+    learning_rate: float
+    steps: int
+    max_grad_norm: float | None
+    r: float
+    mu: float | None
+    epsilon: Epsilon | None
+    charge: dict[str, Any]
+    score: ScoreView | None
+    chosen: bool
+
+
+class LevelView(BaseModel):
+    """A level of pilots: its best one, whose r the line goes through."""
+
+    level: int
+    at: float  # its μ or ε: where it lies on the line
+    best: int
+    r: float
+
+
+class FitView(BaseModel):
+    """r(x) = Σ coefficients[k] xᵏ, at the final run's x."""
+
+    fit_in: str
+    curve: str
+    coefficients: list[float]
+    levels: list[LevelView]
+    at_final: float
+    r_star: float
+    fallbacks: list[str]
+
+
+class StudyView(BaseModel):
+    """A search: how far it is, what was decided. `procedure` is the ε of all of it, `final_run` that of the run whose
+    model is handed out, as if nothing else had been."""
+
+    strategy: str
+    runs: int
+    ended: int
+    fit: FitView | None
+    chosen: int | None
+    procedure: Epsilon | None
+    final_run: Epsilon | None
+    keeps_weights: bool
+
+    @classmethod
+    def of(cls, job: Any) -> StudyView | None:
+        """Of a job's row; None where it is no study."""
+        stored, hpo, quoted = job.study, job.spec.get("hpo"), job.quote.get("hpo")
+        if stored is None or hpo is None or quoted is None:
+            return None
+        return cls(
+            strategy=hpo["strategy"],
+            runs=job.steps,
+            ended=job.step,
+            fit=_fit(stored, hpo),
+            chosen=stored["chosen"],
+            procedure=quoted["procedure"],
+            final_run=quoted["final"],
+            keeps_weights=stored["keep_weights"],
+        )
+
+
+class TrialList(BaseModel):
+    """The runs so far, by number; `study` is null for a job that is none."""
+
+    items: list[TrialView]
+    next: None = None
+    study: StudyView | None
+
+
+def trials(session: Session, job: Job) -> TrialList:
+    """The runs of a study; none of another job."""
+    if job.study is None:
+        return TrialList(items=[], study=None)
+    runs = session.scalars(select(Job).where(Job.parent_id == job.id).order_by(Job.trial_number)).all()
+    named = select(Metric).where(Metric.job_id.in_([run.id for run in runs]), Metric.name == job.study["score"])
+    scores = {metric.job_id: metric for metric in session.scalars(named.order_by(Metric.step))}
+    return TrialList(items=[_trial(job, run, scores.get(run.id)) for run in runs], study=StudyView.of(job))
+
+
+def _trial(study: Job, run: Job, metric: Metric | None) -> TrialView:
+    stored, point = study.study or {}, run.trial or {}
+    plan = stored["runs"][run.trial_number]
+    score = None
+    if metric is not None and point["role"] != "final":
+        score = ScoreView(name=metric.name, value=metric.value, std=metric.std, on=metric.on)
+    return TrialView(
+        job=run.id,
+        number=run.trial_number or 0,
+        role=point["role"],
+        level=point["level"],
+        status=run.status,
+        learning_rate=point["learning_rate"],
+        steps=point["steps"],
+        max_grad_norm=point["max_grad_norm"],
+        r=point["r"],
+        mu=plan["mu"],
+        epsilon=plan["training_epsilon"],
+        charge=plan["charge"],
+        score=score,
+        chosen=run.trial_number == stored["chosen"],
+    )
+
+
+def _fit(stored: dict[str, Any], hpo: dict[str, Any]) -> FitView | None:
+    decided = stored["decision"]
+    if decided is None:
+        return None
+    levels = zip(stored["levels"], decided["best"], decided["rs"], strict=True)
+    return FitView(
+        fit_in=hpo["fit_in"],
+        curve=hpo["curve"],
+        coefficients=decided["coefficients"],
+        levels=[LevelView(level=k, at=at, best=best, r=r) for k, (at, best, r) in enumerate(levels)],
+        at_final=stored["at_final"],
+        r_star=decided["r_star"],
+        fallbacks=decided["fallbacks"],
+    )
