@@ -338,7 +338,7 @@ def _hold(session: Session, caller: Caller, planned: Plan, priced: dict[str, Any
             train=priced["charge"]["train"],
             holdout=priced["charge"]["holdout"],
             actor=caller.id,
-            memo={"epsilon": priced["epsilon"]},
+            memo={"epsilon": priced["epsilon"], **({"study": len(planned.study.slots)} if planned.study else {})},
         )
 
 

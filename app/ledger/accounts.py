@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, Block, Job, LedgerEntry
@@ -227,6 +227,8 @@ def left_of_hold(session: Session, dataset_id: str, job_id: str) -> tuple[int, i
     held = find(session, dataset_id, f"hold:{job_id}")
     if held is None:
         raise PrivacyError("this job has no hold to settle")
+    if "study" not in held.memo:
+        return held.train, held.holdout
     runs = select(Job.id).where(Job.parent_id == job_id)
     drawn = select(func.coalesce(func.sum(LedgerEntry.train), 0), func.coalesce(func.sum(LedgerEntry.holdout), 0))
     train, holdout = session.execute(
@@ -246,9 +248,10 @@ def void(
     Raises:
         PrivacyError: the write-ahead record says that a step was started; no hold; or the job was posted.
     """
-    its_own = select(Job.id).where(or_(Job.id == job_id, Job.parent_id == job_id))
-    started = select(Block.id).where(Block.job_id.in_(its_own), Block.last_step >= 1).limit(1)
-    if session.scalar(started) is not None:
+    held = find(session, dataset_id, f"hold:{job_id}")
+    runs = select(Job.id).where(Job.parent_id == job_id)
+    whose = Block.job_id.in_(runs) if held is not None and "study" in held.memo else Block.job_id == job_id
+    if session.scalar(select(Block.id).where(whose, Block.last_step >= 1).limit(1)) is not None:
         raise PrivacyError("a private step of this job was started: its hold can be posted, not voided")
     return _settle(session, dataset_id, job_id, (0, 0), "void", actor, memo or {})
 

@@ -36,6 +36,19 @@ JOB_SPECS: dict[str, Any] = {
         "sampling": {"kind": "poisson", "expected_batch_size": 512},
         "length": {"epochs": 10.0},
     },
+    "a search for learning rate and steps, on one total": {
+        "dataset": DATASET,
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "momentum": 0.9, "free_step": True},
+        "privacy": {"target_epsilon": 1.0},
+        "length": {"steps": 50},
+        "hpo": {
+            "strategy": "linear_scaling",
+            "levels": [0.1, 0.2],
+            "runs_per_level": 3,
+            "space": {"learning_rate": [0.01, 100.0], "steps": [5, 100]},
+            "score": {"kind": "private_count", "noise_mu": 0.01},
+        },
+    },
     "public data, without privacy": {
         "dataset": DATASET,
         "optimizer": {"kind": "dp_sgd", "learning_rate": 0.5},
@@ -158,6 +171,37 @@ JOB_VIEW: dict[str, Any] = {
     "started_at": "2026-03-01T09:00:00Z",
     "finished_at": None,
 }
+TRIALS: dict[str, Any] = {
+    "items": [
+        {
+            "job": "job_wxy3vqkyiwcxjxkyuuopa",
+            "number": 0,
+            "role": "pilot",
+            "level": 0,
+            "status": "succeeded",
+            "learning_rate": 0.61,
+            "steps": 14,
+            "max_grad_norm": None,
+            "r": 8.54,
+            "mu": 0.0325208,
+            "epsilon": _epsilon(0.1),
+            "charge": {"train": 1157601396, "holdout": 0},
+            "score": {"name": "accuracy", "value": 0.7413, "std": 0.004, "on": "train"},
+            "chosen": False,
+        }
+    ],
+    "next": None,
+    "study": {
+        "strategy": "linear_scaling",
+        "runs": 7,
+        "ended": 1,
+        "fit": None,
+        "chosen": None,
+        "procedure": _epsilon(1.0),
+        "final_run": _epsilon(0.879),
+        "keeps_weights": False,
+    },
+}
 EVENTS: list[dict[str, Any]] = [
     {
         "seq": 1,
@@ -240,6 +284,7 @@ ANSWERS: dict[str, Any] = {
     "list_jobs": {"items": [JOB_VIEW], "next": None},
     "list_events": {"items": EVENTS, "next": None},
     "list_metrics": {"items": [METRIC], "next": None},
+    "list_trials": TRIALS,
     "register_dataset": {**DATASET_VIEW, "access": "own", "counts": {"train": 20011, "holdout": 4989}, "warnings": []},
     "show_dataset": DATASET_VIEW,
     "list_datasets": {"items": [DATASET_VIEW], "next": None},

@@ -130,6 +130,7 @@ OPERATIONS = {
     "cancel_job": Operation("The job, cancelled or about to be.", ("forbidden", "wrong-state")),
     "list_events": Operation("A page of events, or a stream of them."),
     "list_metrics": Operation("Every released number."),
+    "list_trials": Operation("The runs of a study, as far as they are there."),
     "download_artifact": Operation(
         "The file.",
         ("forbidden", "storage-full"),
@@ -143,6 +144,7 @@ OPERATIONS = {
     "list_workers": Operation("Workers seen in the last day."),
     "list_models": Operation("Every kind of model, with the JSON schema of its settings."),
     "list_extractors": Operation("Every frozen feature extractor of this service."),
+    "list_hpo_strategies": Operation("Every strategy of private search, with the JSON schema of its settings."),
     "list_optimizers": Operation("Every optimizer, with the JSON schema of its settings."),
 }
 
@@ -157,6 +159,7 @@ FINDING = {
     "properties": {
         "pointer": {"type": "string", "description": "Into the body, or `/query/…`, `/headers/…`, `/path/…`."},
         "detail": {"type": "string", "description": "What is wrong, or what to change."},
+        "smallest_total_epsilon": {"type": "number", "description": "Of a search whose total is too small."},
     },
     "required": ["pointer", "detail"],
 }

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.contracts.hpo import LinearScaling
 from app.errors import InvalidRequest, ServiceError, StorageFull, TooManyRequests, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
 
     Args:
         location: pydantic's `loc`; its first member may name the part of the request.
-        body: the document, in which a tag is no member of an object but the value of its `kind`.
+        body: the document, in which a tag is no member of an object but the value of its `kind` or `strategy`.
     """
     place = PLACES.get(str(location[0]), "") if location else ""
     parts = list(location[1:] if place or location[:1] == ("body",) else location)
@@ -77,7 +78,7 @@ def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
         return place + "".join(_escaped(part) for part in parts)
     kept: list[int | str] = []
     for part in parts:
-        if isinstance(body, dict) and part not in body and body.get("kind") == part:
+        if isinstance(body, dict) and part not in body and part in (body.get("kind"), _strategy(body)):
             continue
         kept.append(part)
         try:
@@ -85,6 +86,11 @@ def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
         except (KeyError, IndexError, TypeError):
             body = None
     return "".join(_escaped(part) for part in kept)
+
+
+def _strategy(body: dict[str, Any]) -> Any:
+    """The tag of a search, which may be left out."""
+    return body.get("strategy", LinearScaling.model_fields["strategy"].default)
 
 
 def _escaped(part: int | str) -> str:
