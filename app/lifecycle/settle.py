@@ -100,7 +100,9 @@ def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None
     account = session.get_one(Account, job.dataset_id)
     of = filter_of(account.filter, account.order)
     training = started_training(session, job, mechanism.training)
-    started = mechanism.model_copy(update={"training": training, "releases": ()})
+    # A job's releases are all on one account. Those on the training account are charged with what was started.
+    on_train = [each.model_copy(update={"times": released}) for each in mechanism.releases if each.account == "train"]
+    started = mechanism.model_copy(update={"training": training, "releases": tuple(on_train) if released else ()})
     train = held["train"] if job.steps_started == mechanism.training.steps else of.charge(started, "train")
     return {"train": min(train, held["train"]), "holdout": _released_charge(held["holdout"], released, planned)}
 
