@@ -415,7 +415,7 @@ def test_a_private_run_releases_losses_of_groups_where_they_were_charged() -> No
     attempt(record)
     sent = {each.name: each for each in record.of(MetricValue)}
     assert {name: each.released_by for name, each in sent.items()} == {"accuracy": "noisy_count", "loss": "noisy_sum"}
-    assert all([group.group for group in each.groups] == ["second"] for each in sent.values())
+    assert all([part.name for part in each.parts] == [f"{each.name}:second"] for each in sent.values())
     record.start["spec"]["evaluation"]["metrics"] = ["loss"]  # not what was charged
     with pytest.raises(PrivacyError):
         plan_of(record.start)
