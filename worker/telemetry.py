@@ -60,10 +60,11 @@ class Telemetry:
         self._sender = sender
         self._declared: dict[str, NoisySum] = {}
         for release in mechanism.releases if mechanism else ():
-            if release.what in self._declared:
+            if release.metric in self._declared:
                 raise PrivacyError("a mechanism declares each release once")
-            self._declared[release.what] = release
+            self._declared[release.metric] = release
         self._adaptive = mechanism is not None and mechanism.training.adaptive is not None
+        self.data_public = data_public
         self._public = {"train": mechanism is None and data_public, "holdout": holdout_public}
         self._released = {(each.name, each.step) for each in released}
         self._score_only = score_only
@@ -97,9 +98,8 @@ class Telemetry:
         release = self._declared[score.name]
         if not math.isclose(score.noise_std, release.noise_std, rel_tol=1e-9):
             raise PrivacyError("a noisy sum has the noise that was charged")
-        names = {f"{score.name}:{name}" for name in release.groups}
-        if not {each.name for each in score.groups} <= names:
-            raise PrivacyError("groups are those that the mechanism declares")
+        if not {each.name for each in score.parts} <= release.parts:
+            raise PrivacyError("parts are those that the mechanism declares")
         self._released.add((score.name, step))
         released_by: Literal["noisy_count", "noisy_sum"] = "noisy_count" if score.name == "accuracy" else "noisy_sum"
         self._metric(step, score, release.account, released_by)
@@ -156,11 +156,8 @@ class Telemetry:
         released_by: Literal["noisy_count", "noisy_sum", "public_data", "post_processing"],
     ) -> None:
         metric = {"name": score.name, "step": step, "value": score.value, "std": score.std}
-        groups = [
-            {"group": each.name.removeprefix(f"{score.name}:"), "value": each.value, "std": each.std}
-            for each in score.groups
-        ]
-        self._sender.send(MetricValue.model_validate(metric | {"on": on, "released_by": released_by, "groups": groups}))
+        parts = [{"name": each.name, "value": each.value, "std": each.std} for each in score.parts]
+        self._sender.send(MetricValue.model_validate(metric | {"on": on, "released_by": released_by, "parts": parts}))
 
 
 def state_digest(step: int, *parts: Mapping[str, Tensor]) -> str:

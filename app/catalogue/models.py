@@ -9,10 +9,14 @@ from app.contracts.base import Document
 from app.contracts.extractor import ExtractorRef
 from app.contracts.job_spec import (
     CnnModel,
+    GruRecModel,
     LinearModel,
+    LstmRecModel,
     MatrixFactorizationModel,
     MlpModel,
     Model,
+    RecommenderModel,
+    RecurrentRecModel,
     TransformerRecModel,
 )
 
@@ -88,7 +92,25 @@ CATALOGUE: dict[str, Entry] = {
         'Kang & McAuley 2018, "Self-attentive sequential recommendation"; privately with Phantom Clipping, DPFormer.',
         tasks=("next_item",),
     ),
+    "gru_rec": Entry(
+        GruRecModel,
+        "Gated recurrent units over a user's last items, which score all items as the next one.",
+        "Sequences of items, as a baseline: one state is handed on from item to item, which takes time to train.",
+        ("interactions",),
+        'Cho et al. 2014, "Learning phrase representations using RNN encoder-decoder"; for recommending, Hidasi et al. '
+        '2016, "Session-based recommendations with recurrent neural networks".',
+        tasks=("next_item",),
+    ),
+    "lstm_rec": Entry(
+        LstmRecModel,
+        "Long short-term memory over a user's last items, which scores all items as the next one.",
+        "Sequences of items, as a baseline beside `gru_rec`, with a third more parameters in its cell.",
+        ("interactions",),
+        'Hochreiter & Schmidhuber 1997, "Long short-term memory".',
+        tasks=("next_item",),
+    ),
 }
+GATES = {"gru_rec": 3, "lstm_rec": 4}
 
 
 def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0, 0)) -> list[Layer]:
@@ -112,8 +134,8 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
         biases = [Layer(name=f"{name}_bias", kind="embedding", shapes={"": [size]}) for name, size in names]
         factors = [Layer(name=f"{name}s", kind="embedding", shapes={"": [size, model.dim]}) for name, size in names]
         return factors + (biases if model.bias else [])
-    if model.kind == "transformer_rec":
-        return _transformer(model, rows[1])
+    if isinstance(model, RecommenderModel):
+        return _recommender(model, rows[1])
     if model.preset == "conv2":
         return [_conv("1", 1, 16, 8), _conv("4", 16, 32, 4), _dense("8", 512, 32), _dense("10", 32, outputs)]
     channels = [3, 32, 64, 64, 128]
@@ -121,18 +143,26 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
     return [*convolutions, _dense("14", 128, outputs)]
 
 
-def _transformer(model: TransformerRecModel, items: int) -> list[Layer]:
-    """Row 0 stands for no item."""
-    dim, table = model.dim, {"weight": [items + 1, model.dim]}
-    found = [
-        Layer(name="embedding", kind="embedding", shapes=table),
-        Layer(name="positions", kind="positions", shapes={"weight": [model.max_length, dim]}),
-    ]
+def _recommender(model: TransformerRecModel | GruRecModel | LstmRecModel, items: int) -> list[Layer]:
+    """Row 0 of the items stands for none. The output is a layer of its own where it is not tied to the embedding."""
+    table = {"weight": [items + 1, model.dim]}
+    between = _transformer(model) if model.kind == "transformer_rec" else _recurrent(model, GATES[model.kind])
+    found = [Layer(name="embedding", kind="embedding", shapes=table), *between]
+    return found if model.tied else [*found, Layer(name="output", kind="item_loss", shapes=table)]
+
+
+def _transformer(model: TransformerRecModel) -> list[Layer]:
+    dim = model.dim
+    found = [Layer(name="positions", kind="positions", shapes={"weight": [model.max_length, dim]})]
     for block in (f"blocks.{number}." for number in range(model.blocks)):
         found += [_norm(block + "attention_norm", dim), _norm(block + "norm", dim)]
         found += [_dense(block + name, dim, dim) for name in ("query", "key", "value", "merge", "widen", "narrow")]
-    found.append(_norm("norm", dim))
-    return found if model.tied else [*found, Layer(name="output", kind="item_loss", shapes=table)]
+    return [*found, _norm("norm", dim)]
+
+
+def _recurrent(model: RecurrentRecModel, gates: int) -> list[Layer]:
+    names = [f"layers.{number}.{name}" for number in range(model.layers) for name in ("inputs", "states")]
+    return [_dense(name, model.dim, gates * model.dim) for name in names]
 
 
 def _norm(name: str, features: int) -> Layer:
@@ -179,7 +209,7 @@ def _no_input(extractor: ExtractorRef | None, features_kind: str, features: int)
 
 
 def _too_large(model: Model, features: int, outputs: int, rows: tuple[int, int]) -> tuple[str, str] | None:
-    if model.kind == "transformer_rec":
+    if isinstance(model, RecommenderModel):
         scores = (model.max_length if model.loss_positions == "all" else 1) * (rows[1] + 1)
         if scores > MAX_SCORES:
             detail = "shorten it, or have the loss at the `last` position only"

@@ -67,12 +67,17 @@ class NextItemTask(Document):
 
     Rows of one user stand in the order of `time`, and rows of one time in that of a hash of user and item: what becomes
     of a row depends on its user's rows alone, wherever in the file they are.
+
+    `min_length`: users with fewer rows are no records; that depends on each user alone. `core`, on public data only:
+    users and items with fewer rows than this are left out, again and again until none is.
     """
 
     kind: Literal["next_item"] = "next_item"
     user: ColumnName = "user_id"
     item: ColumnName = "item_id"
     time: ColumnName = "timestamp"
+    min_length: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
+    core: Annotated[int, Field(strict=True, ge=2, le=1000)] | None = None
 
     @property
     def label(self) -> str:
@@ -178,6 +183,9 @@ class Interactions(Document):
     `users` are declared where they have rows of a model: where the task is to rate. Where each is a record, they are
     counted like records, and any id is one.
 
+    `item_frequencies`, of task 'next_item': of each declared item, in order, the share of users in whose sequences it
+    is, from public knowledge.
+
     `unknown`: a row with an id that is not declared makes the file refused, or is dropped; how many are, the owner is
     told when the data set is registered, and nobody else.
     """
@@ -187,6 +195,15 @@ class Interactions(Document):
     users: Ids | None = None
     items: Ids
     unknown: Literal["refuse", "drop"] = "refuse"
+    item_frequencies: (
+        Annotated[list[Annotated[float, Field(ge=0.0, le=1.0)]], Field(min_length=1, max_length=50_000)] | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Interactions:
+        if self.item_frequencies is not None and len(self.item_frequencies) != self.items.rows:
+            raise ValueError(f"`item_frequencies` has one number for each of the {self.items.rows} rows of items")
+        return self
 
 
 class Cap(Document):
@@ -247,6 +264,13 @@ class SplitHoldout(Document):
     fraction: Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
+class LastItemHoldout(Document):
+    """Of task 'next_item': each user's last item. It is held out of the users who are trained on, so that scores on
+    private data are charged to the training account."""
+
+    kind: Literal["last_item"] = "last_item"
+
+
 class PublicHoldout(Document):
     """A separate file that is public: scores on it are free."""
 
@@ -264,7 +288,7 @@ class DatasetSpec(Document):
     task: Task
     features: Features
     privacy: DatasetPrivacy
-    holdout: Annotated[SplitHoldout | PublicHoldout, Field(discriminator="kind")] | None = None
+    holdout: Annotated[SplitHoldout | LastItemHoldout | PublicHoldout, Field(discriminator="kind")] | None = None
     path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
     holdout_path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
 
@@ -297,6 +321,15 @@ class DatasetSpec(Document):
             )
         if features.kind == "interactions" and (features.users is None) != (task == "next_item"):
             raise ValueError("`features.users` are declared for task 'rating'; for 'next_item' each user is a record")
+        if task != "next_item" and self.holdout is not None and self.holdout.kind == "last_item":
+            raise ValueError("last items are held out of task 'next_item'")
+        if task != "next_item" and features.kind == "interactions" and features.item_frequencies is not None:
+            raise ValueError("`features.item_frequencies` belong to task 'next_item'")
+        if isinstance(self.task, NextItemTask) and self.task.core and self.privacy.sensitivity == "private":
+            raise ValueError(
+                "`task.core` is for public data: on private ones another user's rows would change a user's record; use "
+                "`task.min_length`"
+            )
         return self
 
     @model_validator(mode="after")

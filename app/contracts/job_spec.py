@@ -69,21 +69,54 @@ class MatrixFactorizationModel(Document):
     init_std: Annotated[float, Field(strict=True, ge=1e-6, le=10.0)] = 0.1
 
 
-class TransformerRecModel(Document):
-    """The next item from a user's `max_length` last ones: causal self-attention over item embeddings.
+class RecommenderModel(Document):
+    """The next item from a user's `max_length` last ones.
 
     `tied`: items are scored by their embeddings. `loss_positions`: the loss is the mean over all positions, or that of
-    the last one alone. `dropout` is after the embedding and after each half of a block.
+    the last one alone.
     """
 
-    kind: Literal["transformer_rec"] = "transformer_rec"
     dim: Annotated[int, Field(strict=True, ge=1, le=1024)] = 64
-    heads: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
-    blocks: Annotated[int, Field(strict=True, ge=1, le=24)] = 2
     max_length: Annotated[int, Field(strict=True, ge=1, le=1024)] = 50
     tied: bool = True
     loss_positions: Literal["all", "last"] = "all"
     dropout: Dropout = 0.0
+
+
+class ReAttention(Document):
+    """Takes from attention what the noise in rare items' embeddings adds to it: S_i ← S_i / exp(‖q‖² σ_i² / 2d).
+
+    σ_i² is the variance of key i, propagated from effective errors: `scale` · σ/L of each weight, and of item i's
+    embedding `scale` · σ/(L p_i), where p_i is the share of users in whose sequences it is. σ/L is the noise of one
+    step's gradient, where C is 1; `scale` turns it into units of parameters.
+
+    `logits` subtracts the exponents before the softmax, from the smallest one on; `paper` divides after it, and what
+    is left does not add up to 1. Exponents are at most `max_exponent`.
+
+    `frequencies`: `public` are the data set's `features.item_frequencies`, or counted where the data are public;
+    `noisy` are counted once, with noise of std √max_length / noise_mu, which the job is charged for.
+    """
+
+    mode: Literal["off", "logits", "paper"] = "off"
+    frequencies: Literal["public", "noisy"] = "public"
+    noise_mu: Annotated[float, Field(strict=True, ge=1e-5, le=10.0)] | None = None
+    scale: Annotated[float, Field(strict=True, ge=1e-6, le=1e3)] = 1.0
+    max_exponent: Annotated[float, Field(strict=True, gt=0.0, le=50.0)] = 10.0
+
+    @model_validator(mode="after")
+    def _priced(self) -> ReAttention:
+        if (self.noise_mu is not None) != (self.mode != "off" and self.frequencies == "noisy"):
+            raise ValueError("`noise_mu` goes with `frequencies` of kind `noisy`, and `mode` is not `off`")
+        return self
+
+
+class TransformerRecModel(RecommenderModel):
+    """Causal self-attention over item embeddings. `dropout` is after the embedding and after each half of a block."""
+
+    kind: Literal["transformer_rec"] = "transformer_rec"
+    heads: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    blocks: Annotated[int, Field(strict=True, ge=1, le=24)] = 2
+    re_attention: ReAttention = ReAttention()
 
     @model_validator(mode="after")
     def _divides(self) -> TransformerRecModel:
@@ -92,7 +125,25 @@ class TransformerRecModel(Document):
         return self
 
 
-Model = LinearModel | MlpModel | CnnModel | MatrixFactorizationModel | TransformerRecModel
+class RecurrentRecModel(RecommenderModel):
+    """Recurrent cells over item embeddings, `layers` of them. `dropout` is after the embedding and after each layer."""
+
+    layers: Annotated[int, Field(strict=True, ge=1, le=8)] = 1
+
+
+class GruRecModel(RecurrentRecModel):
+    """Gated recurrent units."""
+
+    kind: Literal["gru_rec"] = "gru_rec"
+
+
+class LstmRecModel(RecurrentRecModel):
+    """Long short-term memory."""
+
+    kind: Literal["lstm_rec"] = "lstm_rec"
+
+
+Model = LinearModel | MlpModel | CnnModel | MatrixFactorizationModel | TransformerRecModel | GruRecModel | LstmRecModel
 
 
 class JobPrivacy(Document):
@@ -172,6 +223,17 @@ ClassPlaces = Annotated[
 ]
 
 
+class Ranking(Document):
+    """HIT and NDCG at k of each user's last item among all declared ones, given the items before it.
+
+    With the last item at rank ρ: HIT@k = [ρ ≤ k], NDCG@k = [ρ ≤ k] / log₂(ρ + 1). An item with the same score counts as
+    better. `leave_out_seen`: items that the user had before are not ranked, unless it is the last one again.
+    """
+
+    k: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 10
+    leave_out_seen: bool = False
+
+
 class Evaluation(Document):
     """A score on the hold-out, or on the training part itself, at `points` evenly spaced steps, the last one included.
 
@@ -179,6 +241,9 @@ class Evaluation(Document):
     scored: points · noise_mu² for each of `metrics`. accuracy, the default of classification: correct predictions
     (sensitivity 1). loss, the default of all else: squared errors clipped to [0, loss_bound] (sensitivity loss_bound);
     of classes and next items their cross-entropies, clipped so. On a public hold-out all scores are exact and free.
+
+    `ranking`: next items are scored by HIT@k and NDCG@k instead, of one release with sensitivity 1. Where last items
+    are held out they are those of the users who are trained on: the training account is charged.
 
     `groups` asks for scores of groups of classes too: by name, the places of their classes in the data set's list. On
     private data a score becomes a histogram over the groups, of which a record is in one cell: the price stays, and
@@ -193,6 +258,7 @@ class Evaluation(Document):
     loss_bound: Bound = 1.0
     groups: Annotated[dict[GroupName, ClassPlaces], Field(min_length=1, max_length=50)] | None = None
     by_frequency: bool = False
+    ranking: Ranking | None = None
 
     @model_validator(mode="after")
     def _disjoint(self) -> Evaluation:
@@ -204,10 +270,14 @@ class Evaluation(Document):
                 raise ValueError("a class is in one group at most, and once")
         if self.metrics is not None and len(set(self.metrics)) != len(self.metrics):
             raise ValueError("each of `metrics` is named once")
+        if self.metrics is not None and self.ranking is not None:
+            raise ValueError("give either `metrics` or `ranking`")
         return self
 
-    def sensitivities(self, *, classes: bool) -> dict[Literal["accuracy", "loss"], float]:
+    def sensitivities(self, *, classes: bool) -> dict[Literal["accuracy", "loss", "ranking"], float]:
         """What is scored, with what one record weighs in it at most."""
+        if self.ranking is not None:
+            return {"ranking": 1.0}
         names = self.metrics or (["accuracy"] if classes else ["loss"])
         return {name: 1.0 if name == "accuracy" else self.loss_bound for name in names}
 

@@ -166,6 +166,8 @@ def _order(
 
 def _split_sizes(spec: DatasetSpec, records: int) -> tuple[int, int]:
     """The public sizes of training part and hold-out, from the declared count: what the split gave is private."""
+    if spec.holdout is not None and spec.holdout.kind == "last_item":
+        return records, records  # of the same users
     if spec.holdout is None or spec.holdout.kind != "split":
         return records, 0
     train = round(records * (1 - spec.holdout.fraction))

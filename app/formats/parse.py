@@ -85,6 +85,8 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
     elif spec.holdout is not None and spec.holdout.kind == "split":
         mask = data.in_holdout(spec.holdout.fraction)
         parts = {"train": data.select(~mask), "holdout": data.select(mask)}
+    elif spec.holdout is not None and spec.holdout.kind == "last_item":
+        parts = {"train": _without_last(data.part), "holdout": data.part}
     hashes = {name: digests.file_digests(path, keys) for name, path in files.items()}
     return {
         "parts": {name: _saved(Path(request["output_dir"]) / f"{name}.npz", part) for name, part in parts.items()},
@@ -180,6 +182,16 @@ def _rows(x: Features, mask: NDArray[np.bool_]) -> Features:
     cells = np.repeat(mask, lengths)
     indptr = np.concatenate(([0], np.cumsum(lengths[mask]))).astype(np.int64)
     return Csr(indptr, x.indices[cells], x.data[cells], (int(mask.sum()), x.shape[1]))
+
+
+def _without_last(part: StoredPart) -> StoredPart:
+    """The same users, each without the last item."""
+    if not isinstance(part.x, Sequences):
+        raise InvalidRequest.at("/holdout/kind", "last items are held out of sequences")
+    stays = np.ones(len(part.x.items), dtype=np.bool_)
+    stays[part.x.ends - 1] = False
+    ends = part.x.ends - np.arange(1, len(part.x.ends) + 1)
+    return replace(part, x=Sequences(part.x.items[stays], ends, part.x.size))
 
 
 def _saved(path: Path, part: StoredPart) -> dict[str, str]:

@@ -33,6 +33,7 @@ class History(Table):
         super().__init__(features.layout, file, max_bytes, wanted, Wanted(task.time, "/task/time"))
         self.layout, self._size = features.layout, features.items.rows
         self.dropped = 0
+        self._least, self._core = task.min_length, task.core
         self._items = IdColumn(task.item, "/task/item", features.items, features.unknown == "drop")
         self._bad_users = {"missing": 0, "not an id": 0}
         number = float if features.layout == "parquet" else text_number
@@ -60,29 +61,48 @@ class History(Table):
         if not self._users:
             raise self.broken("there are no records in it" + (" with declared ids" if self.dropped else ""))
         self._order = self._ordered()
+        self._present = np.unique(self._users_of(self._order))
+        if not len(self._present):
+            raise self.broken("no user has as many rows as `min_length` or `core` asks for")
 
     def part(self) -> StoredPart:
         """Users in the order in which the file first names them. A sequence is its own label, and its own user."""
         items: NDArray[np.int32] = np.frombuffer(self._item_of, dtype=np.int32)[self._order]
-        n = len(self._users)
+        n = len(self._present)
         return StoredPart(Sequences(items, self._ends(), self._size), np.zeros(n), np.arange(n))
 
     def contents(self) -> Iterator[bytes]:
         """What each record's digest is made of: the user, and items and times in their order, as they were declared."""
-        times, order, start = self._times.values()[:, 0], self._order.tolist(), 0
-        for user, end in zip(self._users, self._ends().tolist(), strict=True):
+        times, order, start, names = self._times.values()[:, 0], self._order.tolist(), 0, list(self._users)
+        for user, end in zip((names[each] for each in self._present), self._ends().tolist(), strict=True):
             parts = [b"s", _framed(user)]
             for row in order[start:end]:
                 parts += [_framed(self._texts[row]), struct.pack("<d", times[row])]
             yield b"".join(parts)
             start = end
 
+    def _users_of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        users: NDArray[np.int32] = np.frombuffer(self._user_of, dtype=np.int32)[rows]
+        return users
+
     def _ends(self) -> NDArray[np.int64]:
-        users = np.frombuffer(self._user_of, dtype=np.int32)
-        return np.cumsum(np.bincount(users, minlength=len(self._users)), dtype=np.int64)
+        """Of the users who are present."""
+        return np.cumsum(np.bincount(self._users_of(self._order))[self._present], dtype=np.int64)
+
+    def _kept(self) -> NDArray[np.bool_]:
+        """The rows of users with enough of them; of a core, of items with enough too."""
+        users, items = (np.frombuffer(rows, dtype=np.int32) for rows in (self._user_of, self._item_of))
+        kept = np.bincount(users)[users] >= self._least
+        while self._core is not None:
+            counts = [np.bincount(of, weights=kept)[of] for of in (users, items)]
+            rest = kept & (counts[0] >= self._core) & (counts[1] >= self._core)
+            if (rest == kept).all():
+                break
+            kept = rest
+        return kept
 
     def _ordered(self) -> NDArray[np.int64]:
-        """Of all rows, by user, time, and the hash where both are equal."""
+        """Of the rows that are kept, by user, time, and the hash where both are equal."""
         users, times = np.frombuffer(self._user_of, dtype=np.int32), self._times.values()[:, 0]
         order = np.lexsort((times, users))
         alike = (np.diff(users[order]) == 0) & (np.diff(times[order]) == 0)
@@ -92,7 +112,8 @@ class History(Table):
         for row in tied.tolist():
             content = _framed(names[users[row]]) + _framed(self._texts[row])
             ranks[row] = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
-        return np.lexsort((ranks, times, users)) if len(tied) else order
+        order = np.lexsort((ranks, times, users)) if len(tied) else order
+        return order[self._kept()[order]]
 
     def _user_faults(self) -> list[Fault]:
         wanted = self.features[0]

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from app.catalogue import models, optimizers
-from app.contracts.base import Unit
+from app.contracts.base import AccountName, Unit
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import AdaptiveNorm, Clipping, Evaluation, JobSpec
 from app.contracts.optimizers import PublicSideSettings
@@ -65,7 +65,12 @@ class DatasetFacts:
 
     @property
     def holdout_is_private(self) -> bool:
-        return self.is_private and self.spec.holdout is not None and self.spec.holdout.kind == "split"
+        return self.is_private and self.spec.holdout is not None and self.spec.holdout.kind != "public"
+
+    @property
+    def holdout_account(self) -> AccountName:
+        """Who pays for scores: last items are those of the users who are trained on."""
+        return "train" if self.spec.holdout is not None and self.spec.holdout.kind == "last_item" else "holdout"
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,7 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
         batch = records
     _check_privacy(spec, facts)
     _check_model(spec, facts)
+    _check_re_attention(spec, facts)
     spec = _with_side(spec, facts, side)
     steps = _steps(spec, records, batch)
     unfit = optimizers.refusal(spec, steps)
@@ -178,10 +184,23 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
     if spec.evaluation.points > steps:
         raise InvalidRequest.at("/evaluation/points", f"there are only {steps} steps")
     _check_groups(spec.evaluation, facts)
+    _check_ranking(spec.evaluation, facts)
     apart = steps // spec.evaluation.points  # the shortest stretch between two of them
     if spec.sampling.kind == "poisson" and spec.evaluation.points > 1 and apart < MIN_POISSON_BLOCK_STEPS:
         detail = f"under Poisson sampling scores lie at least {MIN_POISSON_BLOCK_STEPS} steps apart: ask for fewer"
         raise InvalidRequest.at("/evaluation/points", detail)
+
+
+def _check_ranking(evaluation: Evaluation, facts: DatasetFacts) -> None:
+    where, ranking = "/evaluation/ranking", evaluation.ranking
+    if ranking is None:
+        if facts.spec.holdout is not None and facts.spec.holdout.kind == "last_item":
+            raise InvalidRequest.at(where, 'last items are scored by their rank: give {"k": 10}')
+        return
+    if facts.spec.task.kind != "next_item":
+        raise InvalidRequest.at(where, f"next items are ranked; this data set's task is `{facts.spec.task.kind}`")
+    if ranking.k > facts.rows[1]:
+        raise InvalidRequest.at(f"{where}/k", f"there are {facts.rows[1]} items")
 
 
 def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
@@ -218,6 +237,7 @@ def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: f
         "noise_multiplier": spec.privacy.noise_multiplier,
         "target_delta": spec.privacy.target_delta or facts.cap_delta or default_delta(facts.records_train),
         "releases": releases(spec.evaluation, facts),
+        **_frequencies(spec),
         "unit": facts.unit,
         "filter": {"kind": facts.filter, "order": facts.order} if facts.filter else ANY_FILTER,
     }
@@ -242,16 +262,39 @@ def releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[st
     return [
         {
             "what": what,
-            "account": evaluation.on,
+            "account": "train" if evaluation.on == "train" else facts.holdout_account,
             "noise_mu": evaluation.noise_mu,
             "sensitivity": sensitivity,
             "times": evaluation.points,
             "records_per_unit": facts.records_per_unit,
             "records": facts.records_train if evaluation.on == "train" else facts.records_holdout,
             **({"groups": evaluation.groups} if evaluation.groups else {}),
+            **({"cutoff": evaluation.ranking.k} if evaluation.ranking else {}),
         }
         for what, sensitivity in evaluation.sensitivities(classes=classes).items()
     ]
+
+
+def _check_re_attention(spec: JobSpec, facts: DatasetFacts) -> None:
+    asked = spec.model.re_attention if spec.model.kind == "transformer_rec" else None
+    if asked is None or asked.mode == "off":
+        return
+    if spec.privacy is None:
+        detail = "it corrects for the noise of private training, and there is none: leave it `off`"
+        raise InvalidRequest.at("/model/re_attention/mode", detail)
+    features = facts.spec.features
+    declared = features.kind == "interactions" and features.item_frequencies is not None
+    if asked.frequencies == "public" and facts.is_private and not declared:
+        detail = "this data set is private and declares no `features.item_frequencies`: ask for `noisy` ones"
+        raise InvalidRequest.at("/model/re_attention/frequencies", detail)
+
+
+def _frequencies(spec: JobSpec) -> dict[str, Any]:
+    """The histogram of items that a job releases first, where it does."""
+    asked = spec.model.re_attention if spec.model.kind == "transformer_rec" else None
+    if asked is None or asked.noise_mu is None or spec.model.kind != "transformer_rec":
+        return {}
+    return {"frequencies": {"noise_mu": asked.noise_mu, "max_items": spec.model.max_length}}
 
 
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:

@@ -279,7 +279,8 @@ def events_of(mechanism: dict[str, Any] | None) -> dict[str, Any] | None:
     if mechanism is None:
         return None
     config = MechanismConfig.model_validate(mechanism)
-    return {"train": event_tree(config, "train"), "holdout": event_tree(config, "holdout") if config.releases else None}
+    holdout = event_tree(config, "holdout")
+    return {"train": event_tree(config, "train"), "holdout": holdout if holdout["events"] else None}
 
 
 def _replayed(session: Session, caller: Caller, idempotency_key: str, digest: str) -> str | None:

@@ -101,6 +101,7 @@ def settled_tree(job: Posted, name: AccountName) -> dict[str, Any] | None:
         return planned if spent[name] == held[name] else max(1, -(-planned * (spent[name] - 1) // held[name]))
 
     training = _part_of(mechanism.training, spent[name], held[name]) if name == "train" else mechanism.training
+    # Releases on the training account are spread evenly over its steps, and share its part. A histogram is whole.
     releases = tuple(each.model_copy(update={"times": part(each.times)}) for each in mechanism.releases)
     return event_tree(mechanism.model_copy(update={"training": training, "releases": releases}), name)
 

@@ -123,14 +123,14 @@ class AttemptLog:
             return segment | {"allowed_steps": max(0, covered_steps(session, job) - job.steps_started)}
 
     def record_metric(self, metric: dict[str, Any]) -> None:
-        """A released number, with those of `groups` of classes that are of the same release, in one transaction.
+        """A released number, with those of its `parts` that are of the same release, in one transaction.
 
         A replayed one is the same number; a second value for a step is dropped, never released.
 
         Raises:
             PrivacyError: more releases than the mechanism was charged for, or something that it does not declare.
         """
-        groups, whole = metric.get("groups", ()), {name: value for name, value in metric.items() if name != "groups"}
+        parts, whole = metric.get("parts", ()), {name: value for name, value in metric.items() if name != "parts"}
         with self.db.write() as session:
             job = self._fenced(session)
             if session.get(Metric, (job.id, whole["name"], whole["step"])) is not None:
@@ -138,10 +138,9 @@ class AttemptLog:
             if job.mechanism is not None:
                 of_name = select(func.count()).where(Metric.job_id == job.id, Metric.name == whole["name"])
                 mechanism = MechanismConfig.model_validate(job.mechanism)
-                _check_declared(mechanism, whole, {each["group"] for each in groups}, session.scalar(of_name) or 0)
-            for each in groups:
-                name, of_group = f"{whole['name']}:{each['group']}", {"value": each["value"], "std": each["std"]}
-                self._add_metric(session, whole | of_group | {"name": name, "released_by": "post_processing"})
+                _check_declared(mechanism, whole, {each["name"] for each in parts}, session.scalar(of_name) or 0)
+            for each in parts:
+                self._add_metric(session, whole | each | {"released_by": "post_processing"})
             self._add_metric(session, whole)
 
     def _add_metric(self, session: Session, metric: dict[str, Any]) -> None:
@@ -210,15 +209,15 @@ class AttemptLog:
         session.flush()
 
 
-def _check_declared(mechanism: MechanismConfig, metric: dict[str, Any], groups: set[str], before: int) -> None:
+def _check_declared(mechanism: MechanismConfig, metric: dict[str, Any], parts: set[str], before: int) -> None:
     """Raises PrivacyError unless the mechanism was charged for one more of this number."""
     name, released_by = metric["name"], metric["released_by"]
-    declared = next((each for each in mechanism.releases if each.what == name), None)
+    declared = next((each for each in mechanism.releases if each.metric == name), None)
     if released_by in ("noisy_count", "noisy_sum"):
-        if declared is None or before >= declared.times or not groups <= set(declared.groups):
+        if declared is None or before >= declared.times or not parts <= declared.parts:
             raise PrivacyError("more numbers would be released than the mechanism was charged for")
-    elif groups:
-        raise PrivacyError("groups go with the noisy sum that they are of")
+    elif parts:
+        raise PrivacyError("parts go with the noisy sum that they are of")
     elif released_by == "post_processing" and (name != "clipping_norm" or mechanism.training.adaptive is None):
         raise PrivacyError("this is not made of anything that was charged")
 

@@ -93,7 +93,7 @@ def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None
         return None
     mechanism = MechanismConfig.model_validate(job.mechanism)
     released = _released(session, job.id)
-    planned = Counter({each.what: each.times for each in mechanism.releases})
+    planned = Counter({each.metric: each.times for each in mechanism.releases})
     if job.steps_started > mechanism.training.steps or not released <= planned:
         raise PrivacyError("more was started or released than the job's hold covers")
     if job.steps_started == 0:
@@ -104,13 +104,13 @@ def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None
     of = filter_of(account.filter, account.order)
     training = started_training(session, job, mechanism.training)
     on_train = [
-        each.model_copy(update={"times": released[each.what]})
+        each.model_copy(update={"times": released[each.metric]})
         for each in mechanism.releases
-        if each.account == "train" and released[each.what] > 0
+        if each.account == "train" and released[each.metric] > 0
     ]
     started = mechanism.model_copy(update={"training": training, "releases": tuple(on_train)})
     train = held["train"] if job.steps_started == mechanism.training.steps else of.charge(started, "train")
-    held_out = [each.what for each in mechanism.releases if each.account == "holdout"]
+    held_out = [each.metric for each in mechanism.releases if each.account == "holdout"]
     counts = (sum(counted[name] for name in held_out) for counted in (released, planned))
     return {"train": min(train, held["train"]), "holdout": _released_charge(held["holdout"], *counts)}
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from app.contracts.base import AccountName
 from app.errors import PrivacyError
-from app.privacy.mechanism import MechanismConfig, NoisySum, TrainingMechanism, of_two_queries
+from app.privacy.mechanism import MechanismConfig, NoisyFrequencies, NoisySum, TrainingMechanism, of_two_queries
 
 Tree = dict[str, Any]
 
@@ -64,11 +64,16 @@ def release_tree(release: NoisySum) -> Tree:
     return noisy_sums(1.0, 1.0 / release.noise_mu, release.times)
 
 
+def frequencies_tree(frequencies: NoisyFrequencies) -> Tree:
+    """A histogram of sensitivity √T with std √T/μ: Gaussian(1/μ), once."""
+    return noisy_sums(1.0, 1.0 / frequencies.noise_mu, 1)
+
+
 def event_tree(mechanism: MechanismConfig, account: AccountName) -> Tree:
     """All that `mechanism` does to the records of one account, as a `composed` tree.
 
-    Training part and hold-out are disjoint, so each account has a tree of its own and the job's guarantee is the
-    larger of the two ε's (parallel composition).
+    Training part and a split hold-out are disjoint, so each account has a tree of its own and the job's guarantee is
+    the larger of the two ε's (parallel composition).
 
     Args:
         mechanism: the stored configuration of the job.
@@ -78,6 +83,8 @@ def event_tree(mechanism: MechanismConfig, account: AccountName) -> Tree:
         A `composed` tree, with no events where the mechanism never touches the account. Public.
     """
     training = [training_tree(mechanism.training)] if account == "train" else []
+    if account == "train" and mechanism.frequencies is not None:
+        training.append(frequencies_tree(mechanism.frequencies))
     return composed(training + [release_tree(r) for r in mechanism.releases if r.account == account])
 
 

@@ -162,9 +162,12 @@ class NoisySum(Document):
     Of each score both the sum and its complement are released: (s, Δ − s) of one record has ℓ₂ norm at most Δ. With
     `groups` of classes they are released for each group, and for all other classes together: the sums of one record's
     group change, and no others.
+
+    `ranking`: of a record with HIT h ∈ {0, 1} and NDCG g ∈ [0, h] at `cutoff`, three sums, of (g, h − g, 1 − h): they
+    are at least 0 and add up to 1, so that their ℓ₂ norm is at most Δ = 1.
     """
 
-    what: Literal["accuracy", "loss"]
+    what: Literal["accuracy", "loss", "ranking"]
     account: AccountName
     noise_mu: Annotated[float, Field(gt=0.0)]
     sensitivity: Annotated[float, Field(gt=0.0)] = 1.0
@@ -172,23 +175,54 @@ class NoisySum(Document):
     records_per_unit: Annotated[int, Field(ge=1)] = 1
     records: Annotated[int, Field(ge=1)]  # the public size of what is summed over; information, not a divisor
     groups: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    cutoff: Annotated[int, Field(ge=1)] | None = None  # k of a ranking
 
     @model_validator(mode="after")
     def _groups_are_disjoint(self) -> NoisySum:
         places = [place for group in self.groups.values() for place in group]
         if len(set(places)) != len(places):
             raise ValueError("groups that overlap would let one record change several sums")
+        if (self.what == "ranking") != (self.cutoff is not None) or (self.cutoff is not None and self.groups):
+            raise ValueError("a ranking, and nothing else, has a cutoff; it has no groups")
         return self
+
+    @property
+    def metric(self) -> str:
+        """The name that it is released under."""
+        return f"ndcg@{self.cutoff}" if self.what == "ranking" else self.what
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """The names of what leaves with it, out of the same release."""
+        if self.what == "ranking":
+            return frozenset({f"hit@{self.cutoff}"})
+        return frozenset(f"{self.what}:{name}" for name in self.groups)
 
     @property
     def noise_std(self) -> float:
         return self.sensitivity * self.records_per_unit / self.noise_mu
 
 
-class MechanismConfig(Document):
-    """Everything that a job does to private data. Training is on the `train` account.
+class NoisyFrequencies(Document):
+    """Of each item, of how many users' sequences it is: one histogram of the training part, before the first step.
 
-    The hold-out is disjoint from the training part, so the two accounts compose in parallel.
+    A user adds one to each of at most `max_items` bins: ℓ₂ norm at most √max_items. The noise has std √max_items /
+    noise_mu, and the histogram is one Gaussian mechanism with noise multiplier 1 / noise_mu.
+    """
+
+    noise_mu: Annotated[float, Field(gt=0.0)]
+    max_items: Annotated[int, Field(ge=1)]
+
+    @property
+    def noise_std(self) -> float:
+        return math.sqrt(self.max_items) / self.noise_mu
+
+
+class MechanismConfig(Document):
+    """Everything that a job does to private data. Training is on the `train` account, and so is a histogram of items.
+
+    A split hold-out is disjoint from the training part, so the two accounts compose in parallel. Last items are held
+    out of the same users: scores on them are on the `train` account too.
     """
 
     version: Literal[1] = 1
@@ -197,10 +231,13 @@ class MechanismConfig(Document):
     target_delta: DeltaValue
     training: TrainingMechanism
     releases: tuple[NoisySum, ...] = ()
+    frequencies: NoisyFrequencies | None = None
 
     @model_validator(mode="after")
     def _one_unit(self) -> MechanismConfig:
         sizes = {self.training.records_per_unit, *(release.records_per_unit for release in self.releases)}
         if len(sizes) > 1 or (self.unit == "example" and sizes != {1}):
             raise ValueError("an example is one record, and a user has the same number of them everywhere")
+        if self.frequencies is not None and sizes != {1}:
+            raise ValueError("items are counted where a record is all of a user")
         return self

@@ -23,6 +23,7 @@ from app.privacy.filters import Filter, filter_of
 from app.privacy.mechanism import (
     MIN_COUNT_NOISE,
     MechanismConfig,
+    NoisyFrequencies,
     NoisySum,
     TrainingMechanism,
     of_two_queries,
@@ -43,12 +44,14 @@ def price(request: Json) -> Json:
 
     Args:
         request: `training` (a TrainingMechanism without its noise), either `target_epsilon` or `noise_multiplier`,
-            `target_delta`, `releases` (NoisySums) and `filter` (kind and order).
+            `target_delta`, `releases` (NoisySums), `frequencies` (NoisyFrequencies, where there are any) and `filter`
+            (kind and order).
 
     Returns:
         `mechanism`; `epsilon` of the account that costs most, by the accountant of record (gdp where nothing is
         sampled, else pld); `comparison`, what gdp, rdp and pld say of that account (None where they can not);
-        `charge` per account, in the filter's unit; `lines`, one for the training and one for each release.
+        `charge` per account, in the filter's unit; `lines`, one for the training, one for a histogram of items and one
+        for each release.
 
     Raises:
         InvalidRequest: the plan can not be run within the bounds, the filter does not admit it, or the evaluation
@@ -92,6 +95,7 @@ def largest_that_fits(request: Json) -> Json:
     releases = [NoisySum.model_validate(release) for release in request["releases"]]
     remaining = request["remaining"]
     trees = {name: [events.release_tree(r) for r in releases if r.account == name] for name in _ACCOUNTS}
+    trees["train"] += [events.frequencies_tree(each) for each in _frequencies(request)]
     charges = {name: sum(filter_.charge_tree(tree) for tree in trees[name]) for name in _ACCOUNTS}
     if charges["holdout"] > remaining["holdout"]:
         return {"epsilon": None, "account": "holdout"}
@@ -151,6 +155,7 @@ def _mechanism(request: Json, releases: Sequence[NoisySum]) -> tuple[MechanismCo
         raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")
     if target is not None:
         others = [events.release_tree(release) for release in releases if release.account == "train"]
+        others += [events.frequencies_tree(each) for each in _frequencies(request)]
         sigma, value = calibration.calibrate(target, delta, training["sampling"], sample_rate, steps, others, double)
         calibrated = Epsilon(value=value, delta=delta, accountant="gdp" if sample_rate == 1.0 else "pld")
     elif not SIGMA_MIN <= sigma <= SIGMA_MAX:
@@ -167,8 +172,15 @@ def _mechanism(request: Json, releases: Sequence[NoisySum]) -> tuple[MechanismCo
             {**training, "noise_multiplier": sigma, **count_noise(training, sigma)}
         ),
         releases=tuple(releases),
+        frequencies=next(iter(_frequencies(request)), None),
     )
     return mechanism, calibrated
+
+
+def _frequencies(request: Json) -> list[NoisyFrequencies]:
+    """The histogram of items that a plan releases, or none."""
+    asked = request.get("frequencies")
+    return [NoisyFrequencies.model_validate(asked)] if asked else []
 
 
 def _rdp_epsilon(sample_rate: float, sigma: float, steps: int, double: int, delta: float) -> float:
@@ -205,6 +217,9 @@ def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None
     tree = events.training_tree(mechanism.training)
     bill: list[tuple[str, AccountName, Tree, Epsilon]]
     bill = [("training", "train", tree, training or epsilon_of(tree, delta, mechanism.unit))]
+    if mechanism.frequencies is not None:
+        tree = events.frequencies_tree(mechanism.frequencies)
+        bill.append(("frequencies", "train", tree, epsilon_of(tree, delta, mechanism.unit)))
     for release in mechanism.releases:
         tree = events.release_tree(release)
         bill.append(("evaluation", release.account, tree, epsilon_of(tree, delta, mechanism.unit)))

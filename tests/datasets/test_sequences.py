@@ -100,3 +100,75 @@ def test_the_example_fits_its_contract(api: Api) -> None:
     job = json.loads((ROOT / "examples" / "movielens-next-item.json").read_text())
     answer = api.client.post("/v1/quotes", json=job | {"evaluation": None}, headers=api.headers("owner"))
     assert answer.status_code == 200, answer.text
+
+
+# --- Last items held out, and re-attention ---
+
+LAST = {"holdout": {"kind": "last_item"}}
+RANKED = {"evaluation": {"noise_mu": 0.1, "points": 2, "ranking": {"k": 3}}}
+
+
+def test_scores_of_last_items_are_charged_to_training(api: Api) -> None:
+    made = api.upload(spec(**LAST), TABLE).json()
+    assert made["shape"]["records_train"] == made["shape"]["records_holdout"] == 50
+    ledger = api.get(f"/v1/datasets/{made['id']}/ledger").json()
+    assert ledger["accounts"]["holdout"] is None or ledger["accounts"]["holdout"]["budget"] == 0
+    job = post(api, "/v1/jobs", "sequences", **RANKED).json()
+    training, scores = job["quote"]["lines"]
+    assert scores["account"] == "train" and scores["what"] == "evaluation"
+    assert job["quote"]["charge"]["train"] == training["charge"] + scores["charge"] > training["charge"]
+    assert job["quote"]["charge"]["holdout"] == 0 and job["quote"]["mechanism"]["holdout"] is None
+    assert job["quote"]["epsilon"]["value"] <= 1.0, "both of it together"
+
+
+def test_re_attention_s_histogram_is_on_the_bill(api: Api) -> None:
+    api.upload(spec(), TABLE)
+    noisy = {"mode": "logits", "frequencies": "noisy", "noise_mu": 0.05}
+    plain = post(api, "/v1/quotes", "sequences").json()
+    quote = post(api, "/v1/quotes", "sequences", model=RECOMMENDER | {"re_attention": noisy}).json()
+    assert [each["what"] for each in quote["lines"]] == ["training", "frequencies", "evaluation"]
+    histogram = quote["lines"][1]
+    assert histogram["account"] == "train" and histogram["epsilon"]["unit"] == "user"
+    assert quote["charge"]["train"] == sum(each["charge"] for each in quote["lines"][:2])
+    assert quote["noise_multiplier"] > plain["noise_multiplier"], "less is left for the steps"
+    assert quote["epsilon"]["value"] <= 1.0 and quote["largest_epsilon_that_fits"] <= plain["largest_epsilon_that_fits"]
+    assert {"noise_multiplier": 20.0, "kind": "gaussian"} in [
+        each["event"] for each in quote["mechanism"]["train"]["events"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "changes", "pointer"),
+    [
+        (LAST, {}, "/evaluation/ranking"),
+        (LAST, {"evaluation": {"ranking": {"k": 13}}}, "/evaluation/ranking/k"),
+        (LAST, {"evaluation": {"metrics": ["loss"], "ranking": {}}}, "/evaluation"),
+        ({}, {"model": RECOMMENDER | {"re_attention": {"mode": "paper"}}}, "/model/re_attention/frequencies"),
+        (
+            {},
+            {"model": RECOMMENDER | {"re_attention": {"mode": "paper", "frequencies": "noisy"}}},
+            "/model/re_attention",
+        ),
+        ({}, {"model": RECOMMENDER | {"re_attention": {"noise_mu": 0.1}}}, "/model/re_attention"),
+        (
+            {"privacy": {"sensitivity": "public"}},
+            {"model": RECOMMENDER | {"re_attention": {"mode": "paper"}}, "privacy": None},
+            "/model/re_attention/mode",
+        ),
+    ],
+)
+def test_what_does_not_go_together(api: Api, dataset: dict[str, Any], changes: dict[str, Any], pointer: str) -> None:
+    api.upload(spec(**dataset), TABLE)
+    answer = post(api, "/v1/quotes", "sequences", **changes)
+    assert answer.status_code == 422 and answer.json()["errors"][0]["pointer"].startswith(pointer), answer.text
+
+
+def test_declared_frequencies_and_recurrent_models(api: Api) -> None:
+    features = spec()["features"] | {"item_frequencies": [0.5] * 12}
+    assert api.upload(spec(features=features | {"item_frequencies": [0.5] * 11}), TABLE).status_code == 422
+    assert api.upload(spec(features=features), TABLE).status_code == 201
+    quote = post(api, "/v1/quotes", "sequences", model=RECOMMENDER | {"re_attention": {"mode": "paper"}})
+    assert quote.status_code == 200 and len(quote.json()["lines"]) == 2
+    for kind, gates in (("gru_rec", 3), ("lstm_rec", 4)):
+        quote = post(api, "/v1/quotes", "sequences", model={"kind": kind, "dim": 4, "max_length": 5})
+        assert quote.json()["model"]["parameters"] == 13 * 4 + 2 * (4 + 1) * gates * 4

@@ -148,3 +148,46 @@ def test_a_part_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     assert again.shape == (3, 5) and again.sparse and records(again) == [(1, 2), (), (0,)]
     with pytest.raises(DataDamagedError):
         load_part(tmp_path / "p", "0" * 64)
+
+
+# --- Filters, and last items held out ---
+
+
+def test_each_user_s_last_item_is_held_out(tmp_path: Path) -> None:
+    answer, parts = parsed(tmp_path, spec(holdout={"kind": "last_item"}), write(tmp_path / "d"))
+    train, whole = (records(parts[name]) for name in ("train", "holdout"))
+    assert [each[:-1] for each in whole] == train and all(whole)
+    assert answer["counts"]["train"] == answer["counts"]["holdout"] == 9
+    assert parts["train"].user is not None and parts["train"].user.tolist() == list(range(9))
+    one = [("a", "3", 1.0), ("b", "4", 1.0), ("b", "5", 2.0)]
+    (tmp_path / "one").mkdir()
+    _, parts = parsed(tmp_path / "one", spec(holdout={"kind": "last_item"}), write(tmp_path / "e", rows=one))
+    assert records(parts["train"]) == [(), (3,)] and records(parts["holdout"]) == [(2,), (3, 4)]
+
+
+UNEVEN = [(f"u{i}", str(1 + j), float(j)) for i in range(9) for j in range(i)]  # user i has the items 1 … i
+
+
+def test_short_users_are_left_out_each_by_itself(tmp_path: Path) -> None:
+    task = {"kind": "next_item", "min_length": 4}
+    _, parts = parsed(tmp_path, spec(task=task, holdout=None), write(tmp_path / "d", rows=UNEVEN))
+    assert records(parts["train"]) == [tuple(range(n)) for n in range(4, 9)]
+    (tmp_path / "fewer").mkdir()
+    fewer = [row for row in UNEVEN if row[0] != "u8"]
+    _, parts = parsed(tmp_path / "fewer", spec(task=task, holdout=None), write(tmp_path / "e", rows=fewer))
+    assert records(parts["train"]) == [tuple(range(n)) for n in range(4, 8)], "no other user's record changes"
+    with pytest.raises(InvalidRequest, match="min_length"):
+        parsed(tmp_path, spec(task={"kind": "next_item", "min_length": 9}, holdout=None), tmp_path / "d")
+
+
+def test_a_core_is_for_public_data_alone(tmp_path: Path) -> None:
+    """Item j is had by the 9 − j users with more than j items."""
+    task = {"kind": "next_item", "core": 3}
+    with pytest.raises(ValidationError, match="min_length"):
+        DatasetSpec.model_validate(spec(task=task))
+    public = {"privacy": {"sensitivity": "public", "records": None, "cap": None, "unit": "example"}}
+    _, parts = parsed(tmp_path, spec(task=task, holdout=None, **public), write(tmp_path / "d", rows=UNEVEN))
+    found = records(parts["train"])
+    assert found == [tuple(range(min(n, 6))) for n in range(3, 9)]
+    users, items = [len(each) for each in found], np.bincount([item for each in found for item in each])
+    assert min(users) >= 3 and set(items.tolist()) == {3, 4, 5, 6}

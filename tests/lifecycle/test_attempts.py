@@ -9,10 +9,14 @@ import pytest
 from sqlalchemy import select
 
 from app.db.engine import Database
-from app.db.models import Attempt, Job, Metric
+from app.db.models import Account, Attempt, Job, Metric
 from app.errors import PrivacyError, StaleAttempt
+from app.lifecycle import settle
 from app.lifecycle.claims import Claim, claim
 from app.lifecycle.sweeper import expire_all_leases, reap_expired, unclaimed
+from app.privacy.events import release_tree
+from app.privacy.filters import filter_of
+from app.privacy.mechanism import MechanismConfig
 from tests.factories import add_dataset
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 
@@ -234,16 +238,16 @@ def test_a_release_and_its_groups_are_recorded_together_or_not_at_all(db: Databa
     log = claimed(db, job_id)
     log.start_block(1, 50)
     log.record_digest(50, DIGEST)
-    of_a = {"group": "a", "value": 0.5, "std": 0.1}
+    of_a = {"name": "accuracy:a", "value": 0.5, "std": 0.1}
     for refused in (
-        METRIC | {"groups": [{**of_a, "group": "b"}]},  # not declared
+        METRIC | {"parts": [{**of_a, "name": "accuracy:b"}]},  # not declared
         METRIC | {"name": "accuracy:a", "released_by": "post_processing"},  # without its whole
         METRIC | {"name": "clipping_norm", "released_by": "post_processing"},  # C does not move
     ):
         with pytest.raises(PrivacyError):
             log.record_metric(refused)
-    log.record_metric(METRIC | {"groups": [of_a]})
-    log.record_metric(METRIC | {"value": 0.1, "groups": [of_a | {"value": 0.2}]})  # a second one: dropped, all of it
+    log.record_metric(METRIC | {"parts": [of_a]})
+    log.record_metric(METRIC | {"value": 0.1, "parts": [of_a | {"value": 0.2}]})  # a second one: dropped, all of it
     with db.read() as session:
         found = session.execute(select(Metric.name, Metric.value, Metric.std, Metric.released_by)).all()
     assert sorted(map(tuple, found)) == [
@@ -346,3 +350,27 @@ def test_unclaimed_jobs_are_rung_again(db: Database, submit: Submit) -> None:
     assert unclaimed(db, 10.0, 9) == [job_id]
     claimed(db, job_id)
     assert unclaimed(db, 0.0, 9) == []
+
+
+def test_scores_on_the_training_account_are_posted_with_the_steps(db: Database, submit: Submit) -> None:
+    """Last items of the users who are trained on: of 50 steps and 2 rankings, a half is posted."""
+    job_id = submit(evaluation=None)
+    whole = balances(db, job_id)[1]
+    ranking = {"what": "ranking", "account": "train", "noise_mu": 0.05, "times": 2, "records": 500, "cutoff": 10}
+    with db.write() as session:  # as admission would have stored it, with its price
+        job = session.get_one(Job, job_id)
+        account = session.get_one(Account, job.dataset_id)
+        job.mechanism = {**job.mechanism, "releases": [ranking]}
+        mechanism = MechanismConfig.model_validate(job.mechanism)
+        cost = filter_of(account.filter, account.order).charge_tree(release_tree(mechanism.releases[0]))
+        job.quote = {**job.quote, "charge": {**job.quote["charge"], "train": whole + cost}}
+    log = claimed(db, job_id)
+    log.start_block(1, 25)
+    log.record_digest(25, DIGEST)
+    ndcg = METRIC | {"name": "ndcg@10", "step": 25, "parts": [{"name": "hit@10", "value": 0.5, "std": 0.1}]}
+    log.record_metric(ndcg)
+    with pytest.raises(PrivacyError):
+        log.record_metric(ndcg | {"name": "ndcg@5", "parts": []})
+    with db.write() as session:
+        charge = settle._charge(session, session.get_one(Job, job_id), whole=False)
+    assert charge == {"train": pytest.approx((whole + cost) / 2, rel=1e-6), "holdout": 0}

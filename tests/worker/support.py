@@ -155,11 +155,11 @@ class Supervisor:
         if isinstance(message, Mismatch):
             return self._resalt(message.matched_step)
         if message.kind == "metric":
-            whole = message.model_dump(exclude={"groups"})
+            whole = message.model_dump(exclude={"parts"})
             if (message.name, message.step) not in self.metrics:
-                for each in message.groups:
-                    of_group = {"name": f"{message.name}:{each.group}", "value": each.value, "std": each.std}
-                    self.metrics[of_group["name"], message.step] = whole | of_group | {"released_by": "post_processing"}
+                for each in message.parts:
+                    part = whole | each.model_dump() | {"released_by": "post_processing"}
+                    self.metrics[each.name, message.step] = part
                 self.metrics[message.name, message.step] = whole
         return None
 
@@ -269,6 +269,7 @@ def plan_of(start: dict[str, Any]) -> Plan:
         steps=start["steps"],
         data_public=start["data_public"],
         holdout_public=start["holdout_public"],
+        holdout_account=message.holdout_account,
     )
 
 

@@ -278,6 +278,6 @@ def test_what_the_child_sends_names_no_private_number(supervisor: Supervisor) ->
         "digest": {"step", "digest"},
         "block": {"first_step", "last_step"},
         # Scores of groups are cells of the one histogram that is charged.
-        "metric": {"name", "step", "value", "std", "on", "released_by", "groups"},
+        "metric": {"name", "step", "value", "std", "on", "released_by", "parts"},
         "finished": {"steps_effective", "artifacts", "warnings"},
     }

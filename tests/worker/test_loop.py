@@ -402,8 +402,8 @@ def test_a_private_run_releases_groups_with_the_score_that_was_charged() -> None
     record = supervisor(evaluation={"noise_mu": 0.5, "points": 2, "groups": {"second": [1]}})
     attempt(record)
     sent = record.of(MetricValue)
-    released = [(each.name, each.released_by, [group.group for group in each.groups]) for each in sent]
-    assert released == [("accuracy", "noisy_count", ["second"])] * 2
+    released = [(each.name, each.released_by, [part.name for part in each.parts]) for each in sent]
+    assert released == [("accuracy", "noisy_count", ["accuracy:second"])] * 2
     assert record.start["mechanism"]["releases"][0]["groups"] == {"second": [1]}
     record.start["spec"]["evaluation"]["groups"] = {"first": [0]}  # not what was charged
     with pytest.raises(PrivacyError):
@@ -415,7 +415,7 @@ def test_a_private_run_releases_losses_of_groups_where_they_were_charged() -> No
     attempt(record)
     sent = {each.name: each for each in record.of(MetricValue)}
     assert {name: each.released_by for name, each in sent.items()} == {"accuracy": "noisy_count", "loss": "noisy_sum"}
-    assert all([group.group for group in each.groups] == ["second"] for each in sent.values())
+    assert all([part.name for part in each.parts] == [f"{each.name}:second"] for each in sent.values())
     record.start["spec"]["evaluation"]["metrics"] = ["loss"]  # not what was charged
     with pytest.raises(PrivacyError):
         plan_of(record.start)

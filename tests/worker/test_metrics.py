@@ -199,7 +199,7 @@ def test_noisy_scores_of_groups_are_right_on_average_and_say_their_noise() -> No
     exact = {each.name: each.value for each in public_scores(model, parameters, batch, GROUPS)}
     runs = [noisy_score(declared(groups=GROUPS), KEY, step, 0, model, parameters, batch) for step in range(200)]
     for name in ("accuracy", "accuracy:rare", "accuracy:common"):
-        scores = [each for run in runs for each in (run, *run.groups) if each.name == name]
+        scores = [each for run in runs for each in (run, *run.parts) if each.name == name]
         values, said = np.array([each.value for each in scores]), np.mean([each.std for each in scores])
         assert len(scores) == 200 and abs(values.mean() - exact[name]) < 5 * said / math.sqrt(200) + 1e-3
         assert 0.8 < values.std() / said < 1.25
@@ -228,7 +228,7 @@ def test_noisy_losses_of_groups_are_right_on_average_and_say_their_noise() -> No
     release = declared("loss", sensitivity=50.0, noise_mu=2.0, groups=GROUPS)  # above all losses: nothing is clipped
     runs = [noisy_score(release, KEY, step, 0, model, parameters, batch) for step in range(200)]
     for name in ("loss", "loss:rare", "loss:common"):
-        scores = [each for run in runs for each in (run, *run.groups) if each.name == name]
+        scores = [each for run in runs for each in (run, *run.parts) if each.name == name]
         values, said = np.array([each.value for each in scores]), np.mean([each.std for each in scores])
         assert len(scores) == 200 and abs(values.mean() - exact[name]) < 5 * said / math.sqrt(200) + 1e-3
         assert 0.8 < values.std() / said < 1.25

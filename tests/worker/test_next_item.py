@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import TypeAdapter
 from safetensors.numpy import load_file
 
 from app.catalogue.models import layers
 from app.contracts.dataset_spec import Interactions, NextItemTask
-from app.contracts.job_spec import TransformerRecModel
+from app.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
 from app.formats.stored import DataDamagedError, Sequences, StoredPart, save_part
 from app.privacy.mechanism import MechanismConfig
 from tests.worker.support import Supervisor, key, run_thread, spec, start_of
@@ -28,6 +29,7 @@ from worker.models.base import Parameters
 from worker.models.files import save_model
 from worker.models.next_item import NextItem
 
+RecommenderKind = TransformerRecModel | GruRecModel | LstmRecModel
 ITEMS, LENGTH = 11, 6
 KEY = bytes.fromhex(key("init"))
 SETTINGS: list[dict[str, Any]] = [
@@ -35,12 +37,15 @@ SETTINGS: list[dict[str, Any]] = [
     {"tied": False},
     {"loss_positions": "last"},
     {"tied": False, "loss_positions": "last", "heads": 1, "blocks": 1},
+    {"kind": "gru_rec"},
+    {"kind": "lstm_rec", "layers": 2, "tied": False},
 ]
 
 
 def model(dtype: torch.dtype = torch.float64, **changes: Any) -> NextItem:
-    asked = {"dim": 4, "heads": 2, "blocks": 2, "max_length": LENGTH} | changes
-    return NextItem(ITEMS, TransformerRecModel(**asked), dtype)
+    asked: dict[str, Any] = {"dim": 4, "max_length": LENGTH}
+    asked |= changes if "kind" in changes else {"kind": "transformer_rec", "heads": 2, "blocks": 2} | changes
+    return NextItem(ITEMS, TypeAdapter(RecommenderKind).validate_python(asked), dtype)
 
 
 def part_of(n: int = 12, seed: int = 0) -> Sequences:
@@ -123,17 +128,24 @@ def features(items: dict[str, Any] = IDS[0]) -> dict[str, Any]:
     return {"kind": "interactions", "layout": "inter", "items": items}
 
 
-@pytest.mark.parametrize(("settings", "items"), [(SETTINGS[0], IDS[1]), (SETTINGS[1], IDS[2]), (SETTINGS[2], IDS[0])])
+CORRECTED: list[dict[str, Any]] = [{"re_attention": {"mode": mode}} for mode in ("logits", "paper")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "items"), list(zip([*SETTINGS[:3], *SETTINGS[4:], *CORRECTED], [*IDS, *IDS, *IDS], strict=False))
+)
 def test_the_card_s_snippet_ranks_items(
     settings: dict[str, Any], items: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     m = model(torch.float32, **settings)
+    if m.effective_errors:
+        m.effective_errors.instantiate(20.0, 40, torch.linspace(0.1, 1.0, ITEMS), 0.01)
     parameters = parameters_of(m)
     declared = Interactions.model_validate(features(items))
     weights, card_file = save_model(tmp_path, m, parameters, NextItemTask(), declared)
     card = json.loads(Path(card_file.path).read_text())
-    assert card["kind"] == "transformer_rec" and card["model"]["max_length"] == LENGTH
+    assert card["kind"] == m.spec.kind and card["model"]["max_length"] == LENGTH
     assert card["tensors"] == {name: list(value.shape) for name, value in load_file(weights.path).items()}
     monkeypatch.chdir(tmp_path)
     with contextlib.redirect_stdout(io.StringIO()):
@@ -159,9 +171,11 @@ def stored(path: Path, n: int, **changes: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("sampling", [{"kind": "full_batch"}, {"kind": "poisson", "expected_batch_size": 10}])
-@pytest.mark.parametrize("private", [True, False])
-def test_an_attempt_from_stored_parts_to_the_model(tmp_path: Path, sampling: Any, private: bool) -> None:
-    asked = {"kind": "transformer_rec", "dim": 4, "blocks": 1, "max_length": LENGTH, "dropout": 0.2}
+@pytest.mark.parametrize(
+    ("kind", "private"), [("transformer_rec", True), ("transformer_rec", False), ("gru_rec", True)]
+)
+def test_an_attempt_from_stored_parts_to_the_model(tmp_path: Path, sampling: Any, kind: str, private: bool) -> None:
+    asked = {"kind": kind, "dim": 4, "max_length": LENGTH, "dropout": 0.2}
     changes: dict[str, Any] = {} if private else {"privacy": None, "seed": 5}
     changes |= {"sampling": sampling, "length": {"steps": 20}, "model": asked}
     changes["evaluation"] = {"noise_mu": 1.0, "points": 2, "loss_bound": 4.0}

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from app.errors import PrivacyError
+from tests.worker.test_re_attention import errors
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.models import item_loss
 from worker.models.initial import keyed_normals
 from worker.models.item_loss import ItemLoss
 from worker.models.recommenders import TransformerRec
+from worker.models.recurrent import GruLayer, LstmLayer, RecurrentRec
 
 KEY = bytes(range(32))
 
@@ -31,6 +33,19 @@ CASES: list[tuple[str, Any, Any]] = [
     ("tied, all", lambda: TransformerRec(13, 8, 2, 2, 5), SEQUENCES),
     ("tied, last", lambda: TransformerRec(13, 8, 2, 2, 5, positions="last"), SEQUENCES),
     ("untied, all", lambda: TransformerRec(13, 8, 2, 2, 5, tied=False), SEQUENCES),
+    ("logits, all", lambda: TransformerRec(13, 8, 2, 2, 5, errors=errors("logits", 9.0, 12)), SEQUENCES),
+    (
+        "logits, last",
+        lambda: TransformerRec(13, 8, 2, 2, 5, positions="last", errors=errors("logits", 9.0, 12)),
+        SEQUENCES,
+    ),
+    ("paper, all", lambda: TransformerRec(13, 8, 1, 2, 5, errors=errors("paper", 9.0, 12)), SEQUENCES),
+    ("gru, all", lambda: RecurrentRec(13, 8, GruLayer, 2), SEQUENCES),
+    ("gru, last", lambda: RecurrentRec(13, 8, GruLayer, 1, positions="last"), SEQUENCES),
+    ("gru, untied", lambda: RecurrentRec(13, 8, GruLayer, 1, tied=False), SEQUENCES),
+    ("gru, wide", lambda: RecurrentRec(13, 60, GruLayer, 1), SEQUENCES),
+    ("lstm, all", lambda: RecurrentRec(13, 8, LstmLayer, 2), SEQUENCES),
+    ("lstm, last", lambda: RecurrentRec(13, 8, LstmLayer, 1, positions="last"), SEQUENCES),
 ]
 
 
@@ -54,9 +69,21 @@ def test_recommenders_are_summed_exactly(name: str, make: Any, batch: tuple[Tens
     assert float((one - two).norm()) <= 1e-10 * float(two.norm())
 
 
-def test_what_comes_later_is_not_seen() -> None:
-    module: nn.Module = TransformerRec(13, 8, 1, 2, 5)
+@pytest.mark.parametrize(("cell", "reference"), [(GruLayer, nn.GRU), (LstmLayer, nn.LSTM)])
+def test_cells_are_torch_s(cell: Any, reference: Any) -> None:
     torch.manual_seed(0)
+    layer, wanted = cell(8), reference(8, 8, batch_first=True)
+    values = (layer.inputs.weight, layer.states.weight, layer.inputs.bias, layer.states.bias)
+    for parameter, value in zip(wanted.parameters(), values, strict=True):
+        parameter.data.copy_(value)
+    x = torch.randn(3, 7, 8)
+    torch.testing.assert_close(layer(x), wanted(x)[0])
+
+
+@pytest.mark.parametrize("make", [lambda: TransformerRec(13, 8, 1, 2, 5), lambda: RecurrentRec(13, 8, GruLayer, 2)])
+def test_what_comes_later_is_not_seen(make: Any) -> None:
+    torch.manual_seed(0)
+    module: nn.Module = make()
     ids = torch.tensor([[3, 5, 7, 0, 0], [3, 5, 7, 9, 1]])
     hidden = module(ids)
     torch.testing.assert_close(hidden[0, :3], hidden[1, :3])

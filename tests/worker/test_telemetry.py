@@ -11,7 +11,7 @@ import torch
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from tests.worker.support import mechanism, spec
-from worker.attempt.messages import Digest, Finished, GroupValue, MetricValue, Released
+from worker.attempt.messages import Digest, Finished, MetricValue, PartValue, Released
 from worker.metrics.scores import Score
 from worker.telemetry import Telemetry, state_digest
 
@@ -49,7 +49,7 @@ def test_a_declared_sum_leaves_after_its_digest() -> None:
         "std": 0.1,
         "on": "holdout",
         "released_by": "noisy_count",
-        "groups": (),
+        "parts": (),
     }
 
 
@@ -58,12 +58,12 @@ def test_a_sum_and_its_groups_leave_as_one() -> None:
     charged = mechanism(spec(evaluation={"noise_mu": 0.5, "points": 2, "groups": {"a": [0]}}), SHAPE)
     exit_, sent = telemetry(mechanism=MechanismConfig.model_validate(charged))
     exit_.digest(5, DIGEST)
-    exit_.noisy_metric(5, replace(PAID, groups=(Score("accuracy:a", 0.5, 0.2),)))
+    exit_.noisy_metric(5, replace(PAID, parts=(Score("accuracy:a", 0.5, 0.2),)))
     (message,) = sent[1:]
-    assert message.name == "accuracy" and message.groups == (GroupValue(group="a", value=0.5, std=0.2),)
+    assert message.name == "accuracy" and message.parts == (PartValue(name="accuracy:a", value=0.5, std=0.2),)
     exit_.digest(10, DIGEST)
     with pytest.raises(PrivacyError):
-        exit_.noisy_metric(10, replace(PAID, groups=(Score("accuracy:b", 0.5, 0.2),)))
+        exit_.noisy_metric(10, replace(PAID, parts=(Score("accuracy:b", 0.5, 0.2),)))
 
 
 def test_nothing_leaves_before_the_digest_of_its_block() -> None:

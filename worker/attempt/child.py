@@ -130,6 +130,7 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         steps=start.steps,
         data_public=start.data_public,
         holdout_public=start.holdout_public,
+        holdout_account=start.holdout_account,
     )
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
     telemetry = Telemetry(

@@ -24,9 +24,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
-from app.contracts.base import Document
+from app.contracts.base import AccountName, Document
 from app.contracts.dataset_spec import Features, Task
-from app.contracts.job_spec import GroupName, JobSpec
+from app.contracts.job_spec import JobSpec
 from app.errors import WorkerError
 from app.privacy.mechanism import MechanismConfig
 
@@ -139,6 +139,7 @@ class Start(Document):
     Attributes:
         data_public: the data set is declared public: only then a job may lack a mechanism or have a seed.
         holdout_public: the hold-out is (a public file, or a part of public data): scores on it are exact and free.
+        holdout_account: what noisy scores are charged to: `train` where the hold-out is of the users trained on.
         steps: T of the stored plan.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
@@ -161,6 +162,7 @@ class Start(Document):
     parts: Parts
     data_public: bool
     holdout_public: bool
+    holdout_account: AccountName = "holdout"
     steps: Annotated[int, Field(ge=1)]
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     released: tuple[Released, ...] = ()
@@ -236,21 +238,24 @@ class Mismatch(Document):
 
 # A score of a group of classes has the group's name behind it.
 MetricName = Annotated[
-    str, StringConstraints(pattern=r"^((accuracy|loss)(:[a-z0-9_-]{1,40})?|training_loss|clipping_norm)$")
+    str,
+    StringConstraints(
+        pattern=r"^((accuracy|loss)(:[a-z0-9_-]{1,40})?|(hit|ndcg)@[0-9]{1,5}|training_loss|clipping_norm)$"
+    ),
 ]
 
 
-class GroupValue(Document):
-    """The same number of one group of classes, out of the same release."""
+class PartValue(Document):
+    """Another number out of the same release: that of one group of classes, or HIT beside NDCG."""
 
-    group: GroupName
+    name: MetricName
     value: float
     std: Annotated[float, Field(ge=0.0)]
 
 
 class MetricValue(Document):
     """A released number. `std`: of the noise on `value`; 0 where it is exact: on public data, or what the training
-    itself made of noised numbers. `groups` go with it: all of one release leaves at once, or nothing of it."""
+    itself made of noised numbers. `parts` go with it: all of one release leaves at once, or nothing of it."""
 
     kind: Literal["metric"] = "metric"
     name: MetricName
@@ -259,7 +264,7 @@ class MetricValue(Document):
     std: Annotated[float, Field(ge=0.0)]
     on: Literal["train", "holdout"]
     released_by: Literal["noisy_count", "noisy_sum", "public_data", "post_processing"]
-    groups: tuple[GroupValue, ...] = ()
+    parts: tuple[PartValue, ...] = ()
 
 
 class ArtifactFile(Document):

@@ -54,6 +54,11 @@ class Replay:
         """The segment that the first parameters are drawn under: the last one of step 0, else the first of all."""
         return next((s for s in reversed(self._segments) if s.from_step == 0), self._segments[0])
 
+    @property
+    def begins_again(self) -> bool:
+        """Steps were started, and none of them under the keys that are in use."""
+        return self._started == 0 and self.end < self._steps
+
     def contradicts(self, step: int, digest: str) -> bool:
         """Whether going on from this state would put noise that was used on another state than the recorded one.
 

@@ -280,6 +280,7 @@ class _Supervised:
             "parts": parts,
             "data_public": dataset.sensitivity == "public",
             "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),
+            "holdout_account": "train" if holdout and holdout["kind"] == "last_item" else "holdout",
             "steps": job.steps,
             "score_only": job.trial is not None and job.trial["role"] != "final",
             "keeps_weights": job.trial is None or job.trial["keeps_weights"],

@@ -35,6 +35,24 @@ class SequenceRecords:
     def prepared(self) -> SequenceRecords:
         return self
 
+    def without_seen(self, scores: Tensor) -> Tensor:
+        """The scores (n, M + 1), of item i in column i + 1, with −∞ for all items before each record's last one."""
+        lengths = np.maximum(self._ends - self._starts - 1, 0)
+        rows = np.repeat(np.arange(len(self)), lengths)
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        seen = self._items[np.repeat(self._starts, lengths) + within].astype(np.int64) + 1
+        left = scores.clone()
+        left[torch.from_numpy(rows), torch.from_numpy(seen)] = -torch.inf
+        return left
+
+    def item_counts(self, items: int, length: int) -> Tensor:
+        """Of each of the declared items, in how many records it is among the inputs of `windows(length)`:
+        float64 (items,). A record counts at most once for an item, and for at most `length` of them. Private."""
+        ids = self.windows(length)[0].numpy()
+        rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
+        distinct = np.unique(rows[ids > 0] * np.int64(items) + ids[ids > 0] - 1)
+        return torch.from_numpy(np.bincount(distinct % items, minlength=items).astype(np.float64))
+
     def windows(self, length: int) -> tuple[Tensor, Tensor]:
         """The last items, and for each the one after it: int64 (n, length) each, item i as i + 1, filled up with 0.
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from app.contracts.job_spec import Ranking
 from app.errors import PrivacyError
 from app.privacy.mechanism import NoisySum
 from worker.data.records import Records
@@ -19,6 +21,15 @@ from worker.noise.rounding import add_noise
 Groups = Mapping[str, Sequence[int]]  # the places of classes, by name
 
 
+@runtime_checkable
+class Ranks(Protocol):
+    """A model that ranks items."""
+
+    def ranks(self, parameters: Parameters, records: Any, *, leave_out_seen: bool) -> Tensor:
+        """The rank of each record's last item among all, from 1: float64 (n,)."""
+        ...
+
+
 @dataclass(frozen=True)
 class Score:
     """A number that may leave the attempt.
@@ -26,24 +37,35 @@ class Score:
     Attributes:
         std: of the noise on `value`, 0 where it is exact. A function of what was released.
         noise_std: of the noise on the sums behind it, which is what was charged.
-        groups: the same score of groups of classes, from the same release.
+        parts: what else is made of the same release: the same score of groups of classes, HIT beside NDCG.
     """
 
     name: str
     value: float
     std: float
     noise_std: float = 0.0
-    groups: tuple[Score, ...] = ()
+    parts: tuple[Score, ...] = ()
 
 
-def public_scores(model: Model, parameters: Parameters, records: Records, groups: Groups | None = None) -> list[Score]:
-    """Exact means over public records: accuracy and cross-entropy, or the error. None of no records.
+def public_scores(
+    model: Model,
+    parameters: Parameters,
+    records: Records,
+    groups: Groups | None = None,
+    ranking: Ranking | None = None,
+) -> list[Score]:
+    """Exact means over public records: accuracy and cross-entropy, the error, or NDCG and HIT. None of no records.
 
     Args:
         groups: of classes: both scores of each group too, where it has records.
+        ranking: of next items.
     """
     if len(records) == 0:
         return []
+    if ranking is not None:
+        gains, hits = _ranked(ranking, model, parameters, records)
+        parts = {f"ndcg@{ranking.k}": gains, f"hit@{ranking.k}": hits}
+        return [Score(name, float(values.mean()), 0.0) for name, values in parts.items()]
     if not model.classification:
         (errors,) = _of_each(model, parameters, records, model.errors)
         return [Score("loss", float(errors.mean()), 0.0)]
@@ -117,6 +139,53 @@ def noisy_score(
     whole, rest = noisy.sum(dim=0).tolist()
     value, std = _ratio(whole, rest, noise_std * math.sqrt(len(noisy)), bound)
     return Score(release.what, value, std, noise_std, groups)
+
+
+def noisy_ranking(
+    release: NoisySum,
+    key: bytes,
+    step: int,
+    index: int,
+    model: Model,
+    parameters: Parameters,
+    records: Records,
+    ranking: Ranking,
+) -> Score:
+    """NDCG@k and HIT@k over private records, from three noisy sums.
+
+    Each record has hit h ∈ {0, 1} and gain g = h / log₂(ρ + 1) ∈ [0, h], and adds (g, h − g, 1 − h) to (G, H, M), with
+    independent noise N(0, 1/μ²) each: NDCG = G̃ / (G̃ + H̃ + M̃), HIT = (G̃ + H̃) / (G̃ + H̃ + M̃).
+
+    Guarantee: what one record adds is at least 0 and adds up to 1, so that its ℓ₂ norm is at most 1: one Gaussian
+    mechanism, μ-GDP, gives both scores.
+
+    Returns:
+        NDCG@k, with HIT@k as its part; and the std of the noise on each, to first order.
+
+    Raises:
+        PrivacyError: the declared release is not that of a ranking at this k.
+    """
+    if release.what != "ranking" or release.sensitivity != 1.0 or release.cutoff != ranking.k:
+        raise PrivacyError("a ranking has sensitivity 1, and the k that it was declared with")
+    gains, hits = _ranked(ranking, model, parameters, records)
+    private_sums = torch.stack([gains.sum(), (hits - gains).sum(), (1.0 - hits).sum()])
+    generator = GaussianGenerator(key)
+    noise = generator.noise(step, index, 3)
+    gain, rest, missed = add_noise(private_sums, noise, release.noise_std, generator.stream, step, index).tolist()
+    total = max(gain + rest + missed, release.noise_std)
+    ndcg, hit = (min(max(each / total, 0.0), 1.0) for each in (gain, gain + rest))
+    std = release.noise_std / total
+    of_hit = Score(f"hit@{ranking.k}", hit, std * math.sqrt(2.0 * (1.0 - hit) ** 2 + hit**2))
+    return Score(release.metric, ndcg, std * math.sqrt((1.0 - ndcg) ** 2 + 2.0 * ndcg**2), release.noise_std, (of_hit,))
+
+
+def _ranked(ranking: Ranking, model: Model, parameters: Parameters, records: Records) -> tuple[Tensor, Tensor]:
+    """NDCG@k and HIT@k of each record: 1/log₂(ρ + 1) and 1 where ρ ≤ k, else 0. Float64 (n,) each."""
+    if not isinstance(model, Ranks):
+        raise PrivacyError("a ranking is of next items")
+    ranks = model.ranks(parameters, records, leave_out_seen=ranking.leave_out_seen)
+    hits = (ranks <= ranking.k).double()
+    return hits / torch.log2(ranks + 1.0), hits
 
 
 def _ratio(noisy_sum: float, noisy_rest: float, noise_std: float, bound: float) -> tuple[float, float]:

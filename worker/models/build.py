@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from app.contracts.dataset_spec import Features, Task
-from app.contracts.job_spec import JobSpec
+from app.contracts.job_spec import JobSpec, RecommenderModel
 from app.errors import PrivacyError
 from worker.attempt.messages import Shape
 from worker.models.base import Model
@@ -30,10 +30,11 @@ def build_model(spec: JobSpec, shape: Shape, task: Task, features: Features) -> 
         users, items = features.users.rows, features.items.rows
         asked = spec.model
         return MatrixFactorization(users, items, asked.dim, task.scale, bias=asked.bias, init_std=asked.init_std)
-    if spec.model.kind == "transformer_rec":
+    if isinstance(spec.model, RecommenderModel):
         if task.kind != "next_item" or features.kind != "interactions":
             raise PrivacyError("recommenders of next items are admitted for sequences only")
-        return NextItem(features.items.rows, spec.model, _pass_type(spec, kinks=True))
+        kinks = spec.model.kind == "transformer_rec"
+        return NextItem(features.items.rows, spec.model, _pass_type(spec, kinks=kinks))
     if shape.sparse:
         raise PrivacyError("this kind of model takes dense features")
     network = spec.model

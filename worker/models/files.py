@@ -16,6 +16,7 @@ from app.contracts.extractor import ExtractorRef
 from worker.attempt.messages import ArtifactFile
 from worker.models.base import Model, Parameters
 from worker.models.matrix_factorization import MatrixFactorization
+from worker.models.modules import ModuleModel
 from worker.models.networks import Network
 from worker.models.next_item import NextItem
 from worker.models.usage import usage
@@ -46,7 +47,8 @@ def save_model(
     Raises:
         OSError: they can not be written.
     """
-    tensors = {name: value.to(torch.float32).contiguous() for name, value in parameters.items()}
+    everything = parameters | (model.constants if isinstance(model, ModuleModel) else {})
+    tensors = {name: value.to(torch.float32).contiguous() for name, value in everything.items()}
     card = model_card(model, {name: list(value.shape) for name, value in tensors.items()}, task, features, extractor)
     return (
         _write(folder / WEIGHTS, safetensors.torch.save(tensors, metadata={"format": "pt"})),

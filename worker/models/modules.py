@@ -29,6 +29,11 @@ class ModuleModel(Model):
     gain: float = 1.0
     masks: Masks | None = None
 
+    @property
+    def constants(self) -> Parameters:
+        """What the model computes with beside its parameters, and is handed out with them: public or noised."""
+        return {}
+
     @abstractmethod
     def module(self) -> nn.Module:
         """A new module, not initialized. Dimension 0 counts records in every layer."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from app.contracts.job_spec import TransformerRecModel
+from app.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.dropout import Masks
 from worker.models.memory import record_bytes
 from worker.models.modules import ModuleModel
-from worker.models.recommenders import TransformerRec
+from worker.models.re_attention import Errors
+from worker.models.recommenders import Recommender, TransformerRec, at_place, last_place
+from worker.models.recurrent import GruLayer, LstmLayer, RecurrentRec
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class NextItem(ModuleModel):
     """
 
     items: int
-    spec: TransformerRecModel
+    spec: TransformerRecModel | GruRecModel | LstmRecModel
     dtype: torch.dtype = torch.float32
 
     @property
@@ -42,15 +45,26 @@ class NextItem(ModuleModel):
     def masks(self) -> Masks | None:  # type: ignore[override]
         return Masks(self.spec.dropout) if self.spec.dropout else None
 
-    def module(self) -> TransformerRec:
+    @cached_property
+    def effective_errors(self) -> Errors | None:
+        """Of the noise in the parameters, where attention is corrected for it: to be told of it before any pass."""
+        asked = self.spec.re_attention if self.spec.kind == "transformer_rec" else None
+        return Errors(asked) if asked is not None and asked.mode != "off" else None
+
+    @property
+    def constants(self) -> Parameters:
+        """The errors that attention is corrected for."""
+        known = self.effective_errors
+        return {"errors.items": known.items, "errors.blocks": torch.tensor([known.blocks])} if known else {}
+
+    def module(self) -> Recommender:
         made = self._on_meta().to_empty(device="cpu")
-        if self.spec.tied:
-            made.tie()
+        made.tie()
         return made
 
     def record_losses(self, module: nn.Module, records: SequenceRecords) -> Tensor:
         """The mean cross-entropy over a user's positions; 0 for a user without a second item. (n,)"""
-        return TransformerRec.record_losses(module, records.windows(self.spec.max_length))
+        return Recommender.record_losses(module, records.windows(self.spec.max_length))
 
     def forward(self, parameters: Parameters, records: SequenceRecords) -> Tensor:
         """Each record's loss, float64 (1, n): the scores of all items at all positions are too many to be kept."""
@@ -66,26 +80,52 @@ class NextItem(ModuleModel):
         """The score `loss` is the mean of the losses."""
         return outputs[0]
 
+    def ranks(self, parameters: Parameters, records: SequenceRecords, *, leave_out_seen: bool) -> Tensor:
+        """The rank ρ ≥ 1 of each user's last item among all items, given those before it: float64 (n,).
+
+        Items with the same score count as better. ∞ for a user with fewer than two items, and where the scores are not
+        numbers.
+
+        Args:
+            leave_out_seen: items that the user had before are not ranked, unless it is the last one again.
+        """
+        module = cast(Recommender, self.filled(parameters))
+        found = [torch.zeros(0, dtype=torch.float64)]
+        for each in records.split(self.physical_batch_size):
+            ids, targets = each.windows(self.spec.max_length)
+            places = last_place(ids)
+            with torch.no_grad():
+                scores = module.scores(ids) if module.last else module.output.scores(at_place(module(ids), places))
+            scores = scores[:, 0]
+            target = targets.gather(1, places[:, None])
+            own = scores.gather(1, target)
+            if leave_out_seen:
+                scores = each.without_seen(scores).scatter(1, target, own)
+            better = (scores[:, 1:] >= own).sum(dim=1).double()
+            known = (target[:, 0] != 0) & torch.isfinite(scores[:, 1:]).any(dim=1) & torch.isfinite(own[:, 0])
+            found.append(torch.where(known, better, torch.inf))
+        return torch.cat(found)
+
     @cached_property
     def physical_batch_size(self) -> int:  # type: ignore[override]
         asked = self.spec
         ids = torch.empty(1, asked.max_length, dtype=torch.int64, device="meta")
-        layers = record_bytes(self._on_meta().eval(), ids) * self.dtype.itemsize // ids.element_size()
+        layers = record_bytes(self._on_meta(corrected=False).eval(), ids) * self.dtype.itemsize // ids.element_size()
         scores = (self.items + 1) * (asked.max_length if asked.loss_positions == "all" else 1)
-        attention = asked.blocks * asked.heads * asked.max_length**2
+        attention = asked.blocks * asked.heads * asked.max_length**2 if asked.kind == "transformer_rec" else 0
+        if self.effective_errors is not None:  # weights, logits, exponents, and a variance beside each output
+            layers, attention = 2 * layers, 4 * attention
         return self.rows_of(layers + 2 * (scores + attention) * self.dtype.itemsize)
 
-    def _on_meta(self) -> TransformerRec:
-        asked = self.spec
+    def _on_meta(self, *, corrected: bool = True) -> Recommender:
         with torch.device("meta"):
-            made = TransformerRec(
-                self.items + 1,
-                asked.dim,
-                asked.heads,
-                asked.blocks,
-                asked.max_length,
-                tied=asked.tied,
-                positions=asked.loss_positions,
-                masks=self.masks,
-            )
-        return made.to(self.dtype)
+            return self._module(self.spec, self.effective_errors if corrected else None).to(self.dtype)
+
+    def _module(self, asked: TransformerRecModel | GruRecModel | LstmRecModel, errors: Errors | None) -> Recommender:
+        items, masks = self.items + 1, self.masks
+        tied, positions = asked.tied, asked.loss_positions
+        if asked.kind == "transformer_rec":
+            sizes = (items, asked.dim, asked.heads, asked.blocks, asked.max_length)
+            return TransformerRec(*sizes, tied=tied, positions=positions, masks=masks, errors=errors)
+        cell = GruLayer if asked.kind == "gru_rec" else LstmLayer
+        return RecurrentRec(items, asked.dim, cell, asked.layers, tied=tied, positions=positions, masks=masks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch
@@ -11,61 +12,45 @@ from torch.nn import functional as F
 from worker.models.dropout import Dropout, Masks
 from worker.models.item_loss import ItemLoss
 from worker.models.positions import Positions
+from worker.models.re_attention import (
+    Errors,
+    corrected,
+    exponents,
+    through_layer_norm,
+    through_linear,
+    through_relu,
+)
 
 Sequences = tuple[Tensor, Tensor]  # inputs and targets, int64 (n, T) each, 0 where there is nothing
 
 
-class TransformerRec(nn.Module):
-    """The next item from those before: causal self-attention over item embeddings, scored against all items.
+class Recommender(nn.Module):
+    """Scores of all items as the next one: H Eᵀ, where H is made of the items before, with their embeddings.
 
-    Pre-norm blocks; learned positions; logits H Eᵀ with E the input embedding where tied, else an output matrix.
+    A kind of recommender makes layers of its own between `begin` and `finish`, and H of them in `forward`: (n, T, d),
+    or (n, 1, d) for the last position alone.
 
     Args:
         items: M, with item 0, which stands for nothing.
         dim: d.
-        heads, blocks: of attention.
-        max_length: T, the longest sequence.
         tied: whether input and output embeddings are one matrix.
         positions: "all": a loss at each position; "last": at the last one only.
-        masks: of dropout, after the embedding and after each half of a block; None: there is none.
-
-    Source: Kang & McAuley 2018, "Self-attentive sequential recommendation" (SASRec); DPFormer.
     """
 
-    def __init__(
-        self,
-        items: int,
-        dim: int,
-        heads: int,
-        blocks: int,
-        max_length: int,
-        *,
-        tied: bool = True,
-        positions: str = "all",
-        masks: Masks | None = None,
-    ) -> None:
+    def __init__(self, items: int, dim: int, *, tied: bool, positions: str) -> None:
         super().__init__()
-        self.last = positions == "last"
+        self.last, self._tied, self._sizes = positions == "last", tied, (items, dim)
         self.embedding = nn.Embedding(items, dim, padding_idx=0)
-        self.positions = Positions(max_length, dim)
-        self.dropout = _dropout(masks, 0)
-        self.blocks = nn.ModuleList(_Block(dim, heads, masks, 2 * at + 1) for at in range(blocks))
-        self.norm = nn.LayerNorm(dim)
-        self.output = ItemLoss(items, dim)
-        if tied:
-            self.tie()
+
+    def finish(self) -> None:
+        """The output, after all other layers: the order of parameters numbers their noise streams."""
+        self.output = ItemLoss(*self._sizes)
+        self.tie()
 
     def tie(self) -> None:
-        """Makes one of both embeddings; to be called again once `to_empty` has made them two."""
-        self.output.weight = cast(nn.Parameter, self.embedding.weight)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """What the positions are scored by: (n, T, d), or (n, 1, d) for the last: the last block makes no other."""
-        x, last = self.dropout(self.positions(self.embedding(ids))), last_place(ids) if self.last else None
-        for number, block in enumerate(self.blocks, start=1):
-            x = block(x, last if number == len(self.blocks) else None)
-        hidden: Tensor = self.norm(x)
-        return hidden
+        """Makes one of both embeddings where they are tied; to be called again once `to_empty` has made them two."""
+        if self._tied:
+            self.output.weight = cast(nn.Parameter, self.embedding.weight)
 
     def scores(self, ids: Tensor) -> Tensor:
         """Of all items: (n, T, M), or (n, 1, M) for the last position."""
@@ -82,36 +67,148 @@ class TransformerRec(nn.Module):
         return losses
 
 
+class TransformerRec(Recommender):
+    """Causal self-attention over item embeddings: pre-norm blocks, learned positions.
+
+    Args:
+        heads, blocks: of attention.
+        max_length: T, the longest sequence.
+        masks: of dropout, after the embedding and after each half of a block; None: there is none.
+        errors: of the noise in the parameters, where attention is corrected for it (worker.models.re_attention).
+
+    Source: Kang & McAuley 2018, "Self-attentive sequential recommendation" (SASRec); DPFormer.
+    """
+
+    def __init__(
+        self,
+        items: int,
+        dim: int,
+        heads: int,
+        blocks: int,
+        max_length: int,
+        *,
+        tied: bool = True,
+        positions: str = "all",
+        masks: Masks | None = None,
+        errors: Errors | None = None,
+    ) -> None:
+        super().__init__(items, dim, tied=tied, positions=positions)
+        self.errors = errors
+        self.positions = Positions(max_length, dim)
+        self.dropout = dropout_of(masks, 0)
+        self.blocks = nn.ModuleList(Block(dim, heads, masks, 2 * at + 1, errors) for at in range(blocks))
+        self.norm = nn.LayerNorm(dim)
+        self.finish()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """What the positions are scored by: (n, T, d), or (n, 1, d) for the last: the last block makes no other."""
+        x, last = self.dropout(self.positions(self.embedding(ids))), last_place(ids) if self.last else None
+        variance = None if self.errors is None else self.errors.of_inputs(ids, x.shape[2], x.dtype)
+        for number, block in enumerate(self.blocks, start=1):
+            x, variance = block(x, last if number == len(self.blocks) else None, variance)
+        hidden: Tensor = self.norm(x)
+        return hidden
+
+
 def last_place(ids: Tensor) -> Tensor:
     """Where the last item of each sequence stands, (n,); 0 where there is none."""
     return (ids != 0).sum(dim=1).clamp(min=1) - 1
 
 
-class _Block(nn.Module):
-    def __init__(self, dim: int, heads: int, masks: Masks | None, layer: int) -> None:
+def at_place(x: Tensor, places: Tensor) -> Tensor:
+    """Of each record (T, d) the one place: (n, 1, d)."""
+    return x[torch.arange(len(x), device=x.device), places][:, None]
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, each added to what they read.
+
+    Args:
+        errors: of the noise in the parameters, where attention is corrected for it.
+    """
+
+    def __init__(self, dim: int, heads: int, masks: Masks | None, layer: int, errors: Errors | None) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.errors = heads, errors
         self.attention_norm, self.norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.query, self.key, self.value = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, dim)
         self.merge = nn.Linear(dim, dim)
         self.widen, self.narrow = nn.Linear(dim, dim), nn.Linear(dim, dim)
-        self.after_attention, self.after_widening = _dropout(masks, layer), _dropout(masks, layer + 1)
+        self.after_attention, self.after_widening = dropout_of(masks, layer), dropout_of(masks, layer + 1)
 
-    def forward(self, x: Tensor, last: Tensor | None) -> Tensor:
-        """Sequences are filled up on the right, so that the causal mask alone keeps fillings out of sight.
+    def forward(self, x: Tensor, last: Tensor | None, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The output, (n, T, d), and where attention is corrected its variance.
 
-        `last`: (n,), the one place of each sequence that is wanted. It sees all before it.
+        Sequences are filled up on the right, so that the causal mask alone keeps fillings out of sight.
+
+        Args:
+            last: (n,), the one place of each sequence that is wanted. It sees all before it. No variance is made.
+            variance: of x.
         """
-        normal, seen = self.attention_norm(x), None
+        normal, places = self.attention_norm(x), torch.arange(x.shape[1], device=x.device)
         k, v = self._by_head(self.key(normal)), self._by_head(self.value(normal))
-        if last is not None:
-            at, places = torch.arange(len(x), device=x.device), torch.arange(x.shape[1], device=x.device)
-            x, normal, seen = x[at, last][:, None], normal[at, last][:, None], (places <= last[:, None])[:, None, None]
-        q = self._by_head(self.query(normal))
-        found = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=last is None)
-        x = x + self.after_attention(self.merge(found.transpose(1, 2).flatten(2)))
-        widened: Tensor = self.after_widening(self.narrow(torch.relu(self.widen(self.norm(x)))))
-        return x + widened
+        here, at = (x, normal) if last is None else (at_place(x, last), at_place(normal, last))
+        q = self._by_head(self.query(at))
+        seen = (places <= (places[:, None] if last is None else last[:, None, None]))[..., None, :, :]
+        found, variances = self._attend(q, k, v, seen, x, normal, variance, causal=last is None)
+        here = here + self.after_attention(self.merge(found.transpose(1, 2).flatten(2)))
+        widened = self.after_widening(self.narrow(torch.relu(self.widen(self.norm(here)))))
+        out: Tensor = here + widened
+        return out, None if variances is None or last is not None else self.propagated(here, variances)["out"]
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seen: Tensor,
+        x: Tensor,
+        normal: Tensor,
+        variance: Tensor | None,
+        *,
+        causal: bool,
+    ) -> tuple[Tensor, dict[str, Tensor] | None]:
+        """What attention finds, (n, heads, U, d/heads); and the variances up to where it is added, if they are kept."""
+        if self.errors is None or variance is None:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=None if causal else seen, is_causal=causal), None
+        error = self.errors.blocks
+        of_normal = through_layer_norm(self.attention_norm, x, variance, error)
+        of_keys = through_linear(self.key, normal.detach(), of_normal, error)
+        logits = q @ k.mT / math.sqrt(q.shape[3])
+        weights = corrected(logits, seen, exponents(q.detach(), self._by_head(of_keys)), self.errors)
+        variances = {"attention_norm": of_normal, "key": of_keys}
+        if causal:
+            variances |= self._through_attention(weights.detach(), normal.detach(), of_normal, found := weights @ v)
+            variances["attended"] = variance + variances["merge"]
+            return found, variances
+        return weights @ v, variances
+
+    @torch.no_grad()
+    def _through_attention(self, weights: Tensor, normal: Tensor, variance: Tensor, found: Tensor) -> dict[str, Tensor]:
+        """Weights are taken for known. The value layer's noise is one for all keys: Σ a_i W x_i is W Σ a_i x_i."""
+        error = self.errors.blocks if self.errors else 0.0
+        mean, spread = weights @ normal[:, None], weights.square() @ variance[:, None]  # (n, heads, T, d)
+        by_head = self.value.weight.unflatten(0, (self.heads, -1))  # (heads, d/heads, d)
+        of_values = spread @ (by_head.square() + error**2).mT
+        of_values = of_values + error**2 * (mean.square().sum(dim=-1, keepdim=True) + 1.0)
+        flat, of_values = found.detach().transpose(1, 2).flatten(2), of_values.transpose(1, 2).flatten(2)
+        return {"value": of_values, "merge": through_linear(self.merge, flat, of_values, error)}
+
+    @torch.no_grad()
+    def propagated(self, attended: Tensor, variances: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The variances after attention too, by layer, (n, T, d) each."""
+        error = self.errors.blocks if self.errors else 0.0
+        of_normal = through_layer_norm(self.norm, attended, variances["attended"], error)
+        normal = self._normal(attended)
+        of_wide = through_linear(self.widen, normal, of_normal, error)
+        mean, of_relu = through_relu(F.linear(normal, self.widen.weight, self.widen.bias), of_wide)
+        of_narrow = through_linear(self.narrow, mean, of_relu, error)
+        more = {"norm": of_normal, "widen": of_wide, "relu": of_relu, "narrow": of_narrow}
+        return variances | more | {"out": variances["attended"] + of_narrow}
+
+    def _normal(self, attended: Tensor) -> Tensor:
+        """As `norm`, not through the module: its books are those of the pass."""
+        return F.layer_norm(attended, attended.shape[2:], self.norm.weight, self.norm.bias, self.norm.eps)
 
     def _by_head(self, x: Tensor) -> Tensor:
         """(n, heads, T, d/heads)."""
@@ -119,5 +216,5 @@ class _Block(nn.Module):
         return heads.transpose(1, 2)
 
 
-def _dropout(masks: Masks | None, layer: int) -> nn.Module:
+def dropout_of(masks: Masks | None, layer: int) -> nn.Module:
     return nn.Identity() if masks is None else Dropout(masks, layer)

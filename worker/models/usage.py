@@ -61,14 +61,65 @@ layer = lambda name, x: linear(x, w[name + ".weight"], w[name + ".bias"])
 norm = lambda name, x: layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"])
 ids = torch.tensor([1 + items(id) for id in {known}])[-model["max_length"]:]  # from the first to the latest
 x = w["embedding.weight"][ids] + w["positions.weight"][:len(ids)]
-for block in (f"blocks.{{number}}." for number in range(model["blocks"])):
+{blocks}scores = w["{output}.weight"][1:] @ norm("norm", x)[-1]  # of the declared items, in their order
+print(scores.topk(min(10, len(scores))).indices.tolist())  # rows of the best
+"""
+_RECURRENT = """\
+import torch
+model, w = card["model"], {{name: torch.from_numpy(value) for name, value in tensors.items()}}
+network = torch.nn.{cell}(model["dim"], model["dim"], model["layers"], batch_first=True)
+torch_name = lambda name: name.replace("inputs", "ih").replace("states", "hh").split(".")  # layers.0.inputs.weight
+network.load_state_dict({{f"{{n[3]}}_{{n[2]}}_l{{n[1]}}": w[name] for name in w if len(n := torch_name(name)) == 4}})
+ids = torch.tensor([1 + items(id) for id in {known}])[-model["max_length"]:]  # from the first to the latest
+hidden = network(w["embedding.weight"][ids][None])[0][0, -1]
+scores = w["{output}.weight"][1:] @ hidden.detach()  # of the declared items, in their order
+print(scores.topk(min(10, len(scores))).indices.tolist())  # rows of the best
+"""
+_CELLS = {"gru_rec": "GRU", "lstm_rec": "LSTM"}
+_BLOCKS = """\
+for block in (f"blocks.{number}." for number in range(model["blocks"])):
     normal = norm(block + "attention_norm", x)
     heads = (layer(block + name, normal).unflatten(1, (model["heads"], -1)) for name in ("query", "key", "value"))
     q, k, v = (each.transpose(0, 1) for each in heads)
     x = x + layer(block + "merge", scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1).flatten(1))
     x = x + layer(block + "narrow", torch.relu(layer(block + "widen", norm(block + "norm", x))))
-scores = w["{output}.weight"][1:] @ norm("norm", x)[-1]  # of the declared items, in their order
-print(scores.topk(min(10, len(scores))).indices.tolist())  # rows of the best
+"""
+_CORRECTED_BLOCKS = """\
+error, options = float(w["errors.blocks"]), model["re_attention"]
+linear_variance = lambda name, x, v: linear(v, w[name + ".weight"] ** 2 + error**2) + error**2 * (
+    (x**2).sum(-1, keepdim=True) + 1)
+def norm_variance(name, x, v):
+    center = x - x.mean(-1, keepdim=True)
+    s2 = (center**2).mean(-1, keepdim=True) + 1e-5
+    return (v * (w[name + ".weight"] ** 2 + error**2) + error**2 * center**2) / s2 + error**2
+seen = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+v = (w["errors.items"][ids] ** 2 + error**2)[:, None].expand(x.shape)  # of x, the noise's variance
+heads = lambda x: x.unflatten(-1, (model["heads"], -1)).transpose(0, 1)
+for block in (f"blocks.{number}." for number in range(model["blocks"])):
+    normal, of_normal = norm(block + "attention_norm", x), norm_variance(block + "attention_norm", x, v)
+    q, k, values = (heads(layer(block + name, normal)) for name in ("query", "key", "value"))
+    of_keys = heads(linear_variance(block + "key", normal, of_normal)).mean(-1)
+    exponent = (q**2).mean(-1)[:, :, None] * of_keys[:, None] / 2
+    if options["mode"] == "logits":
+        exponent = exponent - exponent.masked_fill(~seen, torch.inf).amin(-1, keepdim=True)
+    exponent = exponent.clamp(max=options["max_exponent"])
+    logits = q @ k.mT / q.shape[-1] ** 0.5 - exponent * (options["mode"] == "logits")
+    a = torch.softmax(logits.masked_fill(~seen, -torch.inf), -1)
+    a = a * torch.exp(-exponent) if options["mode"] == "paper" else a
+    found = (a @ values).transpose(0, 1).flatten(1)
+    weight = w[block + "value.weight"].unflatten(0, (model["heads"], -1))
+    of_values = (a**2 @ of_normal) @ (weight**2 + error**2).mT + error**2 * (
+        ((a @ normal) ** 2).sum(-1, keepdim=True) + 1)
+    x = x + layer(block + "merge", found)
+    v = v + linear_variance(block + "merge", found, of_values.transpose(0, 1).flatten(1))
+    normal, of_normal = norm(block + "norm", x), norm_variance(block + "norm", x, v)
+    wide, d = layer(block + "widen", normal), linear_variance(block + "widen", normal, of_normal)
+    cumulative = torch.special.ndtr(wide / d.sqrt())
+    density = torch.exp(-wide**2 / d / 2) / (2 * torch.pi) ** 0.5
+    mean = wide * cumulative + d.sqrt() * density
+    of_relu = ((wide**2 + d) * cumulative + wide * d.sqrt() * density - mean**2).clamp(min=0)
+    x = x + layer(block + "narrow", torch.relu(wide))
+    v = v + linear_variance(block + "narrow", mean, of_relu)
 """
 _WITHIN = "print(min(max(rating, low), high))\n"
 
@@ -99,7 +150,11 @@ def usage(model: Model, bias: bool, features: Features, *, extracted: bool = Fal
 def _next_usage(model: NextItem, features: Interactions) -> str:
     output = "embedding" if model.spec.tied else "output"
     rows = _ROWS[features.items.kind].format(side="items")
-    return _LOAD + rows + _NEXT.format(known=[_id_of(features.items)], output=output)
+    known, cell = [_id_of(features.items)], _CELLS.get(model.spec.kind)
+    if cell:
+        return _LOAD + rows + _RECURRENT.format(cell=cell, known=known, output=output)
+    blocks = _CORRECTED_BLOCKS if model.effective_errors else _BLOCKS
+    return _LOAD + rows + _NEXT.format(known=known, output=output, blocks=blocks)
 
 
 def _rating_usage(features: Interactions, bias: bool) -> str:

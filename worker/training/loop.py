@@ -14,7 +14,7 @@ from worker.attempt.replay import Replay
 from worker.clipping.engine import Clip
 from worker.data.records import Records
 from worker.data.units import Users
-from worker.metrics.scores import frequency_groups, noisy_score, public_scores, public_training_loss
+from worker.metrics.scores import frequency_groups, noisy_ranking, noisy_score, public_scores, public_training_loss
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import Observing, Preconditioned, State, StepInfo
@@ -204,23 +204,34 @@ class Training:
         if plan.evaluation_points == 0 or scored is None:
             return
         if plan.public if plan.evaluated_on == "train" else self._holdout_public:
-            for score in public_scores(plan.model, parameters, scored, self._groups):
+            for score in public_scores(plan.model, parameters, scored, self._groups, plan.ranking):
                 self._note(self._telemetry.public_metric(step, score, plan.evaluated_on), "metric-not-finite")
             return
         for index, declared in enumerate(plan.mechanism.releases if plan.mechanism else ()):
-            if self._telemetry.may_release(declared.what, step):
-                key = plan.release_key(self._replay.keys(step))
-                self._telemetry.noisy_metric(
-                    step, noisy_score(declared, key, step, index, plan.model, parameters, scored)
-                )
+            if self._telemetry.may_release(declared.metric, step):
+                of = (declared, plan.release_key(self._replay.keys(step)), step, index)
+                what = (plan.model, parameters, scored)
+                score = noisy_ranking(*of, *what, plan.ranking) if plan.ranking else noisy_score(*of, *what)
+                self._telemetry.noisy_metric(step, score)
             else:
-                self._note(self._telemetry.was_released(declared.what, step), "evaluation-skipped")
+                self._note(self._telemetry.was_released(declared.metric, step), "evaluation-skipped")
 
     def _by_frequency(self) -> dict[str, tuple[int, ...]]:
         """Groups of classes by their counts in the training data, which the plan knows to be public."""
         return frequency_groups(self._train.labels, self._plan.model.outputs)
 
+    def _count_items(self) -> None:
+        """Once a job, where re-attention asks for it."""
+        frequencies = self._plan.frequencies
+        if frequencies is None:
+            return
+        if frequencies.noisy and self._replay.begins_again:
+            raise PrivacyError("items are counted once: with the fresh keys of a new beginning it would be twice")
+        key = self._plan.release_key(self._replay.initial_keys)
+        frequencies.instantiate(self._train, key, data_public=self._telemetry.data_public)
+
     def _initial(self) -> Position:
+        self._count_items()
         parameters = self._plan.model.init(self._plan.init_key(self._replay.initial_keys))
         adaptive = self._plan.adaptive_norm
         norm = adaptive.first if adaptive else None

@@ -14,13 +14,14 @@ from typing import Any, Literal
 from app.contracts.base import AccountName
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import AdaptiveNorm as AdaptiveClipping
-from app.contracts.job_spec import Clipping, JobSpec
+from app.contracts.job_spec import Clipping, JobSpec, Ranking
 from app.errors import PrivacyError
 from app.privacy.mechanism import (
     MIN_POISSON_BLOCK_STEPS,
     AdaptiveMechanism,
     DelayedMechanism,
     MechanismConfig,
+    NoisyFrequencies,
     NoisySum,
     TrainingMechanism,
     delayed_of,
@@ -39,6 +40,7 @@ from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
 from worker.optimizers.build import build_optimizer
+from worker.training.frequencies import ItemFrequencies
 from worker.training.side import PublicSide
 
 BLOCKS = 25
@@ -52,12 +54,14 @@ class Plan:
     Attributes:
         mechanism: the stored one; None on public data without privacy.
         steps: T.
+        frequencies: of items, where attention is corrected for the noise in them.
         delayed: the phases or second queries of a delayed preconditioner, as asked for and as stored.
         public_batch_size: how many public records are drawn for a step, where the optimizer has side information.
         sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
         groups: of classes, by name, that scores are given of too.
         by_frequency: the groups are those of frequent and rare labels in the training data, which are public.
         evaluated_on: which part of the data is scored.
+        ranking: how next items are scored, where they are.
         evaluation_points: at how many evenly spaced steps, the last one included, it is scored; 0: never.
         physical_batch_size: how many records are worked on at once; None: what suits the records. Memory only.
         seed: of a repeatable run on public data.
@@ -72,11 +76,13 @@ class Plan:
     engine: GradientEngine
     adaptive_norm: AdaptiveNorm | None
     optimizer: Optimizer
+    frequencies: ItemFrequencies | None
     delayed: DelayedMechanism | None
     public_batch_size: int | None
     groups: dict[str, tuple[int, ...]]
     by_frequency: bool
     evaluated_on: AccountName
+    ranking: Ranking | None
     evaluation_points: int
     physical_batch_size: int | None
     seed: int | None
@@ -197,6 +203,7 @@ def build_plan(
     steps: int,
     data_public: bool,
     holdout_public: bool,
+    holdout_account: AccountName = "holdout",
 ) -> Plan:
     """Builds the plan of an attempt.
 
@@ -206,6 +213,7 @@ def build_plan(
         shape, task, features: what is public of the data set.
         steps: T of the stored plan.
         data_public, holdout_public: what is declared public.
+        holdout_account: what scores on a private hold-out are charged to.
 
     Raises:
         PrivacyError: specification and mechanism do not agree, or private data lack a mechanism or have a seed.
@@ -217,8 +225,12 @@ def build_plan(
     poisson = spec.sampling.kind == "poisson"
     batch = spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else shape.records_train
     if mechanism is not None:
-        _check_agreement(spec, mechanism, shape, steps=steps, batch=batch, holdout_public=holdout_public)
+        expected = _expected_releases(
+            spec, shape, mechanism, holdout_public=holdout_public, holdout_account=holdout_account
+        )
+        _check_agreement(spec, mechanism, shape, expected, steps=steps, batch=batch)
     model = build_model(spec, shape, task, features)
+    frequencies = ItemFrequencies.of(model, mechanism, features, shape.records_train)
     engine = build_engine(model, spec.clipping, mechanism.training if mechanism else None)
     physical = spec.runtime.physical_batch_size
     return Plan(
@@ -231,11 +243,13 @@ def build_plan(
         engine=engine,
         adaptive_norm=_adaptive_norm(engine, mechanism.training) if mechanism else None,
         optimizer=build_optimizer(spec.optimizer, steps),
+        frequencies=frequencies,
         delayed=delayed_of(spec.optimizer),
         public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
         groups=_groups(spec),
         by_frequency=spec.evaluation is not None and spec.evaluation.by_frequency,
         evaluated_on=spec.evaluation.on if spec.evaluation else "holdout",
+        ranking=spec.evaluation.ranking if spec.evaluation else None,
         evaluation_points=spec.evaluation.points if spec.evaluation else 0,
         physical_batch_size=model.physical_batch_size if physical == "auto" else physical,
         seed=spec.seed,
@@ -254,7 +268,7 @@ def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> Adapt
 
 
 def _check_agreement(
-    spec: JobSpec, mechanism: MechanismConfig, shape: Shape, *, steps: int, batch: int, holdout_public: bool
+    spec: JobSpec, mechanism: MechanismConfig, shape: Shape, releases: tuple[NoisySum, ...], *, steps: int, batch: int
 ) -> None:
     """What was asked for and what was charged are one mechanism, in public numbers."""
     training, privacy = mechanism.training, spec.privacy
@@ -269,7 +283,8 @@ def _check_agreement(
         (training.clipping, clipping.kind),
         (training.max_grad_norm, clipping.max_grad_norm),
         (training.adaptive, _expected_count(clipping, training)),
-        (mechanism.releases, _expected_releases(spec, shape, holdout_public, training.records_per_unit)),
+        (mechanism.releases, releases),
+        (mechanism.frequencies, _expected_frequencies(spec)),
         (training.delayed, delayed_of(spec.optimizer)),
         (training.steps, spec.length.steps or training.steps),
         (training.noise_multiplier, privacy.noise_multiplier or training.noise_multiplier),
@@ -289,8 +304,16 @@ def _expected_count(clipping: Clipping, training: TrainingMechanism) -> Adaptive
     return AdaptiveMechanism(**{**asked, "count_noise_multiplier": noise})
 
 
+def _expected_frequencies(spec: JobSpec) -> NoisyFrequencies | None:
+    """The histogram of items that re-attention asks for."""
+    model = spec.model
+    if model.kind != "transformer_rec" or model.re_attention.noise_mu is None:
+        return None
+    return NoisyFrequencies(noise_mu=model.re_attention.noise_mu, max_items=model.max_length)
+
+
 def _expected_releases(
-    spec: JobSpec, shape: Shape, holdout_public: bool, records_per_unit: int
+    spec: JobSpec, shape: Shape, mechanism: MechanismConfig, *, holdout_public: bool, holdout_account: AccountName
 ) -> tuple[NoisySum, ...]:
     on = spec.evaluation.on if spec.evaluation else "holdout"
     if spec.evaluation is None or (on == "holdout" and holdout_public):
@@ -301,13 +324,14 @@ def _expected_releases(
     return tuple(
         NoisySum(
             what=what,
-            account=on,
+            account="train" if on == "train" else holdout_account,
             noise_mu=spec.evaluation.noise_mu,
             sensitivity=sensitivity,
             times=spec.evaluation.points,
-            records_per_unit=records_per_unit,
+            records_per_unit=mechanism.training.records_per_unit,
             records=records,
             groups=_groups(spec),
+            cutoff=spec.evaluation.ranking.k if spec.evaluation.ranking else None,
         )
         for what, sensitivity in spec.evaluation.sensitivities(classes=shape.outputs > 1).items()
     )

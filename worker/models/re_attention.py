@@ -1,0 +1,140 @@
+"""Re-Attention: how uncertain the noise of private training makes each key, and what attention gives up for it.
+
+Of every layer the output is taken for Gaussian with independent coordinates; a mean and a variance go through it. Noisy
+weights stand for their means. What is heuristic in it: docs/recommenders.md.
+
+Everything here is computed without gradients: would weights enter the variances with one, the clipping engine, which
+sees a layer's input and output alone, would not measure it.
+
+Source: DPFormer, section 4.2 and appendix A.5 and A.6 (equations 7 and 8; the mean that equation 8 leaves out is that
+of equation 31).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from app.contracts.job_spec import ReAttention
+from app.errors import PrivacyError
+
+
+class Errors:
+    """Effective errors of a model's parameters: the std of the noise in what one step adds to them, up to `scale`.
+
+        of each weight of a block, and of a position:   scale · σ / L
+        of item i's embedding:                          scale · σ / (L p_i)
+
+    Where C = 1 and `scale` = 1 that is the noise on a mean clipped gradient, as in the paper; with `scale` the learning
+    rate it is the noise in the parameters after one step of plain descent.
+
+    Args:
+        asked: the mode and its numbers.
+
+    Source: DPFormer, definition 4.1, claims 4.3 and 4.4.
+    """
+
+    def __init__(self, asked: ReAttention) -> None:
+        self.mode: Literal["off", "logits", "paper"] = asked.mode
+        self.max_exponent, self._scale = asked.max_exponent, asked.scale
+        self._known: tuple[float, Tensor] | None = None
+
+    def instantiate(self, noise_multiplier: float, batch_size: int, frequencies: Tensor, least: float) -> None:
+        """From public numbers, or noised ones.
+
+        Args:
+            noise_multiplier: σ of the gradient.
+            batch_size: L.
+            frequencies: p_i of the M declared items, without the one that stands for none.
+            least: what p_i counts as where it is smaller.
+        """
+        of_blocks = self._scale * noise_multiplier / batch_size
+        of_items = of_blocks / frequencies.double().clamp(min=least, max=1.0)
+        self._known = of_blocks, torch.cat([torch.zeros(1, dtype=torch.float64), of_items])
+
+    @property
+    def blocks(self) -> float:
+        """The error of each weight.
+
+        Raises:
+            PrivacyError: nothing is known of the noise yet.
+        """
+        return self._instantiated[0]
+
+    @property
+    def items(self) -> Tensor:
+        """Of each item's embedding, float64 (M + 1,); 0 of item 0, which is nothing."""
+        return self._instantiated[1]
+
+    def of_inputs(self, ids: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+        """The variance of embedding + position, (…, T, dim)."""
+        variance = self.items[ids].square() + self.blocks**2
+        return variance.to(dtype)[..., None].expand(*ids.shape, dim)
+
+    @property
+    def _instantiated(self) -> tuple[float, Tensor]:
+        if self._known is None:
+            raise PrivacyError("re-attention is told of the noise before the first pass")
+        return self._known
+
+
+@torch.no_grad()
+def through_linear(layer: nn.Linear, mean: Tensor, variance: Tensor, error: float) -> Tensor:
+    """Σ (σ_x²σ_w² + σ_x²μ_w² + σ_w²μ_x²) over the inputs, and σ_w² of the bias."""
+    spread = torch.nn.functional.linear(variance, layer.weight.square() + error**2)
+    return spread + error**2 * (mean.square().sum(dim=-1, keepdim=True) + 1.0)
+
+
+@torch.no_grad()
+def through_layer_norm(layer: nn.LayerNorm, mean: Tensor, variance: Tensor, error: float) -> Tensor:
+    """(σ_w² + γ²) σ_x² / s² + σ_w² (x̂² + 1), where s is taken for known."""
+    center = mean - mean.mean(dim=-1, keepdim=True)
+    s2 = center.square().mean(dim=-1, keepdim=True) + layer.eps
+    return (variance * (layer.weight.square() + error**2) + error**2 * center.square()) / s2 + error**2
+
+
+@torch.no_grad()
+def through_relu(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of max(0, N(c, d)).
+
+    m₁ = cΦ(c/√d) + √d φ(c/√d), m₂ = (c² + d)Φ(c/√d) + c√d φ(c/√d); m₁ and m₂ − m₁².
+    """
+    deviation = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
+    ratio = mean / deviation
+    cumulative = 0.5 * torch.erfc(-ratio / math.sqrt(2.0))
+    density = torch.exp(-0.5 * ratio.square()) / math.sqrt(2.0 * math.pi)
+    first = mean * cumulative + deviation * density
+    second = (mean.square() + variance) * cumulative + mean * deviation * density
+    return first, (second - first.square()).clamp(min=0.0)
+
+
+@torch.no_grad()
+def exponents(queries: Tensor, key_variance: Tensor) -> Tensor:
+    """C_q σ_i² / 2 with C_q = ‖q‖²/d, which goes with logits ⟨q, k⟩/√d: (n, heads, U, T).
+
+    Args:
+        queries: (n, heads, U, d).
+        key_variance: (n, heads, T, d), of which σ_i² is the mean over the d coordinates.
+    """
+    weight = queries.square().mean(dim=3)
+    return 0.5 * weight[..., None] * key_variance.mean(dim=3)[:, :, None]
+
+
+def corrected(logits: Tensor, seen: Tensor, exponent: Tensor, errors: Errors) -> Tensor:
+    """Attention's weights, (n, heads, U, T).
+
+    Args:
+        logits: ⟨q, k⟩/√d.
+        seen: bool, broadcastable: what may be attended to; one key at least.
+        exponent: of `exponents`.
+    """
+    if errors.mode == "logits":
+        # Of one query's keys a common exponent changes nothing: the cap is on what they differ by.
+        exponent = exponent - exponent.masked_fill(~seen, math.inf).amin(dim=3, keepdim=True)
+        logits = logits - exponent.clamp(max=errors.max_exponent)
+        return torch.softmax(logits.masked_fill(~seen, -math.inf), dim=3)
+    weights = torch.softmax(logits.masked_fill(~seen, -math.inf), dim=3)
+    return weights * torch.exp(-exponent.clamp(max=errors.max_exponent))
