@@ -234,6 +234,9 @@ def _pricing(
 ) -> Json | None:
     if longest.pricing is None or spec.privacy is None:
         return None
+    if "frequencies" in longest.pricing:
+        detail = "every run of a study would count the items again: declare them with the data set, and use `public`"
+        raise InvalidRequest.at("/model/re_attention/frequencies", detail)
     scored = releases(evaluation, longest.facts)
     final = releases(spec.evaluation, longest.facts)
     runs = [
