@@ -1,0 +1,170 @@
+"""DP² and its rivals on IMDB reviews and MovieLens-100k, as in the paper's Figures 4 to 7. `make reproduce-dp2`.
+
+    python -m benchmarks.reproduce.dp2 [--only PART] [--seeds N] [--report]
+
+Finished runs are kept in benchmarks/reports/reproduce/dp2.json; delete it to begin anew. Parts: tuning, main, paper
+(the paper's own values), delay, ablations, privacy, ratings.
+
+Source: Li, Zaheer, Liu, Reddi, McMahan & Smith 2023, "Differentially private adaptive optimization with delayed
+preconditioners".
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+import torch
+
+from benchmarks.reproduce import dp2_data, dp2_report
+from benchmarks.reproduce.dp2_lab import (
+    EPOCHS,
+    METRIC,
+    PRIVATE,
+    RATED,
+    SIGMA,
+    TUNING_EPOCHS,
+    TUNING_SEED,
+    Setting,
+    answer,
+    epsilons,
+)
+from benchmarks.reproduce.dp2_settings import (
+    ABLATIONS,
+    DELAYS,
+    GRID,
+    PAPER,
+    PRIVACY,
+    RATINGS,
+    RATINGS_EPOCHS,
+    RATINGS_TUNING_EPOCHS,
+    SWEEP_EPOCHS,
+)
+from benchmarks.reproduce.runs import REPORTS, Data, Kept
+
+KEPT = REPORTS / "dp2.json"
+Chosen = dict[str, Setting]
+Entries = list[tuple[str, Setting, dict[str, Any]]]  # a name, its setting, what it gave
+
+
+@cache
+def data(scored: str) -> Data:
+    """As a run's `scored` says."""
+    if scored.startswith("ratings"):
+        ratings = dp2_data.ratings()
+        return dp2_data.on_training(ratings) if scored.endswith("training") else ratings
+    reviews = dp2_data.reviews(unit_length="raw" not in scored)
+    return dp2_data.on_training(reviews) if scored == "training" else reviews
+
+
+def tuned(kept: Kept, grid: dict[str, list[Setting]], epochs: float, task: str) -> tuple[Chosen, Entries]:
+    """Of each name's settings the best on records that are trained on, and all that was tried."""
+    scored = "training" if task == PRIVATE else "ratings, training"
+    tried: Entries = []
+    chosen: Chosen = {}
+    for name, settings in grid.items():
+        runs = [
+            (each, answer(kept, data(scored), each, epochs=epochs, seed=TUNING_SEED, scored=scored, task=task))
+            for each in settings
+        ]
+        tried += [(name, *each) for each in runs]
+        sign = 1.0 if task == PRIVATE else -1.0
+        chosen[name] = max(runs, key=lambda each: sign * last(each[1], task))[0]
+    return chosen, tried
+
+
+def last(result: dict[str, Any], task: str = PRIVATE) -> float:
+    return float(result["metrics"][METRIC[task]][-1][1])
+
+
+def main_runs(kept: Kept, chosen: Chosen, seeds: int) -> Entries:
+    """Seed by seed, so that what is cut off has as many of each."""
+    return [
+        (name, setting, answer(kept, data("holdout"), setting, epochs=EPOCHS, seed=seed, scored="holdout"))
+        for seed in range(seeds)
+        for name, setting in chosen.items()
+    ]
+
+
+def paper_runs(kept: Kept) -> Entries:
+    """The paper's own values, on rows of zeros and ones."""
+    return [
+        (name, setting, answer(kept, data("holdout, raw"), setting, epochs=SWEEP_EPOCHS, seed=0, scored="holdout, raw"))
+        for name, setting in PAPER.items()
+    ]
+
+
+def sweep(kept: Kept, settings: Iterable[tuple[str, Setting, float]]) -> Entries:
+    """Shorter runs with one seed: a name, a setting and σ."""
+    return [
+        (
+            name,
+            setting,
+            answer(kept, data("holdout"), setting, epochs=SWEEP_EPOCHS, seed=0, scored="holdout", sigma=sigma)
+            | {"sigma": sigma},
+        )
+        for name, setting, sigma in settings
+    ]
+
+
+def delay_runs(kept: Kept, chosen: Chosen) -> Entries:
+    setting = chosen["DP2-RMSProp"]
+    return sweep(kept, ((str(delay), setting | {"delay": delay}, SIGMA[PRIVATE]) for delay in DELAYS))
+
+
+def ablation_runs(kept: Kept, chosen: Chosen) -> Entries:
+    own, tried = tuned(kept, ABLATIONS, TUNING_EPOCHS, PRIVATE)
+    del tried
+    every = {"DP2-RMSProp": chosen["DP2-RMSProp"], **own}
+    return sweep(kept, ((name, setting, SIGMA[PRIVATE]) for name, setting in every.items()))
+
+
+def privacy_runs(kept: Kept, chosen: Chosen) -> Entries:
+    names, sigmas = PRIVACY
+    return sweep(kept, ((name, chosen[name], sigma) for sigma in sigmas for name in names))
+
+
+def rating_runs(kept: Kept) -> Entries:
+    chosen, _ = tuned(kept, RATINGS, RATINGS_TUNING_EPOCHS, RATED)
+    return [
+        (name, each, answer(kept, data("ratings"), each, epochs=RATINGS_EPOCHS, seed=0, scored="ratings", task=RATED))
+        for name, each in chosen.items()
+    ]
+
+
+def prices(entries: Entries, epochs: float) -> dict[str, dict[str, float]]:
+    """ε by accountant of each name, at σ of the run."""
+    return {
+        name: epsilons(data("holdout"), each, epochs=epochs, sigma=result.get("sigma", SIGMA[PRIVATE]))
+        for name, each, result in entries
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=1, help="of the main table")
+    parser.add_argument("--only", help="one part, and no report")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    kept = Kept(KEPT)
+    chosen, tried = tuned(kept, GRID, TUNING_EPOCHS, PRIVATE)
+    parts: dict[str, Callable[[], Entries]] = {
+        "tuning": lambda: tried,
+        "main": lambda: main_runs(kept, chosen, options.seeds),
+        "paper": lambda: paper_runs(kept),
+        "delay": lambda: delay_runs(kept, chosen),
+        "ablations": lambda: ablation_runs(kept, chosen),
+        "privacy": lambda: privacy_runs(kept, chosen),
+        "ratings": lambda: rating_runs(kept),
+    }
+    if options.only:
+        parts[options.only]()
+        return
+    found = {name: part() for name, part in parts.items()}
+    print(dp2_report.write(found, chosen, prices))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""One run of the DP² experiment, and the settings: what was tried, on how many epochs, and what was chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.contracts.job_spec import JobSpec
+from app.jobs.planning import plan
+from app.privacy.pricing import price
+from benchmarks.reproduce.runs import Data, Kept, run
+
+Setting = dict[str, Any]  # an optimizer of a JobSpec, and `clip`: max_grad_norm
+
+BATCH, EPOCHS, TUNING_EPOCHS, TUNING_SEED = 64, 100, 5, 100
+PRIVATE, RATED = "reviews", "ratings"
+
+MODELS = {
+    PRIVATE: {"kind": "linear", "bias": True},
+    RATED: {"kind": "matrix_factorization", "dim": 8, "bias": False},
+}
+SIGMA = {PRIVATE: 1.0, RATED: 0.5}
+METRIC = {PRIVATE: "accuracy", RATED: "loss"}
+
+
+def job(setting: Setting, *, epochs: float, sigma: float, task: str = PRIVATE, points: int = 20) -> dict[str, Any]:
+    """A JobSpec, as the service takes it, but for its data set and seed."""
+    optimizer = {name: value for name, value in setting.items() if name != "clip"}
+    return {
+        "model": MODELS[task],
+        "optimizer": optimizer,
+        "privacy": {"noise_multiplier": sigma, "target_delta": 1e-5},
+        "clipping": {"kind": "flat", "max_grad_norm": setting["clip"]},
+        "sampling": {"kind": "poisson", "expected_batch_size": BATCH},
+        "length": {"epochs": epochs},
+        "evaluation": {"points": points, "loss_bound": 16.0},
+    }
+
+
+def answer(
+    kept: Kept,
+    data: Data,
+    setting: Setting,
+    *,
+    epochs: float,
+    seed: int,
+    scored: str,
+    task: str = PRIVATE,
+    sigma: float | None = None,
+) -> dict[str, Any]:
+    """The metrics of a run, from the file where it was made before.
+
+    Args:
+        data: as `scored` says.
+        scored: what the metrics are of: "holdout", "training" or, of rows of zeros and ones, "holdout, raw".
+    """
+    noise = SIGMA[task] if sigma is None else sigma
+    question = {"task": task, "scored": scored, "setting": setting, "epochs": epochs, "sigma": noise, "seed": seed}
+
+    def fresh() -> dict[str, Any]:
+        result = run(data, job(setting, epochs=epochs, sigma=noise, task=task), seed=seed)
+        whole = result.kept()
+        metric = result.metrics[METRIC[task]]
+        print(f"{metric[-1][1]:.4f} after {result.steps} steps, {result.seconds:.0f} s: {question}", flush=True)
+        return whole | {"metrics": {METRIC[task]: metric}}
+
+    return kept.get(question, fresh)
+
+
+def epsilons(data: Data, setting: Setting, *, epochs: float, sigma: float, task: str = PRIVATE) -> dict[str, float]:
+    """ε of a run by each accountant at its δ, as the service prices it."""
+    spec = JobSpec.model_validate(job(setting, epochs=epochs, sigma=sigma, task=task) | {"dataset": "ds_0"})
+    side = data.facts("ds_1", data.side) if data.side is not None else None
+    asked = plan(spec, data.facts(), side).pricing
+    if asked is None:
+        raise ValueError("a private job has a price")
+    comparison = price(asked)["comparison"]
+    return {name: each["epsilon"] for name, each in comparison.items() if each is not None}
+
+
+def delayed(kind: str, rates: tuple[float, float], clips: tuple[float, float], eps: float, delay: int) -> Setting:
+    return {
+        "kind": kind,
+        "learning_rate": rates[0],
+        "clip": clips[0],
+        "learning_rate_adaptive": rates[1],
+        "max_grad_norm_adaptive": clips[1],
+        "eps": eps,
+        "delay": delay,
+    }
