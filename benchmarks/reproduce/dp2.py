@@ -2,8 +2,8 @@
 
     python -m benchmarks.reproduce.dp2 [--only PART] [--seeds N] [--report]
 
-Finished runs are kept in benchmarks/reports/reproduce/dp2.json; delete it to begin anew. Parts: tuning, main, paper
-(the paper's own values), delay, ablations, privacy, ratings.
+Finished runs are kept in benchmarks/reports/reproduce/dp2.json; delete it to begin anew. Parts: tuning, short (all optimizers), long
+(100 epochs), paper (the paper's own values), delay, ablations, privacy, ratings.
 
 Source: Li, Zaheer, Liu, Reddi, McMahan & Smith 2023, "Differentially private adaptive optimization with delayed
 preconditioners".
@@ -20,7 +20,6 @@ import torch
 
 from benchmarks.reproduce import dp2_data, dp2_report
 from benchmarks.reproduce.dp2_lab import (
-    EPOCHS,
     METRIC,
     PRIVATE,
     RATED,
@@ -35,11 +34,13 @@ from benchmarks.reproduce.dp2_settings import (
     ABLATIONS,
     DELAYS,
     GRID,
+    LONG,
+    LONG_EPOCHS,
     PAPER,
     PRIVACY,
     RATINGS,
     RATINGS_EPOCHS,
-    RATINGS_TUNING_EPOCHS,
+    SHORT_EPOCHS,
     SWEEP_EPOCHS,
 )
 from benchmarks.reproduce.runs import REPORTS, Data, Kept
@@ -59,9 +60,9 @@ def data(scored: str) -> Data:
     return dp2_data.on_training(reviews) if scored == "training" else reviews
 
 
-def tuned(kept: Kept, grid: dict[str, list[Setting]], epochs: float, task: str) -> tuple[Chosen, Entries]:
+def tuned(kept: Kept, grid: dict[str, list[Setting]], task: str = PRIVATE) -> tuple[Chosen, Entries]:
     """Of each name's settings the best on records that are trained on, and all that was tried."""
-    scored = "training" if task == PRIVATE else "ratings, training"
+    scored, epochs = "training" if task == PRIVATE else "ratings, training", TUNING_EPOCHS[task]
     tried: Entries = []
     chosen: Chosen = {}
     for name, settings in grid.items():
@@ -79,12 +80,12 @@ def last(result: dict[str, Any], task: str = PRIVATE) -> float:
     return float(result["metrics"][METRIC[task]][-1][1])
 
 
-def main_runs(kept: Kept, chosen: Chosen, seeds: int) -> Entries:
+def main_runs(kept: Kept, chosen: Chosen, names: Iterable[str], epochs: float, seeds: int) -> Entries:
     """Seed by seed, so that what is cut off has as many of each."""
     return [
-        (name, setting, answer(kept, data("holdout"), setting, epochs=EPOCHS, seed=seed, scored="holdout"))
+        (name, chosen[name], answer(kept, data("holdout"), chosen[name], epochs=epochs, seed=seed, scored="holdout"))
         for seed in range(seeds)
-        for name, setting in chosen.items()
+        for name in names
     ]
 
 
@@ -115,7 +116,7 @@ def delay_runs(kept: Kept, chosen: Chosen) -> Entries:
 
 
 def ablation_runs(kept: Kept, chosen: Chosen) -> Entries:
-    own, tried = tuned(kept, ABLATIONS, TUNING_EPOCHS, PRIVATE)
+    own, tried = tuned(kept, ABLATIONS)
     del tried
     every = {"DP2-RMSProp": chosen["DP2-RMSProp"], **own}
     return sweep(kept, ((name, setting, SIGMA[PRIVATE]) for name, setting in every.items()))
@@ -127,7 +128,7 @@ def privacy_runs(kept: Kept, chosen: Chosen) -> Entries:
 
 
 def rating_runs(kept: Kept) -> Entries:
-    chosen, _ = tuned(kept, RATINGS, RATINGS_TUNING_EPOCHS, RATED)
+    chosen, _ = tuned(kept, RATINGS, RATED)
     return [
         (name, each, answer(kept, data("ratings"), each, epochs=RATINGS_EPOCHS, seed=0, scored="ratings", task=RATED))
         for name, each in chosen.items()
@@ -149,10 +150,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     kept = Kept(KEPT)
-    chosen, tried = tuned(kept, GRID, TUNING_EPOCHS, PRIVATE)
+    chosen, tried = tuned(kept, GRID)
     parts: dict[str, Callable[[], Entries]] = {
         "tuning": lambda: tried,
-        "main": lambda: main_runs(kept, chosen, options.seeds),
+        "short": lambda: main_runs(kept, chosen, GRID, SHORT_EPOCHS, options.seeds),
+        "long": lambda: main_runs(kept, chosen, LONG, LONG_EPOCHS, 1),
         "paper": lambda: paper_runs(kept),
         "delay": lambda: delay_runs(kept, chosen),
         "ablations": lambda: ablation_runs(kept, chosen),

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -19,9 +20,10 @@ from worker.data.ratings import RatingRecords
 from worker.data.records import SparseRecords
 
 sys.path.append(str(ROOT / "scripts"))
-from fetch_data import fetch_ratings, fetch_reviews  # noqa: E402
+from fetch_data import cache_folder, fetch_ratings, fetch_reviews  # noqa: E402
 
 BUCKETS, USERS, ITEMS = 10_000, 943, 1682
+HASHED = {"kind": "hashed_text", "column": "text", "buckets": BUCKETS}
 PUBLIC = 0.01  # of the training reviews, set apart as side information: 1 %, as in the paper
 HOLDOUT = 0.2
 
@@ -38,14 +40,9 @@ def reviews(*, unit_length: bool = False) -> Data:
     Args:
         unit_length: rows of length 1, as the service makes them of a registered text; else of zeros and ones.
     """
-    with fetch_reviews().open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    spec = {"kind": "hashed_text", "column": "text", "buckets": BUCKETS}
-    x = hashed([row["text"] for row in rows], HashedText.model_validate(spec))
-    values = x.data if unit_length else np.ones_like(x.data)
-    matrix = scipy.sparse.csr_matrix((values, x.indices, x.indptr), shape=x.shape)
-    labels = np.array([int(row["label"]) for row in rows])
-    share = shares([row["text"].encode() for row in rows])
+    matrix, labels, share = _bags()
+    if not unit_length:
+        matrix.data[:] = 1.0
 
     def part(mask: NDArray[np.bool_]) -> SparseRecords:
         return SparseRecords(matrix[mask], torch.from_numpy(labels[mask]))
@@ -54,7 +51,7 @@ def reviews(*, unit_length: bool = False) -> Data:
     public = ~held & (share >= 1.0 - PUBLIC * (1.0 - HOLDOUT))
     return Data(
         task={"kind": "classification", "label": "label", "classes": ["0", "1"]},
-        features=spec,
+        features=HASHED,
         train=part(~held & ~public),
         holdout=part(held),
         features_count=BUCKETS,
@@ -62,6 +59,22 @@ def reviews(*, unit_length: bool = False) -> Data:
         sparse=True,
         side=part(public),
     )
+
+
+def _bags() -> tuple[Any, NDArray[np.int64], NDArray[np.float64]]:
+    """Rows, labels and shares; made once, and kept in the cache."""
+    kept = cache_folder() / f"imdb-bags-{BUCKETS}.npz"
+    if not kept.exists():
+        with fetch_reviews().open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        x = hashed([row["text"] for row in rows], HashedText.model_validate(HASHED))
+        labels = np.array([int(row["label"]) for row in rows])
+        share = shares([row["text"].encode() for row in rows])
+        np.savez(kept, data=x.data, indices=x.indices, indptr=x.indptr, labels=labels, share=share)
+    with np.load(kept) as found:
+        parts = (found[name] for name in ("data", "indices", "indptr"))
+        matrix = scipy.sparse.csr_matrix(tuple(parts), shape=(len(found["labels"]), BUCKETS))
+        return matrix, found["labels"], found["share"]
 
 
 def on_training(data: Data, records: int = 5000) -> Data:
