@@ -89,9 +89,7 @@ def fakes(kept: Kept) -> dict[str, dict[str, Any]]:
 def along(kept: Kept, base: Setting, name: str, values: Iterable[float]) -> dict[float, dict[str, Any]]:
     """One setting moved, all else as tuned."""
     epsilon = EPSILONS[1]
-    return {
-        value: answer(kept, base | {name: value}, epsilon, TUNING_SEED, on_training=True) for value in values
-    }
+    return {value: answer(kept, base | {name: value}, epsilon, TUNING_SEED, on_training=True) for value in values}
 
 
 def main() -> None:
@@ -106,7 +104,9 @@ def main() -> None:
     chosen = tuned(kept)
     adam, adambc = chosen["DP-Adam", middle], chosen["DP-AdamBC", middle]
     parts: dict[str, Callable[[], Any]] = {
-        "moments": lambda: adambc_moments.measured(data(False), job(adambc, middle), floor=adambc["floor"] * phi(adambc, middle)),
+        "moments": lambda: adambc_moments.measured(
+            data(False), job(adambc, middle), floor=adambc["floor"] * phi(adambc, middle)
+        ),
         "fakes": lambda: fakes(kept),
         "floors": lambda: along(kept, adambc, "floor", FLOORS),
         "gammas": lambda: along(kept, adam, "eps", GAMMAS),

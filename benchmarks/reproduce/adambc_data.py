@@ -15,7 +15,7 @@ from benchmarks.reproduce.runs import ROOT, Data
 from worker.data.records import SparseRecords
 
 sys.path.append(str(ROOT / "scripts"))
-from fetch_data import fetch_news  # noqa: E402
+from fetch_data import fetch_news
 
 BUCKETS = 1024
 

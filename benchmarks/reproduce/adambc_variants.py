@@ -1,4 +1,4 @@
-"""What takes an optimizer's place in the analysis: another Φ, or momentum with the learning rate that DP-Adam implies."""
+"""What takes an optimizer's place in the analysis: another Φ, or momentum with the rate that DP-Adam implies."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """DP² and its rivals on IMDB reviews and MovieLens-100k, as in the paper's Figures 4 to 7. `make reproduce-dp2`.
 
-    python -m benchmarks.reproduce.dp2 [--only PART] [--seeds N] [--report]
+    python -m benchmarks.reproduce.dp2 [--only PART] [--seeds N]
 
-Finished runs are kept in benchmarks/reports/reproduce/dp2.json; delete it to begin anew. Parts: tuning, short (all optimizers), long
-(100 epochs), paper (the paper's own values), delay, ablations, privacy, ratings.
+Finished runs are kept in benchmarks/reports/reproduce/dp2.json and dp2_long.json; delete them to begin anew. Parts:
+tuning, short (all optimizers), long (100 epochs), paper (the paper's own values), delay, ablations, privacy, ratings.
 
 Source: Li, Zaheer, Liu, Reddi, McMahan & Smith 2023, "Differentially private adaptive optimization with delayed
 preconditioners".
@@ -28,7 +28,7 @@ from benchmarks.reproduce.dp2_lab import (
     TUNING_SEED,
     Setting,
     answer,
-    epsilons,
+    rdp_epsilon,
 )
 from benchmarks.reproduce.dp2_settings import (
     ABLATIONS,
@@ -45,7 +45,7 @@ from benchmarks.reproduce.dp2_settings import (
 )
 from benchmarks.reproduce.runs import REPORTS, Data, Kept
 
-KEPT = REPORTS / "dp2.json"
+KEPT, KEPT_LONG = REPORTS / "dp2.json", REPORTS / "dp2_long.json"  # two, so that long runs can go on beside others
 Chosen = dict[str, Setting]
 Entries = list[tuple[str, Setting, dict[str, Any]]]  # a name, its setting, what it gave
 
@@ -135,14 +135,6 @@ def rating_runs(kept: Kept) -> Entries:
     ]
 
 
-def prices(entries: Entries, epochs: float) -> dict[str, dict[str, float]]:
-    """ε by accountant of each name, at σ of the run."""
-    return {
-        name: epsilons(data("holdout"), each, epochs=epochs, sigma=result.get("sigma", SIGMA[PRIVATE]))
-        for name, each, result in entries
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1, help="of the main table")
@@ -154,7 +146,7 @@ def main() -> None:
     parts: dict[str, Callable[[], Entries]] = {
         "tuning": lambda: tried,
         "short": lambda: main_runs(kept, chosen, GRID, SHORT_EPOCHS, options.seeds),
-        "long": lambda: main_runs(kept, chosen, LONG, LONG_EPOCHS, 1),
+        "long": lambda: main_runs(Kept(KEPT_LONG), chosen, LONG, LONG_EPOCHS, 1),
         "paper": lambda: paper_runs(kept),
         "delay": lambda: delay_runs(kept, chosen),
         "ablations": lambda: ablation_runs(kept, chosen),
@@ -165,7 +157,8 @@ def main() -> None:
         parts[options.only]()
         return
     found = {name: part() for name, part in parts.items()}
-    print(dp2_report.write(found, chosen, prices))
+    some, lengths = chosen["DP-SGD"], {"short": SHORT_EPOCHS, "long": LONG_EPOCHS}
+    print(dp2_report.write(found, {name: rdp_epsilon(data("holdout"), some, each) for name, each in lengths.items()}))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from worker.data.ratings import RatingRecords
 from worker.data.records import SparseRecords
 
 sys.path.append(str(ROOT / "scripts"))
-from fetch_data import cache_folder, fetch_ratings, fetch_reviews  # noqa: E402
+from fetch_data import cache_folder, fetch_ratings, fetch_reviews
 
 BUCKETS, USERS, ITEMS = 10_000, 943, 1682
 HASHED = {"kind": "hashed_text", "column": "text", "buckets": BUCKETS}

@@ -79,15 +79,15 @@ def answer(
     return kept.get(question, fresh)
 
 
-def epsilons(data: Data, setting: Setting, *, epochs: float, sigma: float, task: str = PRIVATE) -> dict[str, float]:
-    """ε of a run by each accountant at its δ, as the service prices it."""
-    spec = JobSpec.model_validate(job(setting, epochs=epochs, sigma=sigma, task=task) | {"dataset": "ds_0"})
-    side = data.facts("ds_1", data.side) if data.side is not None else None
-    asked = plan(spec, data.facts(), side).pricing
+def rdp_epsilon(data: Data, setting: Setting, epochs: float) -> float:
+    """ε of a run on the reviews by Rényi accounting, as the service's price names it for comparison."""
+    sigma = SIGMA[PRIVATE]
+    spec = JobSpec.model_validate(job(setting, epochs=epochs, sigma=sigma) | {"dataset": "ds_0", "seed": 0})
+    asked = plan(spec, data.facts()).pricing
     if asked is None:
         raise ValueError("a private job has a price")
-    comparison = price(asked)["comparison"]
-    return {name: each["epsilon"] for name, each in comparison.items() if each is not None}
+    found: float = price(asked)["comparison"]["rdp"]
+    return found
 
 
 def delayed(kind: str, rates: tuple[float, float], clips: tuple[float, float], eps: float, delay: int) -> Setting:

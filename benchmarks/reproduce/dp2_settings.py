@@ -10,7 +10,12 @@ _SIDE = {"public_dataset": "side", "public_batch_size": 64}
 _ADPS = {"kind": "ada_dps", "eps": 1e-3, **_SIDE}
 # η, C and ε of the adaptive phase.
 _DELAYED = (
-    (0.003, 200.0, 1e-3), (0.003, 200.0, 1e-7), (0.001, 500.0, 1e-7), (0.1, 5.0, 1e-7), (0.005, 200.0, 1e-3), (0.01, 200.0, 1e-3),
+    (0.003, 200.0, 1e-3),
+    (0.003, 200.0, 1e-7),
+    (0.001, 500.0, 1e-7),
+    (0.1, 5.0, 1e-7),
+    (0.005, 200.0, 1e-3),
+    (0.01, 200.0, 1e-3),
 )
 
 # On 5 epochs, scored on training records; the best goes on.
@@ -45,7 +50,8 @@ ABLATIONS: dict[str, list[Setting]] = {
         delayed("dp2_rmsprop", (3.0, 0.003), (0.5, 200.0), 1e-7, 195) | {"variant": "extra_query"},
     ],
     "noise first": [
-        delayed("dp2_rmsprop", (3.0, rate), (0.5, 0.5), 1e-3, 195) | {"variant": "noise_first"} for rate in (0.003, 0.03)
+        delayed("dp2_rmsprop", (3.0, rate), (0.5, 0.5), 1e-3, 195) | {"variant": "noise_first"}
+        for rate in (0.003, 0.03)
     ],
 }
 PRIVACY = (("DP-SGD", "DP-RMSProp", "DP2-RMSProp"), (0.6, 1.0, 2.0))
@@ -54,8 +60,6 @@ RATINGS_EPOCHS = 5
 RATINGS: dict[str, list[Setting]] = {
     "DP-SGD": [{"kind": "dp_sgd", "learning_rate": rate, "clip": 1.0} for rate in (0.3, 1.0, 3.0)],
     "DP-RMSProp": [{**_RMS, "learning_rate": rate, "clip": 1.0} for rate in (0.003, 0.01)],
-    "DP2-RMSProp": [
-        delayed("dp2_rmsprop", (1.0, rate), (1.0, 100.0), 1e-3, 300) for rate in (0.001, 0.003)
-    ],
+    "DP2-RMSProp": [delayed("dp2_rmsprop", (1.0, rate), (1.0, 100.0), 1e-3, 300) for rate in (0.001, 0.003)],
     "AdaDPS": [{**_ADPS, "learning_rate": rate, "clip": 100.0} for rate in (0.003, 0.01)],
 }
