@@ -55,7 +55,8 @@ def answer(
     def fresh() -> dict[str, Any]:
         result = run(data(on_training), job(setting, epsilon), seed=seed, optimizer=VARIANTS[variant])
         print(f"{result.last('accuracy'):.4f} in {result.seconds:.0f} s: {question}", flush=True)
-        return result.kept()
+        groups = {name: values[-1:] for name, values in result.metrics.items() if ":" in name}
+        return result.kept() | {"metrics": result.metrics | groups}
 
     return kept.get(question | {"scored": "training" if on_training else "test"}, fresh)
 
