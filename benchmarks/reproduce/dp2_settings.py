@@ -40,7 +40,7 @@ PAPER: dict[str, Setting] = {
     "DP2-RMSProp": delayed("dp2_rmsprop", (0.1, 3.0), (0.5, 5.0), 1e-7, 195),
 }
 
-SHORT_EPOCHS = 20  # of the table of all
+SHORT_EPOCHS = 10  # of the table of all
 LONG_EPOCHS = 100  # as the paper's
 LONG = ("DP-SGD", "DP2-RMSProp", "DP-RMSProp", "AdaDPS")  # in this order
 SWEEP_EPOCHS = 5
@@ -56,7 +56,7 @@ ABLATIONS: dict[str, list[Setting]] = {
 }
 PRIVACY = (("DP-SGD", "DP-RMSProp", "DP2-RMSProp"), (0.6, 1.0, 2.0))
 
-RATINGS_EPOCHS = 5
+RATINGS_EPOCHS = 3
 RATINGS: dict[str, list[Setting]] = {
     "DP-SGD": [{"kind": "dp_sgd", "learning_rate": rate, "clip": 1.0} for rate in (0.3, 1.0, 3.0)],
     "DP-RMSProp": [{**_RMS, "learning_rate": rate, "clip": 1.0} for rate in (0.003, 0.01)],
