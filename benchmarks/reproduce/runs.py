@@ -14,7 +14,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from worker.attempt.messages import Digest, MetricValue, Resalt, Segment, Shape
 from worker.attempt.replay import Replay
 from worker.data.records import Records
 from worker.models.base import Parameters
-from worker.optimizers.base import State
+from worker.optimizers.base import Optimizer, State
 from worker.telemetry import Telemetry
 from worker.training.loop import Position, Training
 from worker.training.plan import build_plan
@@ -151,12 +151,20 @@ class _Watched(Training):
         return position
 
 
-def run(data: Data, job: dict[str, Any], *, seed: int = 0, watch: Watch | None = None) -> Result:
+def run(
+    data: Data,
+    job: dict[str, Any],
+    *,
+    seed: int = 0,
+    watch: Watch | None = None,
+    optimizer: Callable[[Optimizer], Optimizer] | None = None,
+) -> Result:
     """One job.
 
     Args:
         job: a JobSpec without `dataset` and `seed`. `evaluation` is always free: the data are public.
         watch: called after every step.
+        optimizer: makes of the job's optimizer what takes its place: a variant that no JobSpec asks for.
 
     Raises:
         InvalidRequest: as the service would.
@@ -184,6 +192,8 @@ def run(data: Data, job: dict[str, Any], *, seed: int = 0, watch: Watch | None =
         data_public=True,
         holdout_public=True,
     )
+    if optimizer is not None:
+        built = replace(built, optimizer=optimizer(built.optimizer))
     keys = {f"{name}_key": _key(seed, name) for name in ("noise", "sampler", "release", "init", "dropout")}
     book = _Book()
     training = _Watched(

@@ -14,7 +14,7 @@ from tests.worker.support import Supervisor, dense, key, keys_of, records, run_d
 from worker.noise import ahead, gaussian
 from worker.noise.ahead import StepNoise
 from worker.noise.gaussian import GaussianRelease
-from worker.noise.generator import STEPS, GaussianGenerator
+from worker.noise.generator import CHUNK, STEPS, GaussianGenerator
 
 KEY = bytes(range(32))
 SIZES = (3, 70_001, 0, 40_000)
@@ -90,6 +90,15 @@ def test_another_thread_makes_it() -> None:
     assert len(makers) > 4 and threading.get_ident() not in makers
     noise.take()
     assert threading.get_ident() not in makers
+
+
+def test_what_is_no_more_than_a_chunk_wakes_no_other_thread() -> None:
+    for size in (CHUNK, CHUNK + 1):
+        noise = StepNoise(GaussianGenerator(KEY), 1, (size - 10, 10))
+        noise.begin()
+        z = noise.take()
+        assert bool(noise._helpers) == (size > CHUNK)
+        assert torch.equal(z[1], GaussianGenerator(KEY).noise(1, 1, 10))
 
 
 def test_the_other_threads_leave_the_number_of_threads_alone(threads: None) -> None:

@@ -40,23 +40,30 @@ class LinearClipping:
     def private_sum(
         self, parameters: Parameters, batches: Sequence[FeatureRecords], clip: Clip | None = None
     ) -> Parameters:
-        return self.private_sum_and_count(parameters, batches, clip)[0]
+        return self._clipped_sum(parameters, batches, clip, None)
 
     def private_sum_and_count(
         self, parameters: Parameters, batches: Sequence[FeatureRecords], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
-        by = clip or Clip(self.max_grad_norm)
         count = torch.zeros(1, dtype=torch.float64)
+        return self._clipped_sum(parameters, batches, clip, count), count
+
+    def _clipped_sum(
+        self, parameters: Parameters, batches: Sequence[FeatureRecords], clip: Clip | None, count: Tensor | None
+    ) -> Parameters:
+        """The sum. A count, where there is one, grows by that of the records within C."""
+        by = clip or Clip(self.max_grad_norm)
 
         def clipped(residuals: Tensor, records: FeatureRecords) -> Tensor:
             """The residuals scaled so that residual ⊗ (x, 1) is clipped; zeros where a gradient is not finite."""
             norms = self._norms(residuals, records) if by.divisors is None else _divided_norms(residuals, records, by)
             factors = clip_factors(norms, self.kind, by.max_grad_norm / self.records_per_unit)
-            count.add_(half_count(factors))
+            if count is not None:
+                count.add_(half_count(factors))
             # A factor of 0 is not enough: 0 · NaN is NaN.
             return torch.where(torch.isfinite(norms), residuals * factors, 0.0)
 
-        return by.divided(_summed(self.model, parameters, batches, clipped)), count
+        return by.divided(_summed(self.model, parameters, batches, clipped))
 
     def _norms(self, residuals: Tensor, records: FeatureRecords) -> Tensor:
         inputs = records.private_norms

@@ -18,8 +18,9 @@ class StepNoise:
 
     `begin` starts one thread on them; `take` has as many as torch uses make what is left, and waits. Every chunk is a
     function of its address alone, so the numbers do not depend on who made which, nor on whether there was a thread.
-    The object belongs to one generator, hence to one key, and to one step: it is made after the step has begun, for no
-    other, and is dropped with it. Memory: the step's noise itself, whose buffers become the noised gradient.
+    What is no more than a chunk `take` makes itself: another thread would take longer to wake. The object belongs to
+    one generator, hence to one key, and to one step: it is made after the step has begun, for no other, and is dropped
+    with it. Memory: the step's noise itself, whose buffers become the noised gradient.
 
     Args:
         generator: of the segment that rules the step.
@@ -48,13 +49,17 @@ class StepNoise:
         self._buffers = [torch.empty(checked_size(size), dtype=dtype) for size in sizes]
         self._chunks = deque((index, at) for index, size in enumerate(sizes) for at in range(0, size, CHUNK))
         self._helpers: list[Future[None]] = []
+        self._is_small = sum(sizes) <= CHUNK
 
     def begin(self) -> None:
-        """Starts on another thread."""
-        self._helpers.append(_pool(1).submit(self._work))
+        """Starts on another thread, where there is more than a chunk to make."""
+        if not self._is_small:
+            self._helpers.append(_pool(1).submit(self._work))
 
     def take(self) -> list[Tensor]:
         """The Gaussians, float64 (size,) each, on the device. Once."""
+        if self._is_small:
+            self._work()
         threads = torch.get_num_threads()
         more = min(threads - len(self._helpers), len(self._chunks))
         self._helpers += [_pool(threads).submit(self._work) for _ in range(more)]

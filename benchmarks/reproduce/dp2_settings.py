@@ -1,0 +1,65 @@
+"""What was tried and what is swept in the DP² experiment. Rows have length 1, and gradients at first a norm of 0.71."""
+
+from __future__ import annotations
+
+from benchmarks.reproduce.dp2_lab import Setting, delayed
+
+_RMS = {"kind": "dp_rmsprop", "eps": 1e-3}
+_GRAD = {"kind": "dp_adagrad", "eps": 1e-7}
+_SIDE = {"public_dataset": "side", "public_batch_size": 64}
+_ADPS = {"kind": "ada_dps", "eps": 1e-3, **_SIDE}
+# η, C and ε of the adaptive phase.
+_DELAYED = (
+    (0.003, 200.0, 1e-3),
+    (0.003, 200.0, 1e-7),
+    (0.001, 500.0, 1e-7),
+    (0.1, 5.0, 1e-7),
+    (0.005, 200.0, 1e-3),
+    (0.01, 200.0, 1e-3),
+)
+
+# On 5 epochs, scored on training records; the best goes on.
+GRID: dict[str, list[Setting]] = {
+    "DP-SGD": [
+        {"kind": "dp_sgd", "learning_rate": rate, "clip": clip}
+        for rate, clip in ((1.0, 0.5), (3.0, 0.5), (6.0, 0.25), (10.0, 0.5), (30.0, 0.5))
+    ],
+    "DP-RMSProp": [{**_RMS, "learning_rate": rate, "clip": 0.5} for rate in (0.01, 0.03)],
+    "DP-AdaGrad": [{**_GRAD, "learning_rate": rate, "clip": 0.5} for rate in (0.3, 1.0)],
+    "DP2-RMSProp": [delayed("dp2_rmsprop", (3.0, rate), (0.5, clip), eps, 195) for rate, clip, eps in _DELAYED],
+    "DP2-AdaGrad": [delayed("dp2_adagrad", (3.0, 0.003), (0.5, 200.0), eps, 195) for eps in (1e-7, 1e-3)],
+    "DP2-Yogi": [delayed("dp2_yogi", (3.0, 0.003), (0.5, 200.0), 1e-3, 195)],
+    "AdaDPS": [{**_ADPS, "learning_rate": rate, "clip": clip} for rate, clip in ((0.005, 200.0), (0.02, 50.0))],
+    "PDA-DPMD": [{"kind": "pda_dpmd", "learning_rate": 3.0, "clip": 0.5, **_SIDE}],
+}
+
+# The paper's Table 2, for rows of zeros and ones.
+PAPER: dict[str, Setting] = {
+    "DP-SGD": {"kind": "dp_sgd", "learning_rate": 5.0, "clip": 0.5},
+    "DP-RMSProp": {**_RMS, "learning_rate": 0.3, "clip": 0.1},
+    "DP2-RMSProp": delayed("dp2_rmsprop", (0.1, 3.0), (0.5, 5.0), 1e-7, 195),
+}
+
+SHORT_EPOCHS = 10  # of the table of all
+LONG_EPOCHS = 100  # as the paper's
+LONG = ("DP-SGD", "DP2-RMSProp", "DP-RMSProp", "AdaDPS")  # in this order
+SWEEP_EPOCHS = 5
+DELAYS = (50, 195, 390, 770)
+ABLATIONS: dict[str, list[Setting]] = {
+    "extra query": [
+        delayed("dp2_rmsprop", (3.0, 0.003), (0.5, 200.0), 1e-7, 195) | {"variant": "extra_query"},
+    ],
+    "noise first": [
+        delayed("dp2_rmsprop", (3.0, rate), (0.5, 0.5), 1e-3, 195) | {"variant": "noise_first"}
+        for rate in (0.003, 0.03)
+    ],
+}
+PRIVACY = (("DP-SGD", "DP-RMSProp", "DP2-RMSProp"), (0.6, 1.0, 2.0))
+
+RATINGS_EPOCHS = 3
+RATINGS: dict[str, list[Setting]] = {
+    "DP-SGD": [{"kind": "dp_sgd", "learning_rate": rate, "clip": 1.0} for rate in (0.3, 1.0, 3.0)],
+    "DP-RMSProp": [{**_RMS, "learning_rate": rate, "clip": 1.0} for rate in (0.003, 0.01)],
+    "DP2-RMSProp": [delayed("dp2_rmsprop", (1.0, rate), (1.0, 100.0), 1e-3, 300) for rate in (0.001, 0.003)],
+    "AdaDPS": [{**_ADPS, "learning_rate": rate, "clip": 100.0} for rate in (0.003, 0.01)],
+}
