@@ -23,7 +23,7 @@ from app.errors import PrivacyError
 from worker.clipping.books import ParameterBook
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count
 from worker.clipping.norms import root_bound
-from worker.clipping.rules import Found, Rule, rule_of
+from worker.clipping.rules import Found, Rule, rule_of, shift
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
 from worker.models.base import Parameters
@@ -45,25 +45,37 @@ class _Pass:
     """What one forward and backward pass over one physical batch writes down."""
 
     records: int
+    wanted: frozenset[int]  # the trainable parameters, by id
     terms: dict[int, list[Term]] = field(default_factory=dict)
+
+
+Note = Callable[[tuple[Tensor, ...], Tensor], None]  # what was held, and the gradient at the output
 
 
 class _Tap(torch.autograd.Function):
     """The identity, which hands the gradient at a layer's output to the books.
 
     Its output is a view made inside a custom function, so that changing it in place, which would change what the
-    gradient means, is an error in autograd.
+    gradient means, is an error in autograd. What the books need of the forward pass is held by autograd, which knows
+    whether it was changed, and makes it anew where passes are checkpointed.
     """
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, note: Callable[[Tensor], None], first: bool) -> Tensor:
+    def forward(ctx: Any, output: Tensor, note: Note, first: bool, *held: Tensor) -> Tensor:
         ctx.note, ctx.first = note, first
+        ctx.save_for_backward(*held)
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
-        ctx.note(gradients[0])
-        return (None if ctx.first else gradients[0]), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        try:
+            held = ctx.saved_tensors
+        except RuntimeError as error:
+            if "modified by an inplace operation" not in str(error):
+                raise
+            raise PrivacyError("what a layer was given was changed in place after it was used") from None
+        ctx.note(held, gradients[0])
+        return (None if ctx.first else gradients[0]), None, None, *(None for _ in held)
 
 
 class Bookkeeping(Generic[B]):
@@ -136,7 +148,7 @@ class Bookkeeping(Generic[B]):
         add_clipped(total, count, books, self._trainable, self._kind, clip.max_grad_norm / self._records_per_unit)
 
     def _passes(self, batch: B) -> _Pass:
-        self._open = _Pass(self._count(batch))
+        self._open = _Pass(self._count(batch), self._wanted)
         try:
             with torch.enable_grad():
                 losses = self._losses(self._module, batch)
@@ -148,13 +160,13 @@ class Bookkeeping(Generic[B]):
             self._open = None
 
     def _attach(self) -> None:
-        trainable = {id(p) for p in self._trainable.values()}
+        self._wanted = frozenset(id(p) for p in self._trainable.values())
         fallbacks = []
         for name, module in self._module.named_modules():
-            own = [p for p in module.parameters(recurse=False) if id(p) in trainable]
+            own = [p for p in module.parameters(recurse=False) if id(p) in self._wanted]
             if not own:
                 continue
-            rule = rule_of(module)
+            rule = rule_of(module, own)
             if rule is None:
                 from worker.clipping.opacus_layers import opacus_rule  # noqa: PLC0415 - slow, and seldom needed
 
@@ -174,19 +186,16 @@ class Bookkeeping(Generic[B]):
         alone = isinstance(output, Tensor) and not others
         if not alone or len(x) != opened.records or len(output) != opened.records:
             raise PrivacyError(f"dimension 0 of {type(module).__name__} does not count records")
-        noted = module.noted() if isinstance(module, ItemLoss) else x
-        held = noted[0] if isinstance(noted, tuple) else noted
-        first, version = not output.requires_grad, held._version
+        noted = module.noted() if isinstance(module, ItemLoss) else (x,)
+        first = not output.requires_grad
         if first:
             output.requires_grad_()
 
-        def note(gradient: Tensor) -> None:
-            if held._version != version:
-                raise PrivacyError(f"what {type(module).__name__} was given was changed in place after it was used")
+        def note(held: tuple[Tensor, ...], gradient: Tensor) -> None:
             with torch.no_grad():
-                _write_down(opened, rule(module, noted, gradient.detach()))
+                _write_down(opened, rule(module, *held, gradient.detach()))
 
-        return _Tap.apply(output, note, first)  # type: ignore[no-untyped-call]
+        return _Tap.apply(output, note, first, *(() if rule is shift else noted))  # type: ignore[no-untyped-call]
 
 
 def fill_in(trainable: Mapping[str, nn.Parameter], parameters: Parameters) -> None:
@@ -272,7 +281,8 @@ def _layers(trainable: Iterable[str]) -> dict[str, list[str]]:
 
 def _write_down(opened: _Pass, found: Found) -> None:
     for parameter, term in found:
-        opened.terms.setdefault(id(parameter), []).append(term)
+        if id(parameter) in opened.wanted:  # frozen ones have no books
+            opened.terms.setdefault(id(parameter), []).append(term)
 
 
 def _norm_bound(bounded: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -6,7 +6,7 @@ Dimension 0 of every input and output counts records. A rule returns, for each t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,15 +19,29 @@ from worker.models.item_loss import ItemLoss
 from worker.models.positions import Positions
 
 Found = list[tuple[nn.Parameter, Term]]
-# The layer; its input, or what it noted in place of it; the gradient at its output.
-Rule = Callable[[Any, Any, Tensor], Found]
+# The layer; its input, or what it noted in place of it; the gradient at its output. `shift` goes without an input.
+Rule = Callable[..., Found]
 
 
-def rule_of(module: nn.Module) -> Rule | None:
-    """The rule of a module's own parameters; None where there is none."""
-    if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # transformers.pytorch_utils.Conv1D
-        return _transposed_linear
-    return RULES.get(type(module))
+def rule_of(module: nn.Module, trained: Sequence[nn.Parameter]) -> Rule | None:
+    """The rule of a module's own parameters; None where there is none.
+
+    Args:
+        trained: those of them that are not frozen.
+    """
+    conv1d = type(module).__name__ == "Conv1D" and hasattr(module, "nf")  # transformers.pytorch_utils.Conv1D
+    rule = _transposed_linear if conv1d else RULES.get(type(module))
+    bias_alone = len(trained) == 1 and trained[0] is getattr(module, "bias", None)
+    return shift if bias_alone and rule in (_transposed_linear, _linear, _layer_norm) else rule
+
+
+def shift(module: Any, g: Tensor) -> Found:
+    """Of a layer whose bias alone is trained: what was added to is no matter.
+
+    Source: Bu et al. 2022, "Differentially private bias-term only fine-tuning of foundation models".
+    """
+    shape = module.bias.shape
+    return [(module.bias, Dense(g.reshape(len(g), -1, *shape).sum(dim=1)))]
 
 
 def _linear(module: nn.Linear, x: Tensor, g: Tensor) -> Found:
@@ -134,9 +148,8 @@ def _group_norm(module: nn.GroupNorm, x: Tensor, g: Tensor) -> Found:
     return _trainable([(module.weight, Dense(weight)), (module.bias, Dense(bias))])
 
 
-def _item_loss(module: ItemLoss, noted: tuple[Tensor, Tensor], g: Tensor) -> Found:
+def _item_loss(module: ItemLoss, residuals: Tensor, hidden: Tensor, g: Tensor) -> Found:
     """∂loss/∂W = Σ_t residuals_t ⊗ hidden_t: a linear layer over positions, known since the forward pass."""
-    residuals, hidden = noted
     return _trainable([(module.weight, Outer(residuals, hidden * g[:, None, None]))])
 
 

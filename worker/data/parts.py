@@ -45,7 +45,7 @@ def records_of(stored: StoredPart) -> Records:
         users, items = (torch.from_numpy(rows.astype(np.int64)) for rows in (stored.x.users, stored.x.items))
         return RatingRecords(users, items, labels)
     if isinstance(stored.x, Sequences):
-        return SequenceRecords(stored.x.items, np.append(0, stored.x.ends)[:-1], stored.x.ends)
+        return SequenceRecords(stored.x.items, np.append(0, stored.x.ends)[:-1], stored.x.ends, labels)
     if isinstance(stored.x, Csr):
         matrix = scipy.sparse.csr_matrix((stored.x.data, stored.x.indices, stored.x.indptr), shape=stored.x.shape)
         return SparseRecords(matrix, labels)

@@ -16,17 +16,25 @@ class SequenceRecords:
     Args:
         items: int32 (rows,), one record after the other.
         starts, ends: int64 (n,), where each record lies in `items`.
+        labels: (n,); None: each record is its own.
     """
 
-    def __init__(self, items: NDArray[np.int32], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        items: NDArray[np.int32],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        labels: Tensor | None = None,
+    ) -> None:
         self._items, self._starts, self._ends = items, starts, ends
-        self.labels = torch.zeros(len(ends), dtype=torch.float64)  # each record is its own
+        self.labels = torch.zeros(len(ends), dtype=torch.float64) if labels is None else labels
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def select(self, indices: NDArray[np.int64]) -> SequenceRecords:
-        return SequenceRecords(self._items, self._starts[indices], self._ends[indices])
+        at = torch.from_numpy(indices)
+        return SequenceRecords(self._items, self._starts[indices], self._ends[indices], self.labels[at])
 
     def split(self, physical_batch_size: int | None) -> Sequence[SequenceRecords]:
         rows = physical_batch_size or max(len(self), 1)
@@ -58,11 +66,15 @@ class SequenceRecords:
 
         All are of one length, so that no step's time tells how long the sequences in it are.
         """
-        lengths = np.minimum(self._ends - self._starts, length + 1)[:, None]
-        places = np.arange(length + 1)
+        ids = self.padded(length + 1)
+        targets = ids[:, 1:]
+        return torch.where(targets != 0, ids[:, :-1], 0), targets
+
+    def padded(self, length: int) -> Tensor:
+        """The last items, int64 (n, length): item i as i + 1, filled up with 0."""
+        lengths = np.minimum(self._ends - self._starts, length)[:, None]
+        places = np.arange(length)
         there = places < lengths
         at = np.where(there, self._ends[:, None] - lengths + places, 0)
         found = np.where(there, self._items[at], -1) if len(self._items) else np.full(there.shape, -1)
-        ids = torch.from_numpy(found.astype(np.int64) + 1)
-        targets = ids[:, 1:]
-        return torch.where(targets != 0, ids[:, :-1], 0), targets
+        return torch.from_numpy(found.astype(np.int64) + 1)

@@ -1,0 +1,191 @@
+"""Fine-tuning a Hugging Face model: what a job asks for, and which of a model's tensors that trains.
+
+Tensors have the names that transformers' own classes give them. The same tables decide what a quote says and what the
+worker trains.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from app.contracts.base import Document
+from app.contracts.extractor import Sha256Hex
+
+Tuning = Literal["full", "head", "last_block", "bias", "lora"]
+Shapes = Mapping[str, tuple[int, ...]]
+# Folders of a models root: `distilgpt2`, `HuggingFaceTB/SmolLM2-135M`. No part is `..` or hidden.
+ModelPath = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}$")
+]
+LayerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]{1,100}$")]
+FROM_FOLDER = "filled in from the model's folder"
+
+
+class Lora(Document):
+    """W x + (alpha/rank) B A x, with W frozen, A (rank, inputs) small Gaussians and B (outputs, rank) zeros.
+
+    `targets`: the last parts of the names of the layers that get one; left out, the attention's that peft takes.
+    """
+
+    rank: Annotated[int, Field(strict=True, ge=1, le=256)] = 8
+    alpha: Annotated[float, Field(strict=True, gt=0.0, le=1e4)] = 16.0
+    targets: Annotated[list[LayerName], Field(min_length=1, max_length=20)] | None = None
+
+
+class HfModel(Document):
+    """A Hugging Face model from a folder of the models root: GPT-2 and Llama kinds for task `language_model`, BERT and
+    RoBERTa kinds for `classification` of texts.
+
+    `tuning`: all parameters; the output layer alone (where it shares the embedding's matrix it gets one of its own);
+    the last block and the norm behind it; biases alone; or LoRA. A classifier is trained in each of them.
+
+    A record is cut to `max_length` tokens and filled up to it. There is no dropout. `gradient_checkpointing` makes each
+    block's inner values twice rather than keep them.
+
+    `sha256` pins the folder's content; it and what follows it are filled in when the job is admitted.
+    """
+
+    kind: Literal["hf"] = "hf"
+    path: ModelPath
+    tuning: Tuning = "lora"
+    lora: Lora | None = None  # of tuning `lora` alone; null: its defaults
+    max_length: Annotated[int, Field(strict=True, ge=2, le=4096)] = 128
+    gradient_checkpointing: bool = False
+    sha256: Sha256Hex | None = None
+    architecture: Literal["gpt2", "llama", "bert", "roberta"] | None = None
+    parameters: Annotated[int, Field(ge=1)] | None = None
+    trained: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _adapts(self) -> HfModel:
+        if self.lora is not None and self.tuning != "lora":
+            raise ValueError("`lora` belongs to tuning `lora`")
+        return self
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Where the parts of a kind of model are.
+
+    Attributes:
+        task: of the data sets that it is tuned on.
+        body: the prefix of all but the output layers. A file may leave it out.
+        blocks: of a block's tensors, before its number.
+        norm: of the norm behind the last block; "": there is none.
+        head: of the output layers.
+        embedding: the matrix of the tokens, (vocabulary, d).
+        targets: of LoRA, as peft takes them.
+        transposed: its linear layers hold (inputs, outputs).
+        numbers: how its config.json calls the numbers of blocks, positions, and of d.
+    """
+
+    task: Literal["language_model", "classification"]
+    body: str
+    blocks: str
+    norm: str
+    head: str
+    embedding: str
+    targets: tuple[str, ...]
+    transposed: bool = False
+    numbers: tuple[str, str, str] = ("num_hidden_layers", "max_position_embeddings", "hidden_size")
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "gpt2": Architecture(
+        "language_model",
+        "transformer.",
+        "transformer.h.",
+        "transformer.ln_f.",
+        "lm_head.",
+        "transformer.wte.weight",
+        ("c_attn",),
+        transposed=True,
+        numbers=("n_layer", "n_positions", "n_embd"),
+    ),
+    "llama": Architecture(
+        "language_model",
+        "model.",
+        "model.layers.",
+        "model.norm.",
+        "lm_head.",
+        "model.embed_tokens.weight",
+        ("q_proj", "v_proj"),
+    ),
+    "bert": Architecture(
+        "classification",
+        "bert.",
+        "bert.encoder.layer.",
+        "",
+        "classifier.",
+        "bert.embeddings.word_embeddings.weight",
+        ("query", "value"),
+    ),
+    "roberta": Architecture(
+        "classification",
+        "roberta.",
+        "roberta.encoder.layer.",
+        "",
+        "classifier.",
+        "roberta.embeddings.word_embeddings.weight",
+        ("query", "value"),
+    ),
+}
+
+
+def trains(of: Architecture, tuning: Tuning, last_block: int, name: str) -> bool:
+    """Whether a tensor of the model itself is trained. LoRA's own are added to it; all of those are.
+
+    Args:
+        last_block: its number, from 0.
+    """
+    if tuning == "full":
+        return True
+    if name.startswith(of.head) and (of.task == "classification" or tuning == "head"):
+        return True
+    if tuning == "last_block":
+        norm = bool(of.norm) and name.startswith(of.norm)
+        # BERT's pooler stands between the last block and the classifier.
+        return norm or name.startswith((f"{of.blocks}{last_block}.", f"{of.body}pooler."))
+    return tuning == "bias" and name.endswith(".bias")
+
+
+def adapted(of: Architecture, lora: Lora, names: Iterable[str]) -> list[str]:
+    """The layers that get a LoRA, by the names of their tensors."""
+    targets = set(lora.targets or of.targets)
+    layers = (name.removesuffix(".weight") for name in names if name.endswith(".weight"))
+    return [layer for layer in layers if layer.rpartition(".")[2] in targets and layer.startswith(of.blocks)]
+
+
+def trained(of: Architecture, asked: HfModel, shapes: Shapes, blocks: int) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all that is trained.
+
+    Args:
+        shapes: of all the model's tensors, by canonical names, output layers included.
+        blocks: how many it has.
+    """
+    found = {name: shape for name, shape in shapes.items() if trains(of, asked.tuning, blocks - 1, name)}
+    if asked.tuning == "lora":
+        lora = asked.lora or Lora()
+        for layer in adapted(of, lora, shapes):
+            outputs, inputs = shapes[f"{layer}.weight"][:: -1 if of.transposed else 1]
+            found[f"{layer}.lora_A.weight"] = (lora.rank, inputs)
+            found[f"{layer}.lora_B.weight"] = (outputs, lora.rank)
+    return found
+
+
+def size(shapes: Shapes) -> int:
+    """How many numbers tensors of these shapes hold."""
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def canonical(of: Architecture, name: str) -> str:
+    """A tensor's name as transformers' class has it: files may lack the prefix, and old ones have gamma and beta."""
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+    return name if name.startswith((of.body, of.head, "lm_head.", "cls.", "score.")) else of.body + name

@@ -1,0 +1,212 @@
+"""A Hugging Face model's folder, read without torch: its config, the shapes in its safetensors file, its content's hash.
+
+JSON and safetensors are read and nothing else: no pickle, and no code that a folder brings with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from app.contracts.hf import ARCHITECTURES, Architecture, HfModel, canonical, trained
+
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+NEEDED = (CONFIG, WEIGHTS, TOKENIZER)
+# Delivered beside a tuned model, where they are there.
+BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+MAX_CONFIG_BYTES = 1 << 20
+MAX_HEADER_BYTES = 16 << 20
+FLOATS = ("F64", "F32", "F16", "BF16")
+# Masks and tables that old files hold, and RoBERTa's pooler, which its classifier does without.
+NO_PARAMETERS = re.compile(r"\.attn\.(masked_)?bias$|rotary_emb\.inv_freq$|^roberta\.pooler\.")
+
+
+class UnfitModelError(Exception):
+    """Why a folder is no model that can be tuned, in words for whoever named it."""
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """What is known of a model before any tensor of it is read.
+
+    Attributes:
+        folder: resolved.
+        sha256: of the hashes of all files that are used.
+        config: config.json.
+        kind: its key in ARCHITECTURES.
+        shapes: of its tensors, by canonical names, output layers included where the file has them.
+    """
+
+    folder: Path
+    sha256: str
+    config: dict[str, Any]
+    kind: str
+    shapes: dict[str, tuple[int, ...]]
+
+    @property
+    def architecture(self) -> Architecture:
+        return ARCHITECTURES[self.kind]
+
+    @property
+    def blocks(self) -> int:
+        return self._number(0)
+
+    @property
+    def positions(self) -> int:
+        """How many tokens it can read at once. RoBERTa counts them from the one after its padding's id."""
+        first = int(self.config.get("pad_token_id", 1)) + 1 if self.kind == "roberta" else 0
+        return self._number(1) - first
+
+    @property
+    def tied(self) -> bool:
+        """Whether its output layer is the embedding's matrix. transformers' own defaults."""
+        return bool(self.config.get("tie_word_embeddings", self.kind != "llama"))
+
+    def tensors(self, asked: HfModel, outputs: int) -> dict[str, tuple[int, ...]]:
+        """Of the model that is tuned: without heads of other tasks, with those of this one."""
+        of = self.architecture
+        found = {name: shape for name, shape in self.shapes.items() if name.startswith(of.body)}
+        if of.task == "classification":
+            return found | _classifier(self.kind, self._number(2), outputs)
+        if asked.tuning == "head" or not self.tied:
+            head = f"{of.head}weight"
+            found[head] = self.shapes.get(head, self.shapes[of.embedding])
+        return found
+
+    def trained(self, asked: HfModel, outputs: int) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of what a job trains of it."""
+        return trained(self.architecture, asked, self.tensors(asked, outputs), self.blocks)
+
+    def _number(self, which: int) -> int:
+        return int(self.config[self.architecture.numbers[which]])
+
+
+def read(root: Path, path: str) -> ModelFolder:
+    """The model under `root` / `path`.
+
+    Raises:
+        UnfitModelError: there is none, or none that can be tuned here.
+    """
+    folder = _inside(root, root / path)
+    if folder is None or not folder.is_dir():
+        raise UnfitModelError("there is no such folder in the models root")
+    config = _config(folder)
+    kind = config.get("model_type")
+    if kind not in ARCHITECTURES:
+        raise UnfitModelError(f"models of type {_shown(kind)} are not supported; there are {', '.join(ARCHITECTURES)}")
+    files = {name: _inside(root, folder / name) for name in (*NEEDED, *BESIDE)}
+    _check_files(folder, [name for name in NEEDED if files[name] is None])
+    hashes = {name: _sha256(found) for name, found in files.items() if found is not None}
+    content = json.dumps(hashes, sort_keys=True, separators=(",", ":")).encode()
+    weights = files[WEIGHTS]
+    assert weights is not None  # noqa: S101 - checked above, for the type checker
+    shapes = _shapes(weights, ARCHITECTURES[kind])
+    made = ModelFolder(folder, hashlib.sha256(content).hexdigest(), config, kind, shapes)
+    _check_sizes(made)
+    return made
+
+
+def _inside(root: Path, path: Path) -> Path | None:
+    """The file or folder itself, links followed; None where it is not there or leads out of the root."""
+    try:
+        found = path.resolve(strict=True)
+    except OSError:
+        return None
+    return found if found.is_relative_to(root.resolve()) else None
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        with (folder / CONFIG).open("rb") as file:
+            config = json.loads(file.read(MAX_CONFIG_BYTES))
+    except (OSError, ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise UnfitModelError(f"its {CONFIG} can not be read")
+    if "auto_map" in config:
+        raise UnfitModelError("it brings code of its own, which is never run here")
+    if "quantization_config" in config:
+        raise UnfitModelError("it is quantized: gradients want its plain weights")
+    return config
+
+
+def _check_files(folder: Path, absent: Sequence[str]) -> None:
+    names = sorted(each.name for each in folder.iterdir())
+    if WEIGHTS in absent and f"{WEIGHTS}.index.json" in names:
+        raise UnfitModelError(f"its weights are in several files: save them as one {WEIGHTS}")
+    if WEIGHTS in absent and any(name.endswith(PICKLES) for name in names):
+        raise UnfitModelError(f"its weights are a pickle, which is never read here: save them as {WEIGHTS}")
+    if absent:
+        raise UnfitModelError(f"it has no {absent[0]}")
+
+
+def _shapes(path: Path, of: Architecture) -> dict[str, tuple[int, ...]]:
+    """Shapes of the floating tensors in the file's header, by canonical names."""
+    with path.open("rb") as file:
+        first = file.read(8)
+        length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+        if not 2 <= length <= MAX_HEADER_BYTES:
+            raise UnfitModelError(f"its {WEIGHTS} is no safetensors file")
+        try:
+            header = json.loads(file.read(length))
+            tensors = {name: each for name, each in header.items() if name != "__metadata__"}
+            return {
+                canonical(of, name): tuple(int(size) for size in each["shape"])
+                for name, each in tensors.items()
+                if each["dtype"] in FLOATS and not NO_PARAMETERS.search(canonical(of, name))
+            }
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise UnfitModelError(f"its {WEIGHTS} is no safetensors file") from None
+
+
+def _check_sizes(model: ModelFolder) -> None:
+    """Whether config and tensors speak of one model."""
+    of, wrong = model.architecture, f"its {CONFIG} and {WEIGHTS} do not fit"
+    numbers = [model.config.get(name) for name in (*of.numbers, "vocab_size")]
+    if not all(isinstance(each, int) and 1 <= each < 2**31 for each in numbers):
+        raise UnfitModelError(f"its {CONFIG} does not say {', '.join((*of.numbers, 'vocab_size'))}")
+    inside = [name.removeprefix(of.blocks) for name in model.shapes if name.startswith(of.blocks)]
+    found = {int(name.partition(".")[0]) for name in inside if name.partition(".")[0].isdecimal()}
+    if found != set(range(model.blocks)):
+        raise UnfitModelError(f"{wrong}: blocks")
+    if model.shapes.get(of.embedding) != (numbers[3], numbers[2]):
+        raise UnfitModelError(f"{wrong}: the embedding")
+    if of.task == "language_model" and not model.tied and f"{of.head}weight" not in model.shapes:
+        raise UnfitModelError(f"{wrong}: there is no output layer")
+    if model.kind == "bert" and f"{of.body}pooler.dense.weight" not in model.shapes:
+        raise UnfitModelError("it has no pooler, which a classifier of this kind stands on")
+
+
+def _classifier(kind: str, width: int, outputs: int) -> dict[str, tuple[int, ...]]:
+    if kind == "bert":
+        return {"classifier.weight": (outputs, width), "classifier.bias": (outputs,)}
+    return {
+        "classifier.dense.weight": (width, width),
+        "classifier.dense.bias": (width,),
+        "classifier.out_proj.weight": (outputs, width),
+        "classifier.out_proj.bias": (outputs,),
+    }
+
+
+def _sha256(path: Path) -> str:
+    known = path.stat()
+    return _sha256_of(path, known.st_ino, known.st_size, known.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _sha256_of(path: Path, *_version: int) -> str:
+    """Kept for as long as the file is the same: weights are large, and quotes are many."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _shown(value: object) -> str:
+    return ascii(str(value)[:60])

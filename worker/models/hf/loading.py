@@ -1,0 +1,166 @@
+"""A model's folder becomes a torch module of transformers' own class: offline, from safetensors, without a pickle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from app.contracts.hf import HfModel, Lora, adapted, trains
+from app.errors import PermanentError
+from app.formats import model_folder
+from app.formats.model_folder import WEIGHTS, ModelFolder, UnfitModelError
+from worker.models.hf.lora import adapt
+
+# Dropout's noise would not replay.
+DROPOUTS = (
+    "attn_pdrop",
+    "embd_pdrop",
+    "resid_pdrop",
+    "attention_dropout",
+    "attention_probs_dropout_prob",
+    "hidden_dropout_prob",
+    "classifier_dropout",
+)
+
+
+class ModelMissingError(PermanentError):
+    """The model is not there, is not the one that was admitted, or can not be loaded."""
+
+    code = "model-missing"
+
+
+def folder_of(root: Path, asked: HfModel) -> ModelFolder:
+    """The folder that a job was admitted with.
+
+    Raises:
+        ModelMissingError: it is not there, or has another content.
+    """
+    try:
+        found = model_folder.read(root, asked.path)
+    except (OSError, UnfitModelError):
+        raise ModelMissingError("the model is not in this worker's models root") from None
+    if asked.sha256 is not None and found.sha256 != asked.sha256:
+        raise ModelMissingError("the model is not the one that was admitted")
+    return found
+
+
+def config_of(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...]) -> Any:
+    """The configuration of the tuned model, as transformers has it."""
+    of, document = folder.architecture, dict(folder.config)
+    if of.task == "classification":
+        document |= {"id2label": dict(enumerate(classes)), "label2id": {name: at for at, name in enumerate(classes)}}
+        document |= {"num_labels": len(classes), "problem_type": "single_label_classification"}
+    if asked.tuning == "head" and of.task == "language_model":
+        document["tie_word_embeddings"] = False
+    made = _classes(folder.kind)[0].from_dict(document)
+    made.architectures = [_classes(folder.kind)[1].__name__]
+    return made
+
+
+def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: torch.dtype) -> nn.Module:
+    """The module that is tuned: weights from the folder, adapters and classifiers not initialized, the rest frozen.
+
+    Raises:
+        ModelMissingError: the weights are not those of its class.
+    """
+    of, config = folder.architecture, config_of(folder, asked, classes)
+    for name in DROPOUTS:
+        if hasattr(config, name):
+            setattr(config, name, 0.0)
+    with _quiet():
+        model = _classes(folder.kind)[1].from_pretrained(
+            None,
+            config=config,
+            state_dict=_tensors(folder, config),
+            dtype=dtype,
+            attn_implementation="sdpa",
+            output_loading_info=True,
+        )
+    made, report = model
+    missing = {name for name in report["missing_keys"] if not name.startswith(of.head)}
+    if missing or report["mismatched_keys"] or report["error_msgs"]:
+        raise ModelMissingError("the model's weights are not those of its class")
+    made.config.pad_token_id = None  # it would be looked for in every batch, for a warning
+    if asked.gradient_checkpointing:
+        for block in made.get_submodule(of.blocks.rstrip(".")):
+            block.gradient_checkpointing = True
+            block._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    return _tuned(made, folder, asked)
+
+
+def _tuned(model: nn.Module, folder: ModelFolder, asked: HfModel) -> nn.Module:
+    of = folder.architecture
+    _plain_norms(model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trains(of, asked.tuning, folder.blocks - 1, name))
+    if asked.tuning == "lora":
+        lora = asked.lora or Lora()
+        layers = adapted(of, lora, [name for name, _ in model.named_parameters()])
+        adapt(model, layers, lora, transposed=of.transposed)
+    return model.train()
+
+
+def _plain_norms(model: nn.Module) -> None:
+    """torch's RMSNorm in place of Llama's, which is the same but in float32 whatever the model's type is."""
+    for name, layer in list(model.named_modules()):
+        if type(layer).__name__ == "LlamaRMSNorm":
+            plain = nn.RMSNorm(layer.weight.shape, eps=layer.variance_epsilon, device="meta")
+            plain.weight = layer.weight
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, plain)
+
+
+def _tensors(folder: ModelFolder, config: Any) -> dict[str, Tensor]:
+    of = folder.architecture
+    try:
+        found = safetensors.torch.load_file(folder.folder / WEIGHTS)
+    except (OSError, ValueError, safetensors.SafetensorError):
+        raise ModelMissingError("the model's weights can not be read") from None
+    head = f"{of.head}weight"
+    if of.task == "classification":  # a classifier begins fresh, whatever the file has
+        return {name: value for name, value in found.items() if not name.startswith(of.head)}
+    if not config.tie_word_embeddings and head not in found:
+        embedding = next(name for name in (of.embedding, of.embedding.removeprefix(of.body)) if name in found)
+        found[head] = found[embedding].clone()
+    return found
+
+
+def _classes(kind: str) -> tuple[Any, Any]:
+    """transformers' classes of a kind: of its configuration, and of the model for its task. Takes seconds, once."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    from transformers.models.bert import configuration_bert, modeling_bert  # noqa: PLC0415
+    from transformers.models.gpt2 import configuration_gpt2, modeling_gpt2  # noqa: PLC0415
+    from transformers.models.llama import configuration_llama, modeling_llama  # noqa: PLC0415
+    from transformers.models.roberta import configuration_roberta, modeling_roberta  # noqa: PLC0415
+
+    return {
+        "gpt2": (configuration_gpt2.GPT2Config, modeling_gpt2.GPT2LMHeadModel),
+        "llama": (configuration_llama.LlamaConfig, modeling_llama.LlamaForCausalLM),
+        "bert": (configuration_bert.BertConfig, modeling_bert.BertForSequenceClassification),
+        "roberta": (configuration_roberta.RobertaConfig, modeling_roberta.RobertaForSequenceClassification),
+    }[kind]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' own progress bar and report, which go to the terminal."""
+    from transformers.utils import logging  # noqa: PLC0415
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        logging.enable_progress_bar()
