@@ -43,7 +43,7 @@ class Settings(BaseSettings):
     )
 
     models_root: Path | None = Field(
-        None, description="Folder of feature extractors, one a subfolder; none: there are no extractors."
+        None, description="Folder of feature extractors and Hugging Face models; none: there are none."
     )
 
     max_upload_bytes: int = Field(512 * MIB, description="Largest data file accepted.")

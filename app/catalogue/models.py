@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.contracts.base import Document
 from app.contracts.extractor import ExtractorRef
+from app.contracts.hf import ARCHITECTURES, HfModel
 from app.contracts.job_spec import (
     CnnModel,
     GruRecModel,
@@ -21,6 +22,7 @@ from app.contracts.job_spec import (
 )
 
 MAX_PARAMETERS = 50_000_000
+MAX_TUNED = 200_000_000  # of a Hugging Face model
 MAX_SCORES = 2**26  # of one record: positions · items
 CNN_FEATURES = {"conv2": 28 * 28, "conv5": 3 * 32 * 32}
 CNN_IMAGES = {"conv2": "28 × 28 with one channel", "conv5": "32 × 32 with three channels"}
@@ -109,6 +111,17 @@ CATALOGUE: dict[str, Entry] = {
         'Hochreiter & Schmidhuber 1997, "Long short-term memory".',
         tasks=("next_item",),
     ),
+    "hf": Entry(
+        HfModel,
+        "A Hugging Face model from a folder, tuned as a whole or in part: GPT-2 and Llama kinds on next tokens, BERT "
+        "and RoBERTa kinds as classifiers.",
+        "Texts, where a pretrained model is at hand. Privately LoRA, or the biases alone: few parameters mean little "
+        "noise, and what is frozen costs nothing.",
+        ("text",),
+        'Li et al. 2022, "Large language models can be strong differentially private learners"; Yu et al. 2022, '
+        '"Differentially private fine-tuning of language models"; Bu et al. 2022, "Bias-term only fine-tuning".',
+        tasks=("language_model", "classification"),
+    ),
 }
 GATES = {"gru_rec": 3, "lstm_rec": 4}
 
@@ -136,6 +149,12 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
         return factors + (biases if model.bias else [])
     if isinstance(model, RecommenderModel):
         return _recommender(model, rows[1])
+    if model.kind == "hf":
+        return [Layer(name=model.tuning, kind="hf", shapes={"": [model.trained or 0]})]
+    return _convolutional(model, outputs)
+
+
+def _convolutional(model: CnnModel, outputs: int) -> list[Layer]:
     if model.preset == "conv2":
         return [_conv("1", 1, 16, 8), _conv("4", 16, 32, 4), _dense("8", 512, 32), _dense("10", 32, outputs)]
     channels = [3, 32, 64, 64, 128]
@@ -190,6 +209,8 @@ def refusal(
     if features_kind not in entry.takes:
         wanted = " or ".join(f"`{kind}`" for kind in entry.takes)
         return "/model/kind", f"a `{model.kind}` model takes features of kind {wanted}; these are `{features_kind}`"
+    if model.kind == "hf" and model.architecture and ARCHITECTURES[model.architecture].task != task_kind:
+        return "/model/path", f"a `{model.architecture}` model is not tuned on tasks of kind `{task_kind}`"
     if model.kind == "cnn" and features != CNN_FEATURES[model.preset]:
         wanted = f"{CNN_IMAGES[model.preset]}, {CNN_FEATURES[model.preset]} numbers"
         return "/model/preset", f"`{model.preset}` takes images of {wanted}; this data set's records have {features}"
@@ -215,6 +236,7 @@ def _too_large(model: Model, features: int, outputs: int, rows: tuple[int, int])
             detail = "shorten it, or have the loss at the `last` position only"
             return "/model/max_length", f"that is {scores} scores a record, at most {MAX_SCORES}: {detail}"
     parameters = sum(layer.parameters for layer in layers(model, features, outputs, rows))
-    if model.kind != "linear" and parameters > MAX_PARAMETERS:
-        return "/model", f"that is {parameters} parameters; at most {MAX_PARAMETERS}"
+    most = MAX_TUNED if model.kind == "hf" else MAX_PARAMETERS
+    if model.kind != "linear" and parameters > most:
+        return "/model", f"that is {parameters} parameters; at most {most}"
     return None

@@ -91,6 +91,15 @@ class NextItemTask(Document):
         return self
 
 
+class LanguageModelTask(Document):
+    """The next token of a text from those before. A record is one row's text: it is its own label.
+
+    Where users are protected, all of a user's rows are.
+    """
+
+    kind: Literal["language_model"] = "language_model"
+
+
 class HashedText(Document):
     """A text column as hashed n-grams, L2-normalized, sparse. Nothing is fitted to the data."""
 
@@ -108,7 +117,7 @@ class HashedText(Document):
 
 
 class Text(Document):
-    """A text column as it is, for a job's frozen extractor to make features of."""
+    """A text column as it is: for a job's frozen extractor to make features of, or its `hf` model to read."""
 
     kind: Literal["text"] = "text"
     column: ColumnName
@@ -277,7 +286,9 @@ class PublicHoldout(Document):
     kind: Literal["public"] = "public"
 
 
-Task = Annotated[ClassificationTask | RegressionTask | RatingTask | NextItemTask, Field(discriminator="kind")]
+Task = Annotated[
+    ClassificationTask | RegressionTask | RatingTask | NextItemTask | LanguageModelTask, Field(discriminator="kind")
+]
 INTERACTION_TASKS = ("rating", "next_item")
 Features = Annotated[HashedText | Text | Columns | Tensor | Interactions, Field(discriminator="kind")]
 
@@ -343,13 +354,14 @@ class DatasetSpec(Document):
             "text": [getattr(self.features, "column", None)],
             "columns": getattr(self.features, "columns", []),
         }
-        if self.task.label in named.get(self.features.kind, []) or self.task.label == getattr(
-            self.features, "array", None
-        ):
+        if self.task.kind == "language_model" and self.features.kind != "text":
+            raise ValueError("task 'language_model' is on features of kind 'text'")
+        label = None if self.task.kind == "language_model" else self.task.label
+        if label in named.get(self.features.kind, []) or label == getattr(self.features, "array", ""):
             raise ValueError("the label can not be a feature")
         user = self.privacy.user_column
         if user is not None and self.task.kind == "rating":
             raise ValueError("of ratings, unit 'user' is not offered: a record is one rating")
-        if user is not None and user in (self.task.label, *named.get(self.features.kind, [])):
+        if user is not None and user in (label, *named.get(self.features.kind, [])):
             raise ValueError("the user column is neither label nor feature")
         return self

@@ -8,6 +8,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
 from app.contracts.extractor import ExtractorRef
+from app.contracts.hf import HfModel
 from app.contracts.hpo import Hpo
 from app.contracts.optimizers import Optimizer
 
@@ -143,7 +144,16 @@ class LstmRecModel(RecurrentRecModel):
     kind: Literal["lstm_rec"] = "lstm_rec"
 
 
-Model = LinearModel | MlpModel | CnnModel | MatrixFactorizationModel | TransformerRecModel | GruRecModel | LstmRecModel
+Model = (
+    LinearModel
+    | MlpModel
+    | CnnModel
+    | MatrixFactorizationModel
+    | TransformerRecModel
+    | GruRecModel
+    | LstmRecModel
+    | HfModel
+)
 
 
 class JobPrivacy(Document):
@@ -240,7 +250,7 @@ class Evaluation(Document):
     On private data each is a ratio of noisy sums with noise std sensitivity/noise_mu, charged to the account of what is
     scored: points · noise_mu² for each of `metrics`. accuracy, the default of classification: correct predictions
     (sensitivity 1). loss, the default of all else: squared errors clipped to [0, loss_bound] (sensitivity loss_bound);
-    of classes and next items their cross-entropies, clipped so. On a public hold-out all scores are exact and free.
+    of classes, next items and next tokens their cross-entropies, clipped so. On a public hold-out all scores are exact and free.
 
     `ranking`: next items are scored by HIT@k and NDCG@k instead, of one release with sensitivity 1. Where last items
     are held out they are those of the users who are trained on: the training account is charged.

@@ -194,6 +194,25 @@ class Classes:
         return str(cell) if isinstance(cell, int | float) else type(cell).__name__
 
 
+class Unlabelled:
+    """In place of labels, where a record is its own."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, _cell: Any) -> None:
+        self.add_rows(1)
+
+    def add_rows(self, count: int) -> None:
+        self._count += count
+
+    def values(self) -> NDArray[np.float64]:
+        return np.zeros(self._count)
+
+    def faults(self) -> list[Fault]:
+        return []
+
+
 def _whole(label: str) -> str:
     """1.0, +1 and 1e0 as 1; anything else as it is."""
     try:

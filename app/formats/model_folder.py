@@ -1,4 +1,4 @@
-"""A Hugging Face model's folder, read without torch: its config, the shapes in its safetensors file, its content's hash.
+"""A Hugging Face model's folder, read without torch: its config, the shapes of its tensors, its content's hash.
 
 JSON and safetensors are read and nothing else: no pickle, and no code that a folder brings with it.
 """
@@ -70,6 +70,12 @@ class ModelFolder:
         """Whether its output layer is the embedding's matrix. transformers' own defaults."""
         return bool(self.config.get("tie_word_embeddings", self.kind != "llama"))
 
+    @property
+    def has_kinks(self) -> bool:
+        """Whether its activation is a ReLU."""
+        names = [self.config.get(name) for name in ("activation_function", "hidden_act")]
+        return any("relu" in name for name in names if isinstance(name, str))
+
     def tensors(self, asked: HfModel, outputs: int) -> dict[str, tuple[int, ...]]:
         """Of the model that is tuned: without heads of other tasks, with those of this one."""
         of = self.architecture
@@ -100,7 +106,7 @@ def read(root: Path, path: str) -> ModelFolder:
         raise UnfitModelError("there is no such folder in the models root")
     config = _config(folder)
     kind = config.get("model_type")
-    if kind not in ARCHITECTURES:
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise UnfitModelError(f"models of type {_shown(kind)} are not supported; there are {', '.join(ARCHITECTURES)}")
     files = {name: _inside(root, folder / name) for name in (*NEEDED, *BESIDE)}
     _check_files(folder, [name for name in NEEDED if files[name] is None])

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from app.formats.columns import Numbers
+from app.formats.columns import Numbers, Unlabelled
 from app.formats.records import Records, Table, Wanted
 
 BATCH_ROWS = 8192
@@ -51,11 +51,11 @@ def _opened(path: Path, table: Table) -> Iterator[pq.ParquetFile]:
 
 def _begun(file: pq.ParquetFile, table: Table) -> list[Wanted]:
     table.begin(file.schema_arrow.names)
-    return [*table.features, table.label]
+    return list(dict.fromkeys((*table.features, table.label)))
 
 
 def _batches(file: pq.ParquetFile, table: Table) -> Iterator[pa.RecordBatch]:
-    names = [each.name for each in (*table.features, table.label)]
+    names = list(dict.fromkeys(each.name for each in (*table.features, table.label)))
     claimed = max(_claimed(file.metadata, set(names)), file.metadata.num_rows * len(names) * CELL_BYTES)
     if claimed > table.max_unpacked_bytes:
         raise table.broken(f"it unpacks to {claimed} bytes; at most {table.max_unpacked_bytes} are allowed")
@@ -74,7 +74,9 @@ def _read(file: pq.ParquetFile, records: Records) -> None:
         if records.users is not None:
             for user in _plain(batch.column(records.users.column)).to_pylist():
                 records.add_user(user)
-        if isinstance(records.labels, Numbers):
+        if isinstance(records.labels, Unlabelled):
+            records.labels.add_rows(batch.num_rows)
+        elif isinstance(records.labels, Numbers):
             _add_numbers(records.labels, [batch.column(names[-1])])
         else:
             for label in _plain(batch.column(names[-1])).to_pylist():
@@ -106,7 +108,7 @@ def _check_type(found: pa.DataType, wanted: Wanted, records: Records) -> None:
     plain = found.value_type if pa.types.is_dictionary(found) else found
     is_text = pa.types.is_string(plain) or pa.types.is_large_string(plain)
     is_number = pa.types.is_integer(plain) or pa.types.is_floating(plain) or pa.types.is_boolean(plain)
-    if wanted == records.label:
+    if wanted == records.label and not isinstance(records.labels, Unlabelled):
         fits = is_number or (is_text and records.spec.task.kind == "classification")
     elif records.users is not None and wanted.name == records.users.column:
         fits = is_text or pa.types.is_integer(plain)

@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 
 from app.contracts.dataset_spec import DatasetSpec, HashedText, Text
 from app.errors import InvalidRequest
-from app.formats.columns import Classes, Fault, Numbers, Texts, fault, json_number, refuse, text_number, unusable
+from app.formats.columns import (
+    Classes,
+    Fault,
+    Numbers,
+    Texts,
+    Unlabelled,
+    fault,
+    json_number,
+    refuse,
+    text_number,
+    unusable,
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,7 @@ class Table:
         if twice:
             raise self.broken(f"column names must be unique; more than once: {_shown(twice)}")
         there = set(names)
-        absent = [wanted for wanted in (*self.features, self.label) if wanted.name not in there]
+        absent = [wanted for wanted in dict.fromkeys((*self.features, self.label)) if wanted.name not in there]
         if absent:
             errors = [
                 {"pointer": each.pointer, "detail": f"there is no column {each.name!r}", "column": each.name}
@@ -77,8 +88,9 @@ class Records(Table):
     """The records of one file: features and label, or the counts of what can not be one."""
 
     def __init__(self, spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> None:
-        label = Wanted(spec.task.label, "/task/label")
         features = _features(spec)
+        # A text that is its own label is read in its place, and once.
+        label = features[0] if spec.task.kind == "language_model" else Wanted(spec.task.label, "/task/label")
         # The user's column is read after the features, of the data alone.
         user = spec.privacy.user_column if file == "file" else None
         wanted = [*features, Wanted(user, "/privacy/user_column")] if user else features
@@ -90,8 +102,10 @@ class Records(Table):
         self.tensor: NDArray[Any] | None = None  # an NPZ file's features come whole
         self.texts = Texts(names[0], pointers[0]) if spec.features.kind in ("hashed_text", "text") else None
         self.numbers = Numbers(names, pointers, number)
-        self.labels: Classes | Numbers
-        if spec.task.kind == "classification":
+        self.labels: Classes | Numbers | Unlabelled
+        if spec.task.kind == "language_model":
+            self.labels = Unlabelled()
+        elif spec.task.kind == "classification":
             self.labels = Classes(self.label.name, self.label.pointer, spec.task.classes)
         else:
             self.labels = Numbers([self.label.name], [self.label.pointer], number)
@@ -111,10 +125,7 @@ class Records(Table):
             self.users.add((text or None,))
 
     def add_label(self, label: Any) -> None:
-        if isinstance(self.labels, Classes):
-            self.labels.add(label)
-        else:
-            self.labels.add((label,))
+        self.labels.add((label,) if isinstance(self.labels, Numbers) else label)
 
     def check(self) -> None:
         """Raises InvalidRequest that names columns and counts, if anything that was read can not be used."""
@@ -130,7 +141,7 @@ class Records(Table):
     def targets(self) -> NDArray[np.int64] | NDArray[np.float64]:
         """(n,) class indices, or numbers."""
         values = self.labels.values()
-        return values if isinstance(self.labels, Classes) else values[:, 0]
+        return values[:, 0] if isinstance(self.labels, Numbers) else values
 
     def _feature_faults(self) -> list[Fault]:
         if self.tensor is not None:

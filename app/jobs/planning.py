@@ -161,6 +161,8 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
         raise InvalidRequest.at(*refused)
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "hashed_text":
         raise InvalidRequest.at("/clipping/engine", "`opacus` forms dense gradients: use `bookkeeping` on hashed text")
+    if spec.clipping is not None and spec.clipping.engine == "opacus" and spec.model.kind == "hf":
+        raise InvalidRequest.at("/clipping/engine", "a Hugging Face model is clipped by `bookkeeping`")
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "interactions":
         raise InvalidRequest.at("/clipping/engine", "interactions are clipped by `bookkeeping`")
 

@@ -19,6 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
+from app.catalogue import model_folders
 from app.catalogue.models import layers
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
@@ -58,7 +59,7 @@ def quote(
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
         facts, side = repository.dataset_facts(session, dataset), _side_facts(session, caller, spec)
-    planned, priced = _price(pricing, extractors.resolved(spec, models_root), facts, side)
+    planned, priced = _price(pricing, _pinned(spec, models_root, facts), facts, side)
     with db.read() as session:
         left = repository.remaining(session, planned.facts.id)
         pace = None if planned.study else repository.seconds_per_step(session, planned.facts.id, planned.spec)
@@ -109,7 +110,7 @@ def submit(
         if before is not None:
             return before, None
         facts, side = repository.dataset_facts(session, dataset), _side_facts(session, caller, spec)
-    planned, priced = _price(pricing, extractors.resolved(spec, models_root), facts, side)
+    planned, priced = _price(pricing, _pinned(spec, models_root, facts), facts, side)
     job = _job(caller, planned, priced, idempotency_key, digest)
     try:
         with db.write() as session:
@@ -212,6 +213,11 @@ def _side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts
         return None
     dataset, _ = grants.find(session, caller, spec.optimizer.public_dataset, "train")
     return repository.dataset_facts(session, dataset)
+
+
+def _pinned(spec: JobSpec, models_root: Path | None, facts: DatasetFacts) -> JobSpec:
+    """With its extractor's or its model's content filled in."""
+    return model_folders.resolved(extractors.resolved(spec, models_root), models_root, facts.outputs)
 
 
 def _price(

@@ -43,7 +43,9 @@ class Service:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.home, self.environment = home, environment or {}
+        self.models = home.parent / "models"
+        self.models.mkdir(exist_ok=True)
+        self.home, self.environment = home, {"SCRIMP_MODELS_ROOT": str(self.models), **(environment or {})}
         self.output = home.parent / "serve.out"
         self.starts = 0
         self.process: subprocess.Popen[str] | None = None

@@ -56,6 +56,9 @@ from worker.extractors.features import extracted
 from worker.extractors.files import ExtractorMissingError
 from worker.models.base import Model, Parameters
 from worker.models.files import save_model
+from worker.models.hf.loading import ModelMissingError
+from worker.models.hf.model import HfTuning
+from worker.models.hf.tokens import Tokens
 from worker.telemetry import Telemetry
 from worker.training.loop import Training
 from worker.training.plan import build_plan
@@ -131,6 +134,7 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         data_public=start.data_public,
         holdout_public=start.holdout_public,
         holdout_account=start.holdout_account,
+        models_root=Path(start.models_root) if start.models_root else None,
     )
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
     telemetry = Telemetry(
@@ -141,7 +145,7 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         released=start.released,
         score_only=start.score_only,
     )
-    load = _loader(start, link)
+    load = _loader(start, link, plan.model)
     stored = load(start.parts.train)
     users, train = users_of(stored, start.mechanism), records_of(stored)
     scored = start.parts.holdout is not None and plan.evaluation_points > 0 and plan.evaluated_on == "holdout"
@@ -180,8 +184,11 @@ def _saved(start: Start, model: Model, parameters: Parameters) -> tuple[Artifact
         raise StorageFailed from None
 
 
-def _loader(start: Start, link: SupervisorLink) -> Callable[[Part], StoredPart]:
-    """What loads a stored part, through the job's extractor where it has one."""
+def _loader(start: Start, link: SupervisorLink, model: Model) -> Callable[[Part], StoredPart]:
+    """What loads a stored part, through the job's extractor or its model's tokenizer where it has one."""
+    if isinstance(model, HfTuning):
+        tokens = Tokens(model.folder, model.spec.max_length)
+        return lambda part: tokens.of_part(load_stored(part, start.shape), link.loading)
     extractor = _extractor(start)
     if extractor is None:
         return lambda part: load_stored(part, start.shape)
@@ -201,18 +208,21 @@ def _extractor(start: Start) -> ExtractorRef | None:
     return start.spec.model.extractor if start.spec.model.kind == "linear" else None
 
 
+CODES: dict[type[BaseException], FailureCode] = {
+    PrivacyError: "privacy-invariant",
+    DataDamagedError: "data-damaged",
+    ExtractorMissingError: "extractor-missing",
+    ModelMissingError: "model-missing",
+    ProtocolError: "protocol",
+    StorageFailed: "storage",
+}
+
+
 def failure_code(error: BaseException) -> FailureCode:
     """The closed code of whatever ended an attempt. It is all that is said."""
-    if isinstance(error, PrivacyError):
-        return "privacy-invariant"
-    if isinstance(error, DataDamagedError):
-        return "data-damaged"
-    if isinstance(error, ExtractorMissingError):
-        return "extractor-missing"
-    if isinstance(error, ProtocolError):
-        return "protocol"
-    if isinstance(error, StorageFailed):
-        return "storage"
+    for kind, code in CODES.items():
+        if isinstance(error, kind):
+            return code
     # torch's CPU allocator raises a plain RuntimeError.
     allocation = isinstance(error, RuntimeError) and "allocat" in str(error)
     return "out-of-memory" if allocation or isinstance(error, MemoryError | torch.OutOfMemoryError) else "internal"

@@ -38,7 +38,14 @@ Step = Annotated[int, Field(ge=0)]
 
 # The closed set of what can go wrong in an attempt, with the only texts that leave it: no value, no path, no traceback.
 FailureCode = Literal[
-    "data-damaged", "out-of-memory", "privacy-invariant", "protocol", "storage", "extractor-missing", "internal"
+    "data-damaged",
+    "out-of-memory",
+    "privacy-invariant",
+    "protocol",
+    "storage",
+    "extractor-missing",
+    "model-missing",
+    "internal",
 ]
 FAILURE_TEXTS: dict[FailureCode, str] = {
     "data-damaged": "A stored part of the data set is missing, or is not what was registered.",
@@ -46,6 +53,7 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "privacy-invariant": "A privacy invariant does not hold; nothing was released.",
     "protocol": "The attempt and its supervisor disagree about the protocol.",
     "storage": "The model's files could not be written.",
+    "model-missing": "The model is not in this worker's models root, or is not the one that was admitted.",
     "extractor-missing": "The extractor is not in this worker's models root, or is not the one that was admitted.",
     "internal": "The attempt failed.",
 }
@@ -147,6 +155,7 @@ class Start(Document):
         keeps_weights: whether its model is handed out.
         allowed_steps: how many steps that were not started yet may still be charged.
         extractor_dir: the extractor's folder, where the job has one.
+        models_root: where its Hugging Face model is, where it has one.
         cache_dir: where its features are kept: within the data set's own folder.
         output_dir: an existing folder of this attempt's own for its artifacts; nothing in it is published before
             `finished`.
@@ -171,6 +180,7 @@ class Start(Document):
     keeps_weights: bool = True
     extractor_dir: str | None = None
     cache_dir: str | None = None
+    models_root: str | None = None
     output_dir: str
 
 

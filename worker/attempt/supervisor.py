@@ -271,6 +271,7 @@ class _Supervised:
         return {
             "extractor_dir": str(models.resolve() / extractor) if extractor and models else None,
             "cache_dir": str(cache) if extractor else None,
+            "models_root": str(models.resolve()) if job.spec["model"]["kind"] == "hf" and models else None,
             "job_id": job.id,
             "spec": job.spec,
             "mechanism": job.mechanism,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from app.contracts.dataset_spec import Features, Task
@@ -9,14 +11,19 @@ from app.contracts.job_spec import JobSpec, RecommenderModel
 from app.errors import PrivacyError
 from worker.attempt.messages import Shape
 from worker.models.base import Model
+from worker.models.hf.loading import ModelMissingError, folder_of
+from worker.models.hf.model import HfTuning
 from worker.models.linear import Linear
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.networks import Network
 from worker.models.next_item import NextItem
 
 
-def build_model(spec: JobSpec, shape: Shape, task: Task, features: Features) -> Model:
+def build_model(spec: JobSpec, shape: Shape, task: Task, features: Features, models_root: Path | None = None) -> Model:
     """The model that a job trains on data of a public shape.
+
+    Args:
+        models_root: where Hugging Face models are.
 
     Raises:
         PrivacyError: admission let through what does not fit.
@@ -35,11 +42,23 @@ def build_model(spec: JobSpec, shape: Shape, task: Task, features: Features) -> 
             raise PrivacyError("recommenders of next items are admitted for sequences only")
         kinks = spec.model.kind == "transformer_rec"
         return NextItem(features.items.rows, spec.model, _pass_type(spec, kinks=kinks))
+    if spec.model.kind == "hf":
+        return _hf(spec, task, models_root)
     if shape.sparse:
         raise PrivacyError("this kind of model takes dense features")
     network = spec.model
     kinks = network.activation == "relu" or (network.kind == "cnn" and network.preset == "conv2")
     return Network(shape.features, shape.outputs, network, _pass_type(spec, kinks=kinks))
+
+
+def _hf(spec: JobSpec, task: Task, models_root: Path | None) -> HfTuning:
+    if spec.model.kind != "hf" or task.kind not in ("classification", "language_model"):
+        raise PrivacyError("Hugging Face models are admitted for texts only")
+    if models_root is None:
+        raise ModelMissingError("this worker has no models root")
+    folder = folder_of(models_root, spec.model)
+    classes = tuple(str(each) for each in task.classes) if task.kind == "classification" else ()
+    return HfTuning(folder, spec.model, classes, _pass_type(spec, kinks=folder.has_kinks))
 
 
 def _pass_type(spec: JobSpec, *, kinks: bool) -> torch.dtype:

@@ -15,6 +15,8 @@ from app.contracts.dataset_spec import Features, Task
 from app.contracts.extractor import ExtractorRef
 from worker.attempt.messages import ArtifactFile
 from worker.models.base import Model, Parameters
+from worker.models.hf.files import ADAPTER, tuned_files, tuned_usage
+from worker.models.hf.model import HfTuning
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.modules import ModuleModel
 from worker.models.networks import Network
@@ -33,7 +35,7 @@ def save_model(
     features: Features,
     extractor: ExtractorRef | None = None,
 ) -> tuple[ArtifactFile, ...]:
-    """Writes model.safetensors (float32) and model.json.
+    """Writes model.safetensors (float32) and model.json; of a Hugging Face model what transformers or peft load.
 
     Args:
         folder: an existing folder.
@@ -42,7 +44,7 @@ def save_model(
         extractor: the job's, whose features the model takes.
 
     Returns:
-        both files, with their SHA-256.
+        the files, with their SHA-256.
 
     Raises:
         OSError: they can not be written.
@@ -50,10 +52,12 @@ def save_model(
     everything = parameters | (model.constants if isinstance(model, ModuleModel) else {})
     tensors = {name: value.to(torch.float32).contiguous() for name, value in everything.items()}
     card = model_card(model, {name: list(value.shape) for name, value in tensors.items()}, task, features, extractor)
-    return (
-        _write(folder / WEIGHTS, safetensors.torch.save(tensors, metadata={"format": "pt"})),
-        _write(folder / CARD, json.dumps(card, indent=2, ensure_ascii=False).encode() + b"\n"),
-    )
+    if isinstance(model, HfTuning):
+        files = tuned_files(model, parameters)
+    else:
+        files = {WEIGHTS: safetensors.torch.save(tensors, metadata={"format": "pt"})}
+    files[CARD] = json.dumps(card, indent=2, ensure_ascii=False).encode() + b"\n"
+    return tuple(_write(folder / name, content) for name, content in files.items())
 
 
 def model_card(
@@ -67,12 +71,12 @@ def model_card(
     asked: dict[str, Any] = {"bias": "bias" in tensors}
     if isinstance(model, MatrixFactorization):
         asked = {"dim": model.dim, "bias": model.bias}
-    if isinstance(model, Network | NextItem):
+    if isinstance(model, Network | NextItem | HfTuning):
         asked = {"model": model.spec.model_dump(mode="json")}
     return {
         "format": "scrimp-model/1",
         "kind": _kind(model),
-        "weights": WEIGHTS,
+        "weights": ADAPTER if isinstance(model, HfTuning) and model.spec.tuning == "lora" else WEIGHTS,
         "inputs": model.features,
         "outputs": model.outputs,
         **asked,
@@ -80,14 +84,20 @@ def model_card(
         "task": task.model_dump(mode="json"),
         "features": features.model_dump(mode="json"),
         "extractor": extractor.model_dump(mode="json") if extractor else None,
-        "usage": usage(model, "bias" in tensors or "user_bias" in tensors, features, extracted=extractor is not None),
+        "usage": _usage(model, tensors, features, extracted=extractor is not None),
     }
+
+
+def _usage(model: Model, tensors: dict[str, list[int]], features: Features, *, extracted: bool) -> str:
+    if isinstance(model, HfTuning):
+        return tuned_usage(model)
+    return usage(model, "bias" in tensors or "user_bias" in tensors, features, extracted=extracted)
 
 
 def _kind(model: Model) -> str:
     if isinstance(model, MatrixFactorization):
         return "matrix_factorization"
-    return model.spec.kind if isinstance(model, Network | NextItem) else "linear"
+    return model.spec.kind if isinstance(model, Network | NextItem | HfTuning) else "linear"
 
 
 def _write(path: Path, content: bytes) -> ArtifactFile:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from app.contracts.base import AccountName
@@ -204,6 +205,7 @@ def build_plan(
     data_public: bool,
     holdout_public: bool,
     holdout_account: AccountName = "holdout",
+    models_root: Path | None = None,
 ) -> Plan:
     """Builds the plan of an attempt.
 
@@ -214,6 +216,7 @@ def build_plan(
         steps: T of the stored plan.
         data_public, holdout_public: what is declared public.
         holdout_account: what scores on a private hold-out are charged to.
+        models_root: where Hugging Face models are.
 
     Raises:
         PrivacyError: specification and mechanism do not agree, or private data lack a mechanism or have a seed.
@@ -229,7 +232,7 @@ def build_plan(
             spec, shape, mechanism, holdout_public=holdout_public, holdout_account=holdout_account
         )
         _check_agreement(spec, mechanism, shape, expected, steps=steps, batch=batch)
-    model = build_model(spec, shape, task, features)
+    model = build_model(spec, shape, task, features, models_root)
     frequencies = ItemFrequencies.of(model, mechanism, features, shape.records_train)
     engine = build_engine(model, spec.clipping, mechanism.training if mechanism else None)
     physical = spec.runtime.physical_batch_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -63,7 +62,3 @@ def adapter_config(of: Architecture, lora: Lora, base: str) -> dict[str, Any]:
 def adapter_tensors(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """adapter_model.safetensors: the adapters and what is trained beside them, under peft's names."""
     return {f"base_model.model.{name}": value for name, value in parameters.items()}
-
-
-def as_json(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"

@@ -47,10 +47,11 @@ class HfTuning(ModuleModel):
     def module(self) -> nn.Module:
         """A copy that shares what is frozen."""
         shared: dict[int, Any] = {id(p): p for p in self._loaded.parameters() if not p.requires_grad}
-        return copy.deepcopy(self._loaded, shared)
+        made: nn.Module = copy.deepcopy(self._loaded, shared)
+        return made
 
     def init(self, key: bytes | None = None) -> Parameters:
-        """The folder's weights; adapters' A as peft begins them, B zero; classifiers N(0, 0.02²), biases zero. Keyed."""
+        """The folder's weights; A as peft begins it, B zero; a classifier's weights N(0, 0.02²), biases zero. Keyed."""
         init = KeyedInit(key)
         return {name: self._first(init, at, name, value) for at, (name, value) in enumerate(self._trained())}
 

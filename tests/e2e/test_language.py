@@ -1,0 +1,97 @@
+"""Hugging Face models through the real service: priced, tuned privately, and loaded again by transformers and peft."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.e2e.conftest import Service, until
+from tests.e2e.test_spine import finished, submit
+from tests.hf.test_files import peft_s_own_warnings
+from tests.hf.tiny import write
+
+ON_SQLITE = pytest.mark.parametrize("service", ["sqlite"], indirect=True)
+PRIVACY = {"sensitivity": "private", "records": 400, "cap": {"epsilon": 20.0, "delta": 1e-4}, "filter": "rdp"}
+
+
+def texts(path: Path, *, labelled: bool) -> Path:
+    """Words that count up, from a start of its own each; the label says whether the start is even."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for start, length in zip(generator.integers(0, 26, 400), generator.integers(2, 7, 400), strict=True):
+        text = " ".join(f"w{(start + 2 * at) % 28}" for at in range(length))
+        rows.append({"text": text, **({"even": "yes" if start % 2 == 0 else "no"} if labelled else {"n": int(start)})})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def spec(name: str, task: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "format": "jsonl",
+        "task": task,
+        "features": {"kind": "text", "column": "text"},
+        "privacy": PRIVACY | {"order": 4.0},
+        "holdout": {"kind": "split", "fraction": 0.25},
+    }
+
+
+def job(dataset: str, model: dict[str, Any], **evaluation: Any) -> dict[str, Any]:
+    return {
+        "dataset": dataset,
+        "model": {"kind": "hf", "max_length": 6} | model,
+        "optimizer": {"kind": "dp_adam", "learning_rate": 0.03},
+        "privacy": {"target_epsilon": 8.0},
+        "clipping": {"kind": "automatic", "max_grad_norm": 1.0},
+        "sampling": {"kind": "poisson", "expected_batch_size": 64},
+        "length": {"steps": 40},
+        "evaluation": {"on": "holdout", "noise_mu": 0.5} | evaluation,
+    }
+
+
+def delivered(service: Service, ended: dict[str, Any], folder: Path) -> Path:
+    folder.mkdir()
+    with service.client() as client:
+        for artifact in ended["artifacts"]:
+            answer = client._http.get(f"/v1/jobs/{ended['id']}/artifacts/{artifact['name']}")
+            (folder / artifact["name"]).write_bytes(answer.content)
+    return folder
+
+
+@ON_SQLITE
+def test_texts_from_post_to_adapters_and_classifiers(service: Service, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import GPT2LMHeadModel, RobertaForSequenceClassification
+
+    for kind in ("gpt2", "roberta"):
+        write(service.models / "tiny" / kind, kind)
+    with service.client() as client:
+        client.create_dataset(spec("counting", {"kind": "language_model"}), texts(tmp_path / "a", labelled=False))
+        labels = {"kind": "classification", "label": "even", "classes": ["no", "yes"]}
+        client.create_dataset(spec("starts", labels), texts(tmp_path / "b", labelled=True))
+    jobs = [
+        submit(service, job("counting", {"path": "tiny/gpt2", "tuning": "lora"}, loss_bound=10.0)),
+        submit(service, job("starts", {"path": "tiny/roberta", "tuning": "head"})),
+    ]
+    adapters, classifier = (finished(service, each) for each in jobs)
+    assert adapters["status"] == "succeeded" == classifier["status"], (adapters["failure"], classifier["failure"])
+    loss = adapters["metrics"]["loss"]
+    assert loss["released_by"] == "noisy_sum" and loss["std"] > 0 and 0 < loss["value"] < 10
+    assert classifier["metrics"]["accuracy"]["released_by"] == "noisy_count"
+    certificate = until(lambda: service.get(f"/v1/jobs/{jobs[0]}/certificate").get("certificate"))
+    assert certificate["epsilon"]["unit"] == "example" and 7.9 < certificate["epsilon"]["value"] <= 8.0
+    with peft_s_own_warnings():
+        base = GPT2LMHeadModel.from_pretrained(service.models / "tiny" / "gpt2")
+        adapted = PeftModel.from_pretrained(base, str(delivered(service, adapters, tmp_path / "lora")))
+    trained = [value for name, value in adapted.named_parameters() if "lora_B" in name]
+    assert len(trained) == 2 and all(value.abs().max() > 0 for value in trained), "an adapter in each block"
+    loaded = RobertaForSequenceClassification.from_pretrained(delivered(service, classifier, tmp_path / "head"))
+    assert loaded.config.id2label == {0: "no", 1: "yes"} and loaded.classifier.out_proj.bias.abs().max() > 0
+    names = {each["name"] for each in adapters["artifacts"]}
+    assert names == {"adapter_config.json", "adapter_model.safetensors", "model.json"}
+    names = {each["name"] for each in classifier["artifacts"]}
+    assert names == {"config.json", "model.json", "model.safetensors", "tokenizer.json"}

@@ -1,0 +1,85 @@
+"""A tuned model as files that transformers loads, or adapters as peft does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from app.contracts.hf import Lora
+from app.formats.model_folder import BESIDE, CONFIG, TOKENIZER, WEIGHTS
+from worker.models.base import Parameters
+from worker.models.hf.loading import config_of
+from worker.models.hf.lora import adapter_config, adapter_tensors
+from worker.models.hf.model import HfTuning
+
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+_CAUSAL = """\
+prompt = tokenizer("a text", return_tensors="pt", return_token_type_ids=False)
+print(tokenizer.decode(model.generate(**prompt, max_new_tokens={tokens})[0]))
+"""
+_CLASSES = """\
+inputs = tokenizer("a text", return_tensors="pt", truncation=True, max_length={length}, return_token_type_ids=False)
+print(model.config.id2label[int(model(**inputs).logits[0].argmax())])
+"""
+_WHOLE = """\
+from transformers import {auto}, PreTrainedTokenizerFast
+model = {auto}.from_pretrained(".").eval()  # the folder of these files
+tokenizer = PreTrainedTokenizerFast(tokenizer_file="tokenizer.json")
+"""
+_ADAPTER = """\
+from peft import PeftModel
+from transformers import {auto}, PreTrainedTokenizerFast
+base = {path!r}  # the folder of the model that was tuned
+model = {auto}.from_pretrained(base{labels})
+model = PeftModel.from_pretrained(model, ".").eval()  # the folder of these files
+tokenizer = PreTrainedTokenizerFast(tokenizer_file=f"{{base}}/tokenizer.json")
+"""
+
+
+def tuned_files(model: HfTuning, parameters: Parameters) -> dict[str, bytes]:
+    """By name. Of LoRA adapter_config.json and adapter_model.safetensors; else the whole model, config and tokenizer.
+
+    Weights are in float32.
+    """
+    of = model.folder.architecture
+    if model.spec.tuning == "lora":
+        config = adapter_config(of, model.spec.lora or Lora(), model.spec.path)
+        return {ADAPTER: _tensors(adapter_tensors(parameters)), ADAPTER_CONFIG: _json(config)}
+    whole = json.loads(config_of(model.folder, model.spec, model.classes).to_json_string())
+    beside = {name: model.folder.folder / name for name in (TOKENIZER, *BESIDE)}
+    return {
+        WEIGHTS: _tensors(_whole(model, parameters)),
+        CONFIG: _json({**whole, "dtype": "float32"}),
+        **{name: path.read_bytes() for name, path in beside.items() if path.is_file()},
+    }
+
+
+def tuned_usage(model: HfTuning) -> str:
+    """Python that loads the files and uses them on one text."""
+    auto = "AutoModelForSequenceClassification" if model.classes else "AutoModelForCausalLM"
+    labels = f", num_labels={len(model.classes)}" if model.classes else ""
+    names = f"model.config.id2label = dict(enumerate({list(model.classes)!r}))\n" if model.classes else ""
+    load = _WHOLE.format(auto=auto)
+    if model.spec.tuning == "lora":
+        load = _ADAPTER.format(auto=auto, path=model.spec.path, labels=labels) + names
+    tokens = min(20, model.folder.positions // 2)
+    return load + (_CLASSES.format(length=model.spec.max_length) if model.classes else _CAUSAL.format(tokens=tokens))
+
+
+def _whole(model: HfTuning, parameters: Parameters) -> dict[str, Tensor]:
+    """All tensors, one that is shared once, under the name that it has first."""
+    return dict(model.filled(parameters).named_parameters())
+
+
+def _tensors(tensors: dict[str, Tensor]) -> bytes:
+    plain = {name: value.detach().to(torch.float32).contiguous() for name, value in tensors.items()}
+    return safetensors.torch.save(plain, metadata={"format": "pt"})
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"
