@@ -250,7 +250,8 @@ class Evaluation(Document):
     On private data each is a ratio of noisy sums with noise std sensitivity/noise_mu, charged to the account of what is
     scored: points · noise_mu² for each of `metrics`. accuracy, the default of classification: correct predictions
     (sensitivity 1). loss, the default of all else: squared errors clipped to [0, loss_bound] (sensitivity loss_bound);
-    of classes, next items and next tokens their cross-entropies, clipped so. On a public hold-out all scores are exact and free.
+    of classes, next items and next tokens their cross-entropies, clipped so. On a public hold-out all scores are exact
+    and free.
 
     `ranking`: next items are scored by HIT@k and NDCG@k instead, of one release with sensitivity 1. Where last items
     are held out they are those of the users who are trained on: the training account is charged.

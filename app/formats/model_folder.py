@@ -108,13 +108,12 @@ def read(root: Path, path: str) -> ModelFolder:
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise UnfitModelError(f"models of type {_shown(kind)} are not supported; there are {', '.join(ARCHITECTURES)}")
-    files = {name: _inside(root, folder / name) for name in (*NEEDED, *BESIDE)}
-    _check_files(folder, [name for name in NEEDED if files[name] is None])
-    hashes = {name: _sha256(found) for name, found in files.items() if found is not None}
+    inside = {name: _inside(root, folder / name) for name in (*NEEDED, *BESIDE)}
+    files = {name: found for name, found in inside.items() if found is not None}
+    _check_files(folder, [name for name in NEEDED if name not in files])
+    hashes = {name: _sha256(found) for name, found in files.items()}
     content = json.dumps(hashes, sort_keys=True, separators=(",", ":")).encode()
-    weights = files[WEIGHTS]
-    assert weights is not None  # noqa: S101 - checked above, for the type checker
-    shapes = _shapes(weights, ARCHITECTURES[kind])
+    shapes = _shapes(files[WEIGHTS], ARCHITECTURES[kind])
     made = ModelFolder(folder, hashlib.sha256(content).hexdigest(), config, kind, shapes)
     _check_sizes(made)
     return made
