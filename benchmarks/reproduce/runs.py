@@ -40,6 +40,7 @@ REPORTS = ROOT / "benchmarks" / "reports" / "reproduce"
 SIDE = "side"  # what a JobSpec calls the public data set of its side information
 
 Watch = Callable[[int, Parameters, State], None]  # step, parameters and optimizer state after it
+Metrics = dict[str, list[tuple[int, float]]]  # by name, (step, value)
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Result:
     seconds: float
     epsilon: float | None
     noise_multiplier: float | None
-    metrics: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=dict)
     parameters: Parameters = field(default_factory=dict, repr=False)
 
     def last(self, name: str) -> float:
@@ -122,7 +123,7 @@ class _Book:
     """Stands for the supervisor of a run that nothing interrupts."""
 
     def __init__(self) -> None:
-        self.metrics: dict[str, list[tuple[int, float]]] = {}
+        self.metrics: Metrics = {}
 
     def begin(self, first_step: int, last_step: int) -> None:
         pass
@@ -141,13 +142,64 @@ class _Book:
             self.metrics.setdefault(message.name, []).append((message.step, message.value))
 
 
+class Checkpoint:
+    """Where a run can be cut off and continued: its position and what it scored so far, in a file while it lasts.
+
+    A continued run is the run that was not cut off, bit for bit: noise belongs to the step.
+
+    Args:
+        path: of the file. It is removed when the run is done.
+        every: seconds between two writes.
+    """
+
+    def __init__(self, path: Path, every: float = 60.0) -> None:
+        self._path, self._every = path, every
+        self._earlier = 0.0  # seconds that the pieces before this one took
+        self._began = self._written = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """That the run took so far, all its pieces together."""
+        return self._earlier + time.perf_counter() - self._began
+
+    def write(self, position: Position, metrics: Metrics) -> None:
+        if time.perf_counter() - self._written < self._every:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        part = self._path.with_suffix(".part")
+        kept = {"step": position.step, "parameters": position.parameters, "state": position.state}
+        torch.save(kept | {"metrics": metrics, "seconds": self.seconds}, part)
+        part.replace(self._path)
+        self._written = time.perf_counter()
+
+    def read(self, metrics: Metrics) -> Position | None:
+        """Where to go on from; fills in what was scored. None: there is no file."""
+        if not self._path.exists():
+            return None
+        kept = torch.load(self._path, weights_only=True)
+        metrics.update(kept["metrics"])
+        self._earlier = kept["seconds"]
+        return Position(kept["step"], kept["parameters"], kept["state"])
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
 class _Watched(Training):
     watch: Watch | None = None
+    checkpoint: Checkpoint | None = None
+    metrics: Metrics
+
+    def _initial(self) -> Position:
+        kept = self.checkpoint.read(self.metrics) if self.checkpoint else None
+        return kept or super()._initial()
 
     def _step(self, step: int, at: Position) -> Position:
         position = super()._step(step, at)
         if self.watch is not None:
             self.watch(step, position.parameters, position.state)
+        if self.checkpoint is not None:
+            self.checkpoint.write(position, self.metrics)
         return position
 
 
@@ -158,6 +210,7 @@ def run(
     seed: int = 0,
     watch: Watch | None = None,
     optimizer: Callable[[Optimizer], Optimizer] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Result:
     """One job.
 
@@ -165,6 +218,7 @@ def run(
         job: a JobSpec without `dataset` and `seed`. `evaluation` is always free: the data are public.
         watch: called after every step.
         optimizer: makes of the job's optimizer what takes its place: a variant that no JobSpec asks for.
+        checkpoint: for long runs. Not with adaptive clipping.
 
     Raises:
         InvalidRequest: as the service would.
@@ -206,12 +260,15 @@ def run(
         telemetry=Telemetry(book, mechanism, data_public=True, holdout_public=True),
         side=built.side(data.side) if data.side is not None else None,
     )
-    training.watch = watch
+    training.watch, training.checkpoint, training.metrics = watch, checkpoint, book.metrics
     began = time.perf_counter()
     outcome = training.run()
+    seconds = checkpoint.seconds if checkpoint else time.perf_counter() - began
+    if checkpoint is not None:
+        checkpoint.remove()
     return Result(
         steps=planned.steps,
-        seconds=time.perf_counter() - began,
+        seconds=seconds,
         epsilon=priced["epsilon"]["value"] if priced else None,
         noise_multiplier=mechanism.training.noise_multiplier if mechanism else None,
         metrics=book.metrics,

@@ -1,0 +1,134 @@
+"""Linear models on classes with a heavy tail: DP-GD, DP-GDM, DP-Adam and DP-AdamBC, loss and accuracy by class size.
+
+The setting of "On the Performance of Differentially Private Optimization with Heavy-Tail Class Imbalance", section 3 and
+appendix C. With g records a group, group k has 2ᵏ classes of g/2ᵏ records, as long as that is 5 or more; inputs are
+uniform on [0, 1]^d, d = g + n, and know nothing of the labels; full batches; the training records are scored.
+g = 1024 is the paper's: n = 8192, d = 9216, 255 classes. Smaller problems keep what decides (see `Problem`).
+
+    python -m benchmarks.reproduce.heavy_tail [--size quarter | half | full] [--minutes 50]
+
+tunes at a quarter, repeats the best settings there with five seeds, and runs them at larger sizes up to the one asked for:
+`full` is some hours of one core. What `--minutes` cuts off is continued by the next call. Finished runs are kept
+beside the report, and a run that is there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from benchmarks.reproduce.heavy_tail_problem import Problem, Setting, job
+from benchmarks.reproduce.heavy_tail_report import Chosen, Grid, Study, Tried, write_report
+from benchmarks.reproduce.runs import REPORTS, Checkpoint, Kept, best, run
+from scripts.fetch_data import cache_folder
+
+SIZES = {"eighth": 128, "quarter": 256, "half": 512, "full": 1024}
+VARIANTS = {"C = 10": (10.0, 10.0), "σ = 5": (1.0, 5.0)}  # C, and σ at the paper's size
+SEEDS = (1, 2, 3, 4, 5)
+POINTS = 25  # at which a run is scored, where its course is shown
+
+# Half powers of η, as in the paper, in the units of Setting; γ and γ′ too, where the paper does not say which.
+PHI = Problem(SIZES["full"]).noise_deviation ** 2
+ETAS = (1e-4, 5e-4, 1e-3, 5e-3)
+PAPER_GRID = {
+    "DP-GD": [Setting("DP-GD", rate) for rate in (0.05, 0.1, 0.5, 1.0, 5.0)],
+    "DP-GDM": [Setting("DP-GDM", eta / 0.1) for eta in (0.01, 0.05, 0.1, 0.5)],
+    "DP-Adam": [Setting("DP-Adam", eta / PHI**0.5) for eta in ETAS],
+    "DP-AdamBC": [
+        Setting("DP-AdamBC", eta / PHI**0.5, root / PHI) for root in (1e-8, 5e-8, 1e-7, 5e-7, 1e-6) for eta in ETAS
+    ],
+}
+RATES = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+GUARDS = {"DP-GD": (0.0,), "DP-GDM": (0.0,), "DP-Adam": (0.0, 1.0), "DP-AdamBC": (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)}
+FINE_GRID = {name: [Setting(name, rate, guard) for guard in GUARDS[name] for rate in RATES] for name in GUARDS}
+
+
+class OutOfTime(Exception):
+    """What is left is for the next call."""
+
+
+class Experiment:
+    """Runs, kept by what was asked.
+
+    Args:
+        minutes: after which no more is computed.
+    """
+
+    def __init__(self, minutes: float) -> None:
+        self.kept = Kept(REPORTS / "heavy_tail.json")
+        self.deadline = time.monotonic() + 60.0 * minutes
+
+    def result(self, problem: Problem, setting: Setting, seed: int, points: int = 1) -> dict[str, Any]:
+        question = {"problem": asdict(problem), "setting": asdict(setting), "seed": seed, "points": points}
+        return self.kept.get(question, lambda: self._run(question, problem, setting, seed, points))
+
+    def tuned(self, problem: Problem, grid: Grid) -> Tried:
+        """Every setting of a grid with its run, by optimizer."""
+        return {name: [(each, self.result(problem, each, seed=0)) for each in grid[name]] for name in grid}
+
+    def study(self, name: str, problem: Problem, tried: Tried, chosen: Chosen, seeds: Sequence[int]) -> Study:
+        runs = {
+            optimizer: [self.result(problem, each, seed, POINTS) for seed in seeds]
+            for optimizer, each in chosen.items()
+        }
+        return Study(name, problem, tried, chosen, runs)
+
+    def _run(self, question: dict[str, Any], problem: Problem, setting: Setting, seed: int, points: int) -> Any:
+        name = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:16]
+        checkpoint = Checkpoint(cache_folder() / "reproduce" / f"heavy_tail-{name}.pt")
+        result = run(
+            problem.data, job(problem, setting, points), seed=seed, watch=self._in_time, checkpoint=checkpoint
+        )
+        print(problem, setting, f"loss {result.last('loss'):.3f}, {result.seconds:.0f} s", flush=True)
+        kept = result.kept()
+        kept["metrics"] = {
+            name: [(step, round(value, 5)) for step, value in values] for name, values in result.metrics.items()
+        }
+        return kept
+
+    def _in_time(self, *_: Any) -> None:
+        if time.monotonic() > self.deadline:
+            raise OutOfTime
+
+
+def lowest_loss(tried: Tried) -> Chosen:
+    """The paper's rule: of each optimizer the setting with the lowest training loss over all records."""
+    return {name: best(runs, "loss", highest=False)[0] for name, runs in tried.items()}
+
+
+def studies(experiment: Experiment, size: str) -> Iterator[Study]:
+    """What the report shows, in order of what matters most, as far as there is time."""
+    base = Problem(SIZES["eighth"])
+    tried = experiment.tuned(base, PAPER_GRID)
+    yield experiment.study("paper's grid", base, tried, as_paper := lowest_loss(tried), SEEDS)
+    tried = experiment.tuned(base, FINE_GRID)
+    yield experiment.study("fine grid", base, tried, lowest_loss(tried), SEEDS)
+    for variant, (clip, noise) in VARIANTS.items():
+        problem = replace(base, clip=clip, noise=noise)
+        tried = experiment.tuned(problem, FINE_GRID)
+        yield experiment.study(variant, problem, tried, lowest_loss(tried), SEEDS)
+    for larger in list(SIZES)[1 : list(SIZES).index(size) + 1]:
+        yield experiment.study(larger, Problem(SIZES[larger]), {}, as_paper, (1,))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=list(SIZES), default="half", help="of the largest runs")
+    parser.add_argument("--minutes", type=float, default=1e6, help="after which to stop")
+    arguments = parser.parse_args()
+    done: list[Study] = []
+    try:
+        for study in studies(Experiment(arguments.minutes), arguments.size):
+            done.append(study)
+    except OutOfTime:
+        print("Out of time: the same command goes on from here")
+    print(write_report(done))
+
+
+if __name__ == "__main__":
+    main()

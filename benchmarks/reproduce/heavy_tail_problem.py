@@ -1,0 +1,124 @@
+"""The heavy-tail problem at any size, and its settings in units that do not depend on the size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from app.privacy.gdp import mu_from_epsilon
+from benchmarks.reproduce.runs import Data
+from worker.data.records import DenseRecords
+
+EPSILON, DELTA = 28.0, 1e-4
+PAPER_RECORDS, PAPER_WIDTH, PAPER_NOISE = 8192, 9216, 10.0
+MOMENTUM, FORGETTING = 0.9, 0.001  # μ and β₁; 1 − β₂ at the paper's size
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The data and the mechanism at one size.
+
+    What one record's gradient gives its own logit in a step, C‖x−½‖²/(L‖x‖), over the noise on that logit,
+    σC‖x−½‖/L, is 1/(2σ) at every size: √T/(2σ) over a run, as ε is held. A smaller problem with the same σ and T would
+    still be another one: the bias direction, which all inputs share, limits the learning rate of gradient
+    descent to some 1/√d, and what is needed to fit single records is some L/(T√d). So T ∝ n keeps the two in proportion,
+    σ ∝ √n then keeps ε, and Φ beside the squared gradients of the largest class hardly moves.
+
+    Args:
+        group: g, records a group, a power of two.
+        clip: C.
+        noise: σ at the paper's size.
+    """
+
+    group: int
+    clip: float = 1.0
+    noise: float = PAPER_NOISE
+
+    @property
+    def class_sizes(self) -> list[int]:
+        """Of each group, largest first."""
+        return [self.group >> k for k in range(self.group.bit_length()) if self.group >> k >= 5]
+
+    @property
+    def records(self) -> int:
+        return self.group * len(self.class_sizes)
+
+    @property
+    def width(self) -> int:
+        return self.group + self.records
+
+    @property
+    def classes(self) -> int:
+        return int(2 ** len(self.class_sizes)) - 1
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self.noise * math.sqrt(self.records / PAPER_RECORDS)
+
+    @property
+    def steps(self) -> int:
+        """The most at which ε, of exact Gaussian differential privacy, is at most 28."""
+        return int((mu_from_epsilon(EPSILON, DELTA) * self.noise_multiplier) ** 2)
+
+    @property
+    def forgetting(self) -> float:
+        """1 − β₂: the second moment remembers the same share of a run at every size."""
+        return FORGETTING * PAPER_RECORDS / self.records
+
+    @property
+    def noise_deviation(self) -> float:
+        """√Φ."""
+        return self.noise_multiplier * self.clip / self.records
+
+    @cached_property
+    def data(self) -> Data:
+        sizes = [size for k, size in enumerate(self.class_sizes) for _ in range(2**k)]
+        labels = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        inputs = torch.rand(self.records, self.width, generator=torch.Generator().manual_seed(0))
+        records = DenseRecords(inputs, labels)
+        names = [f"class-{k}" for k in range(self.classes)]
+        task = {"kind": "classification", "label": "label", "classes": names}
+        features = {"kind": "tensor", "array": "inputs"}
+        return Data(task, features, records, records, self.width, self.classes)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What was tuned, in units that do not depend on the size.
+
+    Attributes:
+        rate: of plain gradient descent at the paper's width with C = 1, or what amounts to it where Φ dominates: η is
+            rate · √(9216/d)/C for DP-GD, times 1 − μ for DP-GDM, times √Φ for DP-Adam and DP-AdamBC.
+        guard: γ/√Φ of DP-Adam, γ′/Φ of DP-AdamBC.
+    """
+
+    optimizer: str
+    rate: float
+    guard: float = 0.0
+
+    def spec(self, problem: Problem) -> dict[str, Any]:
+        plain = self.rate * math.sqrt(PAPER_WIDTH / problem.width) / problem.clip
+        deviation = problem.noise_deviation
+        moments = {"learning_rate": plain * deviation, "betas": [MOMENTUM, 1.0 - problem.forgetting]}
+        return {
+            "DP-GD": {"kind": "dp_sgd", "learning_rate": plain},
+            "DP-GDM": {"kind": "dp_sgd", "learning_rate": plain * (1.0 - MOMENTUM), "momentum": MOMENTUM},
+            "DP-Adam": {"kind": "dp_adam", "eps": max(self.guard * deviation, 1e-12)} | moments,
+            "DP-AdamBC": {"kind": "dp_adambc", "eps_root": max(self.guard, 1e-6) * deviation**2} | moments,
+        }[self.optimizer]
+
+
+def job(problem: Problem, setting: Setting, points: int) -> dict[str, Any]:
+    return {
+        "model": {"kind": "linear"},
+        "optimizer": setting.spec(problem),
+        "sampling": {"kind": "full_batch"},
+        "length": {"steps": problem.steps},
+        "clipping": {"kind": "flat", "max_grad_norm": problem.clip},
+        "privacy": {"noise_multiplier": problem.noise_multiplier, "target_delta": DELTA},
+        "evaluation": {"points": points, "by_frequency": True},
+    }
