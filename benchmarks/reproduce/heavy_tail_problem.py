@@ -1,4 +1,4 @@
-"""The heavy-tail problem at any size, and its settings in units that do not depend on the size."""
+"""The heavy-tail problem at any size."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from app.privacy.gdp import mu_from_epsilon
+from benchmarks.reproduce.four import Setting
 from benchmarks.reproduce.runs import Data
 from worker.data.records import DenseRecords
 
 EPSILON, DELTA = 28.0, 1e-4
 PAPER_RECORDS, PAPER_WIDTH, PAPER_NOISE = 8192, 9216, 10.0
-MOMENTUM, FORGETTING = 0.9, 0.001  # μ and β₁; 1 − β₂ at the paper's size
+FORGETTING = 0.001  # 1 − β₂ at the paper's size
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,11 @@ class Problem:
         return FORGETTING * PAPER_RECORDS / self.records
 
     @property
+    def step_of_one(self) -> float:
+        """The learning rate of plain gradient descent that rate 1 stands for; 1 at the paper's size with C = 1."""
+        return math.sqrt(PAPER_WIDTH / self.width) / self.clip
+
+    @property
     def noise_deviation(self) -> float:
         """√Φ."""
         return self.noise_multiplier * self.clip / self.records
@@ -86,36 +92,10 @@ class Problem:
         return Data(task, features, records, records, self.width, self.classes)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What was tuned, in units that do not depend on the size.
-
-    Attributes:
-        rate: of plain gradient descent at the paper's width with C = 1, or what amounts to it where Φ dominates: η is
-            rate · √(9216/d)/C for DP-GD, times 1 − μ for DP-GDM, times √Φ for DP-Adam and DP-AdamBC.
-        guard: γ/√Φ of DP-Adam, γ′/Φ of DP-AdamBC.
-    """
-
-    optimizer: str
-    rate: float
-    guard: float = 0.0
-
-    def spec(self, problem: Problem) -> dict[str, Any]:
-        plain = self.rate * math.sqrt(PAPER_WIDTH / problem.width) / problem.clip
-        deviation = problem.noise_deviation
-        moments = {"learning_rate": plain * deviation, "betas": [MOMENTUM, 1.0 - problem.forgetting]}
-        return {
-            "DP-GD": {"kind": "dp_sgd", "learning_rate": plain},
-            "DP-GDM": {"kind": "dp_sgd", "learning_rate": plain * (1.0 - MOMENTUM), "momentum": MOMENTUM},
-            "DP-Adam": {"kind": "dp_adam", "eps": max(self.guard * deviation, 1e-12)} | moments,
-            "DP-AdamBC": {"kind": "dp_adambc", "eps_root": max(self.guard, 1e-6) * deviation**2} | moments,
-        }[self.optimizer]
-
-
 def job(problem: Problem, setting: Setting, points: int) -> dict[str, Any]:
     return {
         "model": {"kind": "linear"},
-        "optimizer": setting.spec(problem),
+        "optimizer": setting.spec(problem.step_of_one, problem.noise_deviation, 1.0 - problem.forgetting),
         "sampling": {"kind": "full_batch"},
         "length": {"steps": problem.steps},
         "clipping": {"kind": "flat", "max_grad_norm": problem.clip},

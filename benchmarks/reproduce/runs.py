@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,11 @@ class Result:
     def kept(self) -> dict[str, Any]:
         """As JSON, without the parameters."""
         return {name: value for name, value in vars(self).items() if name != "parameters"}
+
+    def rounded(self) -> dict[str, Any]:
+        """The same, to five places: for experiments that keep hundreds of runs."""
+        metrics = {name: [(step, round(value, 5)) for step, value in values] for name, values in self.metrics.items()}
+        return self.kept() | {"seconds": round(self.seconds, 1), "metrics": metrics}
 
 
 class _Book:
@@ -226,7 +232,7 @@ def run(
     spec = JobSpec.model_validate(job | {"dataset": "ds_0", "seed": seed})
     side = data.facts("ds_1", data.side) if data.side is not None else None
     planned = plan(spec, data.facts(), side)
-    priced = price(planned.pricing) if planned.pricing is not None else None
+    priced = _priced(json.dumps(planned.pricing, sort_keys=True)) if planned.pricing is not None else None
     mechanism = MechanismConfig.model_validate(priced["mechanism"]) if priced else None
     shape = Shape(
         records_train=len(data.train),
@@ -323,6 +329,12 @@ def machine() -> str:
         f"{os.cpu_count()} CPUs ({cpu}), {torch.get_num_threads()} threads, Python {platform.python_version()}, "
         f"torch {torch.__version__}, commit {commit.stdout.strip() or 'unknown'}"
     )
+
+
+@cache
+def _priced(request: str) -> dict[str, Any]:
+    """The price of a plan, as JSON: the runs of a sweep have one mechanism, and pricing takes seconds."""
+    return price(json.loads(request))
 
 
 def _key(seed: int, name: str) -> str:
