@@ -1,8 +1,7 @@
 """Barcode MNIST with a convolutional network: DP-GD, DP-GDM, DP-Adam and DP-AdamBC, loss and accuracy by class size.
 
 Appendix B of "On the Performance of Differentially Private Optimization with Heavy-Tail Class Imbalance", on a stand-in
-(see barcode_data). Poisson batches; the training records are scored. The rate is tuned by training loss with seed 0,
-and the best setting of each optimizer is run with other seeds. Finished runs are kept beside the report, and a run that is
+(see barcode_data). Poisson batches; the training records are scored. The rate is tuned by training loss. Finished runs are kept beside the report, and a run that is
 there is not run again.
 
     python -m benchmarks.reproduce.barcode_mnist [--minutes 30]
@@ -20,14 +19,14 @@ from benchmarks.reproduce.barcode_report import write_report
 from benchmarks.reproduce.four import Grid, Setting, lowest_loss
 from benchmarks.reproduce.runs import REPORTS, Kept, run
 
-CLIP, NOISE, BATCH, STEPS, DELTA = 1.0, 1.0, 512, 150, 1e-4
+CLIP, NOISE, BATCH, STEPS, DELTA = 1.0, 0.5, 512, 150, 1e-4
 DEVIATION = NOISE * CLIP / BATCH  # √Φ
-SEEDS = (1, 2)
+SEEDS = (0,)
 GRID: Grid = {
-    "DP-GD": [Setting("DP-GD", rate) for rate in (1.0, 2.0, 4.0)],
-    "DP-GDM": [Setting("DP-GDM", rate) for rate in (1.0, 2.0, 4.0)],
-    "DP-Adam": [Setting("DP-Adam", rate) for rate in (1.0, 2.0, 4.0)],
-    "DP-AdamBC": [Setting("DP-AdamBC", rate, guard) for guard in (0.1, 0.5) for rate in (0.5, 1.0, 2.0)],
+    "DP-GD": [Setting("DP-GD", rate) for rate in (1.0, 3.0)],
+    "DP-GDM": [Setting("DP-GDM", rate) for rate in (1.0, 3.0)],
+    "DP-Adam": [Setting("DP-Adam", rate) for rate in (1.0, 3.0)],
+    "DP-AdamBC": [Setting("DP-AdamBC", rate, 0.3) for rate in (0.5, 1.5)],
 }
 
 
@@ -39,7 +38,7 @@ def job(setting: Setting) -> dict[str, Any]:
         "length": {"steps": STEPS},
         "clipping": {"kind": "flat", "max_grad_norm": CLIP},
         "privacy": {"noise_multiplier": NOISE, "target_delta": DELTA},
-        "evaluation": {"points": 10, "by_frequency": True},
+        "evaluation": {"points": 5, "by_frequency": True},
     }
 
 

@@ -97,12 +97,17 @@ def cell(runs: Sequence[dict[str, Any]], metric: str) -> str:
 
 
 def draw(
-    runs: dict[str, list[dict[str, Any]]], sizes: Sequence[str], metric: str, along: Callable[[int], float], to: Path
+    runs: dict[str, list[dict[str, Any]]],
+    sizes: Sequence[str],
+    metric: str,
+    along: Callable[[int], float],
+    to: Path,
+    label: str = "ε",
 ) -> None:
     """A metric of all records and of each group, the mean over seeds, as the paper's figures have it.
 
     Args:
-        along: ε after a step.
+        along: what is drawn to the right, at a step; `label` names it.
     """
     import matplotlib as mpl
 
@@ -118,7 +123,7 @@ def draw(
             mean = np.mean([[value for _, value in course] for course in courses], axis=0)
             axis.plot([along(step) for step in steps], mean, label=name, linewidth=1.2)
         axis.set_title(size, fontsize=9)
-        axis.set_xlabel("ε", fontsize=8)
+        axis.set_xlabel(label, fontsize=8)
         axis.tick_params(labelsize=7)
         axis.grid(visible=True, alpha=0.3)
     axes[0].set_ylabel(metric)

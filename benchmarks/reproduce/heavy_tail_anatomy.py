@@ -21,8 +21,8 @@ def anatomy(problem: Problem, setting: Setting, seed: int) -> dict[str, Any]:
 
     Returns:
         `steps`; for each step and group of classes, largest classes first, `signal`, the mean over coordinates of
-        ḡ²/Φ with the clipped mean gradient ḡ; and `factor`, the mean of √Φ over the divisor of m̂, which is what a step
-        is multiplied with beside momentum's. `blur`: the deviation of a coordinate's v̂/Φ where there is noise alone.
+        ḡ²/Φ with the clipped mean gradient ḡ; and `factor`, √Φ over the mean divisor of m̂, which is what a step is
+        multiplied with beside momentum's. `blur`: the deviation of a coordinate's v̂/Φ where there is noise alone.
     """
     steps = [1, problem.steps // 16, problem.steps // 4, problem.steps]
     signal: list[list[float]] = []
@@ -32,7 +32,8 @@ def anatomy(problem: Problem, setting: Setting, seed: int) -> dict[str, Any]:
         if step in steps:
             gradient = _clipped_gradient(problem, parameters["weight"])
             signal.append(_by_group(problem, gradient.square() / problem.noise_deviation**2))
-            factor.append(_by_group(problem, problem.noise_deviation / _divisor(problem, setting, state, step)))
+            divisors = _by_group(problem, _divisor(problem, setting, state, step))
+            factor.append([problem.noise_deviation / each for each in divisors])
 
     run(problem.data, job(problem, setting, 1), seed=seed, watch=look)
     beta = 1.0 - problem.forgetting
