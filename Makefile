@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
+REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-dp2 reproduce-heavy-tail
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint bench nightly openapi clean reproduce-dp2 reproduce-adambc-analysis
+.PHONY: help demo serve test check lint bench nightly openapi clean $(REPRODUCE)
 
 help:
 	@echo "make demo    the whole path on 25,000 real reviews, in under 3 minutes (KEEP=1 leaves it running)"
@@ -11,7 +12,7 @@ help:
 	@echo "make test    all tests"
 	@echo "make check   ruff, mypy, import-linter and the fast tests"
 	@echo "make bench   the benchmarks"
-	@echo "make reproduce-dp2, reproduce-adambc-analysis"
+	@echo "make $(REPRODUCE)"
 	@echo "             experiments of the literature, run again by the service's own code: hours"
 	@echo "make nightly fuzzing and the contract tests at length, with reports: hours"
 	@echo "make openapi writes docs/openapi.json"
@@ -41,7 +42,7 @@ bench: .venv/.dev
 	@for file in benchmarks/bench_*.py; do echo "== $$file" && $(BIN)/python $$file || exit 1; done
 
 # An experiment, run again; its report and figures are in benchmarks/reports/reproduce.
-reproduce-dp2 reproduce-adambc-analysis: reproduce-%: .venv/.bench
+$(REPRODUCE): reproduce-%: .venv/.bench
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.reproduce.$(subst -,_,$*)
 
 nightly: .venv/.dev

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduce.four import OPTIMIZERS, Chosen, Tried, cell, draw, groups, table
+from benchmarks.reproduce.four import OPTIMIZERS, Tried, cell, draw, groups, lowest_loss, table
 from benchmarks.reproduce.runs import REPORTS, machine
 
 SIZES = ("10 classes of 350", "20 of 50", "100 of 20", "200 of 10")
@@ -13,13 +13,15 @@ PAPER = {"DP-GD": ("97.6", "3.9", "6.6"), "DP-GDM": ("91.7", "4.8", "4.1")}
 PAPER |= {"DP-Adam": ("97.4", "5.9", "6.3"), "DP-AdamBC": ("96.5", "3.6", "11.5")}
 
 
-def write_report(tried: Tried, chosen: Chosen, runs: dict[str, list[dict[str, Any]]]) -> Path:
+def write_report(tried: Tried) -> Path:
     """Returns the report's path."""
+    chosen = lowest_loss(tried)
+    runs = {name: [run for setting, run in settings if setting == chosen[name]] for name, settings in tried.items()}
     for metric in ("loss", "accuracy"):
         draw(runs, SIZES, metric, float, REPORTS / f"barcode_mnist_{metric}.png", "step")
     first = next(iter(runs.values()))[0]
     lines = [
-        *HEAD.format(machine=machine(), steps=first["steps"], epsilon=first["epsilon"], seeds=len(first)).splitlines(),
+        *HEAD.format(machine=machine(), steps=first["steps"], epsilon=first["epsilon"]).splitlines(),
         "",
         *_beside_the_paper(runs),
         "",

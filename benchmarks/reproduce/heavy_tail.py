@@ -1,14 +1,14 @@
 """Linear models on classes with a heavy tail: DP-GD, DP-GDM, DP-Adam and DP-AdamBC, loss and accuracy by class size.
 
-The setting of "On the Performance of Differentially Private Optimization with Heavy-Tail Class Imbalance", section 3 and
-appendix C. With g records a group, group k has 2ᵏ classes of g/2ᵏ records, as long as that is 5 or more; inputs are
+The setting of "On the Performance of Differentially Private Optimization with Heavy-Tail Class Imbalance", section 3
+and appendix C. With g records a group, group k has 2ᵏ classes of g/2ᵏ records, as long as that is 5 or more; inputs are
 uniform on [0, 1]^d, d = g + n, and know nothing of the labels; full batches; the training records are scored.
 g = 1024 is the paper's: n = 8192, d = 9216, 255 classes. Smaller problems keep what decides (see `Problem`).
 
-    python -m benchmarks.reproduce.heavy_tail [--size quarter | half | full] [--minutes 50]
+    python -m benchmarks.reproduce.heavy_tail [--size eighth | quarter | half | full] [--minutes 50]
 
-tunes at a quarter, repeats the best settings there with five seeds, and runs them at larger sizes up to the one asked for:
-`full` is some hours of one core. What `--minutes` cuts off is continued by the next call. Finished runs are kept
+tunes at an eighth, repeats the best settings there with five seeds, and runs them at larger sizes up to the one asked
+for: `full` is some hours of one core. What `--minutes` cuts off is continued by the next call. Finished runs are kept
 beside the report, and a run that is there is not run again.
 """
 
@@ -113,9 +113,7 @@ class Experiment:
     def _run(self, question: dict[str, Any], problem: Problem, setting: Setting, seed: int, points: int) -> Any:
         name = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:16]
         checkpoint = Checkpoint(cache_folder() / "reproduce" / f"heavy_tail-{name}.pt")
-        result = run(
-            problem.data, job(problem, setting, points), seed=seed, watch=self._in_time, checkpoint=checkpoint
-        )
+        result = run(problem.data, job(problem, setting, points), seed=seed, watch=self._in_time, checkpoint=checkpoint)
         print(problem, setting, f"loss {result.last('loss'):.3f}, {result.seconds:.0f} s", flush=True)
         return result.rounded()
 

@@ -17,7 +17,7 @@ from worker.optimizers.dp_adam import corrected
 
 
 def anatomy(problem: Problem, setting: Setting, seed: int) -> dict[str, Any]:
-    """One run of DP-Adam or DP-AdamBC, looked into at four steps. The data are public: gradients without noise are seen.
+    """One run of DP-Adam or DP-AdamBC, looked into at four steps. The data are public: bare gradients are seen.
 
     Returns:
         `steps`; for each step and group of classes, largest classes first, `signal`, the mean over coordinates of
@@ -37,9 +37,7 @@ def anatomy(problem: Problem, setting: Setting, seed: int) -> dict[str, Any]:
 
     run(problem.data, job(problem, setting, 1), seed=seed, watch=look)
     beta = 1.0 - problem.forgetting
-    blur = [
-        math.sqrt(2.0 * (1.0 - beta) / (1.0 + beta) * (1.0 + beta**step) / (1.0 - beta**step)) for step in steps
-    ]
+    blur = [math.sqrt(2.0 * (1.0 - beta) / (1.0 + beta) * (1.0 + beta**step) / (1.0 - beta**step)) for step in steps]
     return {"steps": steps, "signal": signal, "factor": factor, "blur": blur}
 
 

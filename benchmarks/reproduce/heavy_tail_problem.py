@@ -25,9 +25,9 @@ class Problem:
 
     What one record's gradient gives its own logit in a step, C‖x−½‖²/(L‖x‖), over the noise on that logit,
     σC‖x−½‖/L, is 1/(2σ) at every size: √T/(2σ) over a run, as ε is held. A smaller problem with the same σ and T would
-    still be another one: the bias direction, which all inputs share, limits the learning rate of gradient
-    descent to some 1/√d, and what is needed to fit single records is some L/(T√d). So T ∝ n keeps the two in proportion,
-    σ ∝ √n then keeps ε, and Φ beside the squared gradients of the largest class hardly moves.
+    still be another one: the bias direction, which all inputs share, limits the learning rate of gradient descent to
+    some 1/√d, and what is needed to fit single records is some L/(T√d). So T ∝ n keeps the two in proportion, σ ∝ √n
+    then keeps ε, and Φ beside the squared gradients of the largest class hardly moves.
 
     Args:
         group: g, records a group, a power of two.

@@ -66,7 +66,12 @@ def write_report(studies: list[Study], looks: list[tuple[Setting, dict[str, Any]
             continue
         lines += ["", f"## {title}", "", *note.splitlines()]
         for study in these:
-            lines += ["", f"### {study.name}: {_facts(study.problem)}", "", *table(study.runs, study.chosen, study.sizes)]
+            lines += [
+                "",
+                f"### {study.name}: {_facts(study.problem)}",
+                "",
+                *table(study.runs, study.chosen, study.sizes),
+            ]
         if these[0] is base:
             lines += ["", "### Every run of both grids, seed 0", "", *_tried(these)]
     why, practice = WHY.split("<table>\n")
@@ -123,17 +128,19 @@ def _tried(studies: Sequence[Study]) -> list[str]:
 
 
 def _anatomy(problem: Problem, looks: list[tuple[Setting, dict[str, Any]]]) -> list[str]:
-    sizes = problem.class_sizes
+    most, more, *_, least = problem.class_sizes
     rows = [
-        f"| | step | ḡ²/Φ, class of {sizes[0]} | ḡ²/Φ, classes of {sizes[1]} | ḡ²/Φ, classes of {sizes[-1]} | blur of v̂/Φ "
-        f"| factor, class of {sizes[0]} | factor, classes of {sizes[-1]} | their ratio |"
+        f"| | step | ḡ²/Φ, class of {most} | ḡ²/Φ, classes of {more} | ḡ²/Φ, classes of {least} | blur of v̂/Φ "
+        f"| factor, class of {most} | factor, classes of {least} | their ratio |"
     ]
     rows.append("|---" * 9 + "|")
     for setting, look in looks:
-        for step, signal, factor, blur in zip(*(look[key] for key in ("steps", "signal", "factor", "blur")), strict=True):
+        for step, signal, factor, blur in zip(
+            *(look[key] for key in ("steps", "signal", "factor", "blur")), strict=True
+        ):
             rows.append(
-                f"| {setting.optimizer} {setting} | {step} | {signal[0]:.2g} | {signal[1]:.2g} | {signal[-1]:.2g} | {blur:.2g} "
-                f"| {factor[0]:.2f} | {factor[-1]:.2f} | {factor[-1] / factor[0]:.2f} |"
+                f"| {setting.optimizer} {setting} | {step} | {signal[0]:.2g} | {signal[1]:.2g} | {signal[-1]:.2g} "
+                f"| {blur:.2g} | {factor[0]:.2f} | {factor[-1]:.2f} | {factor[-1] / factor[0]:.2f} |"
             )
     return rows
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-HEAD = """# Rare classes under noise: a linear model on a heavy tail
+HEAD = """\
+# Rare classes under noise: a linear model on a heavy tail
 
-Made by `make reproduce-heavy-tail` (`python -m benchmarks.reproduce.heavy_tail`), which runs the service's own planning,
-pricing and training. {machine}. Others worked on the machine: no times are given.
+Made by `make reproduce-heavy-tail` (`python -m benchmarks.reproduce.heavy_tail`), which runs the service's own
+planning, pricing and training. {machine}. Others worked on the machine: no times are given.
 
-The setting is section 3 of "On the Performance of Differentially Private Optimization with Heavy-Tail Class Imbalance":
-group k has 2ᵏ classes of g/2ᵏ records, down to 8; inputs are uniform on [0, 1]^d, d = g + n, and know nothing of the
-labels; full batches, C = 1, until ε = 28; loss and accuracy of the training records, by group. DP-GD, DP-GDM (momentum
-0.9), DP-Adam and DP-AdamBC (β₁ = 0.9). The rule is the paper's: of each optimizer the run with the lowest training loss.
+The setting is section 3 of "On the Performance of Differentially Private Optimization with Heavy-Tail Class
+Imbalance": group k has 2ᵏ classes of g/2ᵏ records, down to 8; inputs are uniform on [0, 1]^d, d = g + n, and know
+nothing of the labels; full batches, C = 1, until ε = 28; loss and accuracy of the training records, by group. DP-GD,
+DP-GDM (momentum 0.9), DP-Adam and DP-AdamBC (β₁ = 0.9). The rule is the paper's: of each optimizer the run with the
+lowest training loss.
 
 What differs, and why:
 
-* **Size.** The paper has g = 1024: n = 8192, d = 9216, 255 classes, σ = 10. One such run is more than an hour of a core here. Tuned
-  and repeated is g = 128: n = 640, d = 768, 31 classes. What one record adds to its own logit in a step, over the noise
-  on that logit, is 1/(2σ) whatever n and d are, and √T/(2σ) over a run, which a given ε holds fixed. The direction that all
-  inputs share limits the learning rate of gradient descent to some 1/√d; to fit single records it has to be some
-  n/(T√d). T ∝ n and σ ∝ √n keep both in proportion, keep ε, and leave the largest class's squared gradient beside Φ at the
-  first step at 0.9 (paper) and 2.1 (here). The rest of v̂'s noise does not scale: it averages fewer steps here.
-  1 − β₂ = 0.001 · 8192/n, so that v̂ remembers the same share of a run.
+* **Size.** The paper has g = 1024: n = 8192, d = 9216, 255 classes, σ = 10. One such run is more than an hour of a
+  core here. Tuned and repeated is g = 128: n = 640, d = 768, 31 classes. What one record adds to its own logit in a
+  step, over the noise on that logit, is 1/(2σ) whatever n and d are, and √T/(2σ) over a run, which a given ε holds
+  fixed. The direction that all inputs share limits the learning rate of gradient descent to some 1/√d; to fit single
+  records it has to be some n/(T√d). T ∝ n and σ ∝ √n keep both in proportion, keep ε, and leave the largest class's
+  squared gradient beside Φ at the first step at 0.9 (paper) and 2.1 (here). The rest of v̂'s noise does not scale: it
+  averages fewer steps here. 1 − β₂ = 0.001 · 8192/n, so that v̂ remembers the same share of a run.
 * δ = 1e-4, which the paper does not tell; weights start at 0, without a bias.
 * Learning rates are given as the rate of plain gradient descent that they amount to at the paper's size: η for DP-GD,
   η/(1−μ) for DP-GDM, η/√Φ for DP-Adam and DP-AdamBC. γ′ is given in Φ.
@@ -29,24 +31,28 @@ Settings are tuned with seed 0; the tables have mean ± deviation over {seeds} o
 
 ## Beside the paper
 
-Where only the classes' frequencies are learned, the loss of the smallest classes is ln(n/8): 6.93 at the paper's size, 4.38 at
-n = 640. What is gained below that can be compared between sizes; accuracies can less, since here fewer classes compete.
+Where only the classes' frequencies are learned, the loss of the smallest classes is ln(n/8): 6.93 at the paper's
+size, 4.38 at n = 640. What is gained below that can be compared between sizes; accuracies can less, since here fewer
+classes compete.
 """
 
-READING = """The paper's grid is half powers of η (…, 1e-3, 5e-3, …): neighbours differ by 2 or 5, and fall on other effective rates for each
-optimizer. The finer one has steps of about √2. Both tried γ′ too, the finer one γ = √Φ as well.
+READING = """\
+The paper's grid is half powers of η (…, 1e-3, 5e-3, …): neighbours differ by 2 or 5, and fall on other effective
+rates for each optimizer. The finer one has steps of about √2. Both tried γ′ too, the finer one γ = √Φ as well.
 
-* **On the paper's grid its ordering comes out**, with every one of five seeds, and nearly its numbers: on the smallest classes
-  DP-GD < DP-Adam < DP-GDM < DP-AdamBC, and what they gain below the prior's loss is within 0.04 of the paper's for the three that
-  learn them. On the largest class the order is the reverse among these, as in the paper.
-* **On the finer grid the advantage of DP-AdamBC is gone.** DP-GDM at twice the rate has the same loss on the smallest classes and more of
-  them right, 43 % beside 38 %. DP-Adam comes to the same place with γ = √Φ or a rate of 1.4. All runs of the three lie
-  on one curve in the figure below: a larger effective rate takes from the largest class and gives to the smallest ones, and
-  tuning γ′ beside η is what found the better point of it. Runs with a small γ′ lie below the curve.
-* **DP-GD fails, at any rate.** At 0.1 and 0.2 it learns the classes' frequencies and little more (the paper's final values, 100 % of the
-  largest class and 0.5 % of the smallest, are those of rate 0.1 here: 100 % and 0 %). From 0.5 on the largest class's logit swings
-  from step to step, and all is lost in turn; what rate 0.5 shows of the largest class is where the last step
-  happened to leave it. The deviation says as much.
+* **On the paper's grid its ordering comes out**, with every one of five seeds, and nearly its numbers: on the
+  smallest classes DP-GD < DP-Adam < DP-GDM < DP-AdamBC, and what they gain below the prior's loss is within 0.04 of
+  the paper's for the three that learn them (which η it had, the paper does not say). On the largest class the order
+  is the reverse among these, as in the paper.
+* **On the finer grid the advantage of DP-AdamBC is gone.** DP-GDM at twice the rate has the same loss on the smallest
+  classes and more of them right, 43 % beside 38 %. DP-Adam comes to the same place with γ = √Φ or a rate of 1.4. All
+  runs of the three lie on one curve in the figure below: a larger effective rate takes from the largest class and
+  gives to the smallest ones, and tuning γ′ beside η is what found the better point of it. Only runs with a small γ′
+  lie below the curve.
+* **DP-GD fails, at any rate.** At 0.1 and 0.2 it learns the classes' frequencies and little more (the paper's final
+  values, 100 % of the largest class and 0.5 % of the smallest, are those of rate 0.1 here: 100 % and 0 %). From 0.5
+  on the largest class's logit swings from step to step, and all is lost in turn; what rate 0.5 shows of the largest
+  class is where the last step happened to leave it. The deviation says as much.
 
 ![loss](heavy_tail_loss.png)
 
@@ -55,40 +61,46 @@ optimizer. The finer one has steps of about √2. Both tried γ′ too, the fine
 ![all runs of both grids](heavy_tail_frontier.png)
 """
 
-SIZES_NOTE = """The settings above, in the units that carry over, at larger sizes. One seed. `--size full` runs the paper's, and goes on where it was cut
-off.
+SIZES_NOTE = """\
+The settings above, in the units that carry over, at larger sizes. One seed. `--size full` runs the paper's, and goes
+on where it was cut off.
 """
 
-VARIANTS_NOTE = """Appendix C, at n = 640. Tuned again on a smaller grid, three seeds. With C = 10 hardly a gradient is left unclipped at first, and the
-picture is that of C = 1, as in the paper. With σ = 5 there are a quarter of the steps for the same ε, and the rates that
-momentum, DP-Adam and DP-AdamBC need are four times as large; DP-GD can not have them, and learns nothing but frequencies. Here DP-AdamBC is
-not tied with DP-Adam, as in the paper, but ahead of it, and DP-GDM is ahead of both in loss.
+VARIANTS_NOTE = """\
+Appendix C, at n = 640. Tuned again on a smaller grid, three seeds. With C = 10 the picture is that of C = 1, as in
+the paper; but ‖x‖ is 16 here and 55 there, so that fewer gradients stay clipped. With σ = 5 there are a quarter of
+the steps for the same ε, and the rates that momentum, DP-Adam and DP-AdamBC need are four times as large; DP-GD can
+not have them, and learns nothing but frequencies. In the paper DP-Adam comes up to DP-AdamBC at σ = 5. Here it stays
+behind, on the smallest classes too, and DP-GDM has the lowest loss of all records.
 """
 
-WHY = """What a coordinate of v̂ has to tell is ḡ², the squared gradient without noise, which the bias correction is to lay bare; ḡ was
-looked at in these runs, which are on public data. `blur` is the deviation that noise alone gives to a coordinate of v̂/Φ. `factor` is √Φ over
-the mean divisor of m̂: how much longer a step is than DP-GDM's with the same effective rate.
+WHY = """\
+What a coordinate of v̂ has to tell is ḡ², the squared gradient without noise, which the bias correction is to lay
+bare; ḡ was looked at in these runs, which are on public data. `blur` is the deviation that noise alone gives to a
+coordinate of v̂/Φ. `factor` is √Φ over the mean divisor of m̂: how much longer a step is than DP-GDM's with the same
+effective rate.
 
 <table>
 
-* The largest class's gradient stands out at the first step. Then the bias direction is learned, and its ḡ² falls to
-  2 % of Φ; that of the rare classes is 0.1 % of it, throughout. v̂ blurs each coordinate by 13 % of Φ at the end here, by 4 % at the
-  paper's size with β₂ = 0.999. What was to tell the classes apart lies below what v̂ can resolve.
-* So v̂ − Φ is noise around 0, most coordinates stand at the floor γ′, and DP-AdamBC is DP-GDM with the rate divided by √γ′. Its steps
-  are longer for rare classes than for the largest one by a half at the first step, a third at the tenth, and nothing after a quarter of
-  the run.
+* The largest class's gradient stands out at the first step. Then the bias direction is learned, and its ḡ² falls to 2
+  % of Φ; that of the rare classes is 0.1 % of it, throughout. v̂ blurs each coordinate by 13 % of Φ at the end here,
+  by 4 % at the paper's size with β₂ = 0.999. What was to tell the classes apart lies below what v̂ can resolve.
+* So v̂ − Φ is noise around 0, most coordinates stand at the floor γ′, and DP-AdamBC is DP-GDM with the rate divided
+  by √γ′. Its steps are longer for rare classes than for the largest one by a half at the first step, a third at the
+  tenth, and nothing after a quarter of the run.
 * A small γ′ lets noise choose the divisors: some coordinates take steps ten times as long as others for no reason.
 
-This is a linear model whose inputs have nothing in common within a class. Where features repeat, as words do, gradients
-stand out of Φ for longer.
+This is a linear model whose inputs have nothing in common within a class. Where features repeat, as words do,
+gradients stand out of Φ for longer.
 
 ## In practice
 
-Rare classes are lost to the learning rate before they are lost to Φ. Use momentum: DP-GD without it is held back by the direction that
-all records share, and at ε = 28 learns frequencies where DP-GDM learns 40 % of classes with eight records. Then search the learning rate
-in steps of √2 around the largest at which the frequent classes still keep most of their accuracy; a grid of half powers is too coarse to
-compare optimizers with, and costs more than the choice between DP-GDM, DP-Adam and DP-AdamBC. DP-AdamBC is a safe choice with γ′ between
-Φ/5 and Φ, and wants η/√γ′ where DP-Adam wants η/√Φ; its default γ′ = Φ/100 is for gradients that stand out of the noise, and loses here.
-Where runs can not be repeated on private data (each one costs), take `dp_sgd` with momentum 0.9, or `dp_adambc` with
-`eps_root` = Φ/3, and scores by group (`evaluation.groups`) to see what the rare classes get.
+Rare classes are lost to the learning rate before they are lost to Φ. Use momentum: DP-GD without it is held back by
+the direction that all records share, and at ε = 28 learns frequencies where DP-GDM learns 40 % of classes with eight
+records. Then search the learning rate in steps of √2 around the largest at which the frequent classes still keep most
+of their accuracy; a grid of half powers is too coarse to compare optimizers with, and costs more than the choice
+between DP-GDM, DP-Adam and DP-AdamBC. DP-AdamBC is a safe choice with γ′ between Φ/5 and Φ, and wants η/√γ′ where
+DP-Adam wants η/√Φ; its default γ′ = Φ/100 is for gradients that stand out of the noise, and loses here. Where runs
+can not be repeated on private data (each one costs), take `dp_sgd` with momentum 0.9, or `dp_adambc` with `eps_root`
+= Φ/3, and scores by group (`evaluation.groups`) to see what the rare classes get.
 """
