@@ -14,7 +14,7 @@ RunsPerLevel = Annotated[int, Field(strict=True, ge=1, le=20)]
 
 
 class Sweep(Document):
-    """Every combination of the three lists; what is left out is as `spec` has it. `hpo` of `spec` is `linear_scaling`."""
+    """Every combination of the three lists; one that is left out is what `spec` has. Its `hpo` is `linear_scaling`."""
 
     spec: JobSpec
     total_epsilon: Annotated[list[EpsilonValue], Field(min_length=1, max_length=50)] | None = None

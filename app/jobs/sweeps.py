@@ -17,9 +17,10 @@ from app.contracts.job_spec import JobSpec
 from app.contracts.sweep import Sweep
 from app.db.engine import Database
 from app.errors import InvalidRequest
-from app.extractors import registry as extractors
+from app.grants import service as grants
+from app.jobs import repository
 from app.jobs.pricing import PricingService
-from app.jobs.service import facts_for
+from app.jobs.service import pinned, side_facts
 from app.jobs.studies import StudyPlan, plan_study
 from app.keys.service import Caller
 
@@ -60,9 +61,11 @@ def sweep(
     totals = asked.total_epsilon or [_own_total(asked.spec)]
     levels, runs = asked.levels or [hpo.levels], asked.runs_per_level or [hpo.runs_per_level]
     _check(asked, hpo, len(totals) * len(levels) * len(runs))
-    facts, side = facts_for(db, caller, asked.spec)
+    with db.read() as session:
+        dataset, _ = grants.find(session, caller, asked.spec.dataset, "train")
+        facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, asked.spec)
     try:
-        study = plan_study(extractors.resolved(asked.spec, models_root), facts, side)
+        study = plan_study(pinned(asked.spec, models_root, facts), facts, side)
     except InvalidRequest as error:
         raise _within_spec(error) from None
     return SweepView(
