@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint bench nightly openapi clean reproduce-dp2 reproduce-adambc-analysis
+.PHONY: help demo serve test check lint bench nightly openapi clean reproduce-dp2 reproduce-adambc-analysis reproduce-linear-scaling
 
 help:
 	@echo "make demo    the whole path on 25,000 real reviews, in under 3 minutes (KEEP=1 leaves it running)"
@@ -11,7 +11,7 @@ help:
 	@echo "make test    all tests"
 	@echo "make check   ruff, mypy, import-linter and the fast tests"
 	@echo "make bench   the benchmarks"
-	@echo "make reproduce-dp2, reproduce-adambc-analysis"
+	@echo "make reproduce-dp2, reproduce-adambc-analysis, reproduce-linear-scaling"
 	@echo "             experiments of the literature, run again by the service's own code: hours"
 	@echo "make nightly fuzzing and the contract tests at length, with reports: hours"
 	@echo "make openapi writes docs/openapi.json"
@@ -41,7 +41,7 @@ bench: .venv/.dev
 	@for file in benchmarks/bench_*.py; do echo "== $$file" && $(BIN)/python $$file || exit 1; done
 
 # An experiment, run again; its report and figures are in benchmarks/reports/reproduce.
-reproduce-dp2 reproduce-adambc-analysis: reproduce-%: .venv/.bench
+reproduce-dp2 reproduce-adambc-analysis reproduce-linear-scaling: reproduce-%: .venv/.bench
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.reproduce.$(subst -,_,$*)
 
 nightly: .venv/.dev

@@ -27,7 +27,8 @@ from worker.extractors.efficientnet import EfficientNet
 
 sys.path.append(str(ROOT / "scripts"))
 
-PIXELS, FROZEN, TEST = 20_000, 10_000, 5_000  # records: the first ones of Fashion-MNIST, whose order is random
+PIXELS, FROZEN = 20_000, 10_000  # records: the first ones of Fashion-MNIST, whose order is random
+TEST, FROZEN_TEST = 5_000, 2_000
 IMAGE_SIZE = 64  # pixels a side that the extractor sees
 BUCKETS = 32_768
 TENSOR = {"kind": "tensor", "array": "x"}
@@ -41,8 +42,8 @@ def pixels() -> Data:
 
 
 def frozen() -> Data:
-    """What EfficientNet-Lite0 makes of Fashion-MNIST at 64 × 64: 1,280 features; 10,000 records, 5,000 of the test."""
-    (x, y), (test_x, test_y) = _fashion(FROZEN), _fashion(TEST, "-test")
+    """What EfficientNet-Lite0 makes of Fashion-MNIST at 64 × 64: 1,280 features; 10,000 records, 2,000 of the test."""
+    (x, y), (test_x, test_y) = _fashion(FROZEN), _fashion(FROZEN_TEST, "-test")
     return _dense(_features(x, "train"), y, _features(test_x, "test"), test_y)
 
 

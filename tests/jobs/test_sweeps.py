@@ -70,7 +70,7 @@ def test_poisson_plans_are_composed_by_privacy_loss_distributions(api: Api, db: 
         ({"hpo": {"strategy": "random"}}, {}, "/spec/hpo"),
         ({"privacy": {"noise_multiplier": 1.0}}, {}, "/spec/privacy"),
         ({"privacy": {"noise_multiplier": 1.0}}, {"total_epsilon": [1.0]}, "/spec/privacy/noise_multiplier"),
-        ({"hpo": {**SEARCH, "space": {"steps": [5, 1]}}}, {}, "/spec/hpo/linear_scaling/space"),
+        ({"hpo": {**SEARCH, "space": {"steps": [5, 1]}}}, {}, "/spec/hpo/space"),
         ({}, {"levels": [[0.1, 0.2], [0.2, 0.1]]}, "/levels/1"),
         ({}, {"levels": [[0.1]]}, "/levels/0"),
         ({}, {"total_epsilon": [0.0]}, "/total_epsilon/0"),
