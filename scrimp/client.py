@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -40,6 +40,7 @@ from scrimp.models import (
     Resource,
     SignedCertificate,
     SigningKey,
+    Sweep,
     Verification,
 )
 
@@ -149,6 +150,22 @@ class Client:
     def quote(self, spec: Mapping[str, Any]) -> Quote:
         """The price of a job. Free, and nothing is written."""
         return Quote.model_validate(self._json("POST", "/v1/quotes", json=dict(spec)))
+
+    def sweep(
+        self,
+        spec: Mapping[str, Any],
+        total_epsilon: Sequence[float] | None = None,
+        levels: Sequence[Sequence[float]] | None = None,
+        runs_per_level: Sequence[int] | None = None,
+    ) -> Sweep:
+        """What is left for the final run of a search in every combination. Free, and nothing is written.
+
+        Args:
+            spec: a JobSpec whose `hpo` is `linear_scaling`; what is left out is as it has it.
+        """
+        lists = {"total_epsilon": total_epsilon, "levels": levels, "runs_per_level": runs_per_level}
+        body = {"spec": dict(spec)} | {name: list(value) for name, value in lists.items() if value}
+        return Sweep.model_validate(self._json("POST", "/v1/quotes/sweep", json=body))
 
     def submit(self, spec: Mapping[str, Any], idempotency_key: str | None = None) -> Job:
         """Admit a job and hold its whole cost.

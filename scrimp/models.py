@@ -93,6 +93,22 @@ class Grant(Resource):
     created_by: str
 
 
+class SweepPoint(Resource):
+    """What one combination leaves the final run of a search; `final` is null where there is no such search."""
+
+    total_epsilon: float
+    levels: list[float]
+    runs_per_level: int
+    runs: int
+    final: Epsilon | None = None
+    smallest_total_epsilon: float | None = None
+    reason: str | None = None
+
+
+class Sweep(Resource):
+    points: list[SweepPoint]
+
+
 class Line(Resource):
     """One line of a quote's bill."""
 

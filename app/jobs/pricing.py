@@ -71,6 +71,10 @@ class PricingService:
     def price_study(self, request: dict[str, Any]) -> dict[str, Any]:
         return self._cached("price_study", request)
 
+    def final_run(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What another plan would leave a study's final run (app.privacy.sweep)."""
+        return self._cached("final_run", request)
+
     def largest_study_that_fits(self, request: dict[str, Any], remaining: dict[str, int]) -> dict[str, Any]:
         return self._cached("largest_study_that_fits", request | {"remaining": remaining})
 

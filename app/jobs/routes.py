@@ -10,12 +10,13 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.contracts.job_spec import JobSpec
+from app.contracts.sweep import Sweep
 from app.db.engine import Database
 from app.db.models import Job
 from app.errors import Conflict, NotFound, RequestError
 from app.grants.service import check_job, require, require_job, visible
 from app.ids import rfc3339
-from app.jobs import repository, service
+from app.jobs import repository, service, sweeps
 from app.jobs.polling import job_of
 from app.jobs.pricing import PricingService
 from app.jobs.schemas import (
@@ -29,6 +30,7 @@ from app.jobs.schemas import (
     Quote,
 )
 from app.jobs.stream import EventStream
+from app.jobs.sweeps import SweepView
 from app.jobs.trials import TrialList, trials
 from app.keys.auth import Credentials, CurrentKey, admitted, shown_token
 from app.keys.service import Caller, id_in
@@ -66,6 +68,12 @@ FILE: Responses = {
 def quote(spec: JobSpec, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey) -> Quote:
     """What a job would cost, line by line, and whether it fits now. Charges and reserves nothing."""
     return Quote.model_validate(service.quote(db, pricing, caller, spec, models_root=settings.models_root))
+
+
+@router.post("/quotes/sweep", operation_id="sweep_quotes")
+def sweep(asked: Sweep, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey) -> SweepView:
+    """What other totals, levels and runs would leave the final run of a search. Charges and reserves nothing."""
+    return sweeps.sweep(db, pricing, caller, asked, models_root=settings.models_root)
 
 
 @router.post("/jobs", status_code=201, operation_id="submit_job", response_model=JobView)

@@ -58,8 +58,8 @@ def quote(
     """
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
-        facts, side = repository.dataset_facts(session, dataset), _side_facts(session, caller, spec)
-    planned, priced = _price(pricing, _pinned(spec, models_root, facts), facts, side)
+        facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
+    planned, priced = _price(pricing, pinned(spec, models_root, facts), facts, side)
     with db.read() as session:
         left = repository.remaining(session, planned.facts.id)
         pace = None if planned.study else repository.seconds_per_step(session, planned.facts.id, planned.spec)
@@ -109,8 +109,8 @@ def submit(
         before = _replayed(session, caller, idempotency_key, digest)
         if before is not None:
             return before, None
-        facts, side = repository.dataset_facts(session, dataset), _side_facts(session, caller, spec)
-    planned, priced = _price(pricing, _pinned(spec, models_root, facts), facts, side)
+        facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
+    planned, priced = _price(pricing, pinned(spec, models_root, facts), facts, side)
     job = _job(caller, planned, priced, idempotency_key, digest)
     try:
         with db.write() as session:
@@ -203,7 +203,7 @@ def _check_policy(access: Access, planned: Plan, priced: dict[str, Any]) -> None
         raise PolicyError(detail, requested=requested, allowed=requested | {"value": access.max_epsilon})
 
 
-def _side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts | None:
+def side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts | None:
     """Of the public data set that its optimizer has side information from: this key has to be allowed to train on it.
 
     Raises:
@@ -215,7 +215,7 @@ def _side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts
     return repository.dataset_facts(session, dataset)
 
 
-def _pinned(spec: JobSpec, models_root: Path | None, facts: DatasetFacts) -> JobSpec:
+def pinned(spec: JobSpec, models_root: Path | None, facts: DatasetFacts) -> JobSpec:
     """With its extractor's or its model's content filled in."""
     return model_folders.resolved(extractors.resolved(spec, models_root), models_root, facts.outputs)
 

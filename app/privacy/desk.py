@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.contracts.dataset_spec import TypicalJob
-from app.privacy import filters, pricing, study
+from app.privacy import filters, pricing, study, sweep
 
 Json = dict[str, Any]
 
@@ -22,6 +22,7 @@ def answer(request: Json) -> Json:
         "largest_that_fits": pricing.largest_that_fits,
         "price_study": study.price,
         "largest_study_that_fits": study.largest_that_fits,
+        "final_run": sweep.final_run,
         "compare": pricing.compare,
         "choose_order": choose_order,
         "warm": warm,

@@ -137,6 +137,42 @@ QUOTE: dict[str, Any] = {
     "warnings": [],
 }
 
+SWEEP: dict[str, Any] = {
+    "spec": {
+        "dataset": DATASET,
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 30.0, "momentum": 0.9, "free_step": True},
+        "privacy": {"target_epsilon": 1.0},
+        "length": {"steps": 50},
+        "hpo": {"strategy": "linear_scaling", "space": {"learning_rate": [1.0, 1000.0], "steps": [5, 100]}},
+    },
+    "total_epsilon": [0.2, 1.0, 4.0],
+    "levels": [[0.05, 0.1], [0.1, 0.2]],
+    "runs_per_level": [1, 3],
+}
+SWEPT: dict[str, Any] = {
+    "points": [
+        {
+            "total_epsilon": 1.0,
+            "levels": [0.1, 0.2],
+            "runs_per_level": 3,
+            "runs": 7,
+            "final": _epsilon(0.879),
+            "smallest_total_epsilon": None,
+            "reason": None,
+        },
+        {
+            "total_epsilon": 0.2,
+            "levels": [0.1, 0.2],
+            "runs_per_level": 3,
+            "runs": 7,
+            "final": None,
+            "smallest_total_epsilon": 0.4272,
+            "reason": "trials and scores leave nothing of the total for the run whose model is handed out: "
+            "the smallest total that works is ε = 0.4272",
+        },
+    ]
+}
+
 METRIC = {
     "name": "accuracy",
     "step": 50,
@@ -263,6 +299,7 @@ DATASET_VIEW: dict[str, Any] = {
 # By operation: what it is asked, and what it answers.
 REQUESTS: dict[str, dict[str, Any]] = {
     "quote_job": JOB_SPECS,
+    "sweep_quotes": {"three totals, cheaper and dearer pilots": SWEEP},
     "submit_job": JOB_SPECS,
     "set_grant": {"to train, within a policy": {"access": "train", "max_epsilon_per_job": 0.5}},
     "rotate_key": {"an hour for whoever still has the old token": {"overlap_s": 3600}},
@@ -279,6 +316,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 ANSWERS: dict[str, Any] = {
     "quote_job": QUOTE,
+    "sweep_quotes": SWEPT,
     "submit_job": {**JOB_VIEW, "status": "queued", "attempts": [], "started_at": None, "epsilon_spent": _epsilon(0.0)},
     "show_job": JOB_VIEW,
     "list_jobs": {"items": [JOB_VIEW], "next": None},

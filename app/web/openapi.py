@@ -112,6 +112,7 @@ OPERATIONS = {
     "change_cap": Operation("The ledger with its new cap.", ("forbidden", "cap-too-low")),
     "list_signing_keys": Operation("All keys that certificates are or were signed with."),
     "quote_job": Operation("The price.", ("not-found", "forbidden", "limit-exceeded")),
+    "sweep_quotes": Operation("The final run in every combination.", ("not-found", "forbidden", "limit-exceeded")),
     "submit_job": Operation(
         "The job, admitted; or the one that this Idempotency-Key made before.",
         (
@@ -307,7 +308,7 @@ def _by_shape(operation: Json, path: str, method: str) -> Iterator[str]:
         yield "invalid-request"
     if "requestBody" in operation:
         yield from ("too-slow", "too-large")
-    if method != "get" and operation["operationId"] != "quote_job":
+    if method != "get" and operation["operationId"] not in ("quote_job", "sweep_quotes"):
         yield "storage-full"
 
 

@@ -300,10 +300,17 @@ class Kept:
             self.entries[name] = json.loads(json.dumps(answer()))
             self.path.parent.mkdir(parents=True, exist_ok=True)
             whole = self.path.with_suffix(".part")
-            whole.write_text(json.dumps(self.entries, indent=0, sort_keys=True) + "\n")
+            whole.write_text(self._lines())
             whole.replace(self.path)
         kept: dict[str, Any] = self.entries[name]
         return kept
+
+    def _lines(self) -> str:
+        """One line an entry, in the entries' order: what a new run changes is its own line."""
+        lines = (
+            f"{json.dumps(name)}: {json.dumps(self.entries[name], sort_keys=True)}" for name in sorted(self.entries)
+        )
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def best(runs: Iterable[tuple[Any, dict[str, Any]]], metric: str, *, highest: bool) -> tuple[Any, dict[str, Any]]:

@@ -21,10 +21,31 @@ Timeout = Annotated[float, typer.Option(help="Seconds to watch for at most; the 
 
 def register_quote(root: typer.Typer) -> None:
     @command(root, "quote")
-    def quote(session: Session, file: SpecFile) -> None:
-        """Price a job. Free; nothing is written."""
-        found = session.client.quote(read_json(file))
-        session.result(found, lambda: show.quote(session.console, found))
+    def quote(
+        session: Session,
+        file: SpecFile,
+        sweeping: Annotated[bool, typer.Option("--sweep", help="Of a search: what is left for its final run.")] = False,
+        total: Annotated[list[float] | None, typer.Option(help="With --sweep: a total ε; may be repeated.")] = None,
+        levels: Annotated[list[str] | None, typer.Option(help="With --sweep: as 0.1,0.2; may be repeated.")] = None,
+        runs: Annotated[list[int] | None, typer.Option(help="With --sweep: per level; may be repeated.")] = None,
+    ) -> None:
+        """Price a job. Free; nothing is written. --sweep: other totals, levels and numbers of pilots of a search."""
+        if sweeping:
+            spec, by_level = read_json(file), [_numbers(each) for each in levels or []]
+            swept = session.client.sweep(spec, total, by_level, runs)
+            session.result(swept, lambda: show.sweep(session.console, swept))
+        elif total or levels or runs:
+            raise typer.BadParameter("--total, --levels and --runs go with --sweep")
+        else:
+            found = session.client.quote(read_json(file))
+            session.result(found, lambda: show.quote(session.console, found))
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(each) for each in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no list of numbers, as 0.1,0.2") from None
 
 
 @command(app, "submit")

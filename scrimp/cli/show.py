@@ -25,6 +25,7 @@ from scrimp.models import (
     LedgerEntry,
     Metric,
     Quote,
+    Sweep,
     Verification,
 )
 from scrimp.verify import Recomputed
@@ -214,6 +215,21 @@ def quote(console: Console, found: Quote) -> None:
         console.print(Text(f"warning: {warning}", style="yellow"))
     answer = ("✓ it fits", "green") if found.fits else ("✗ it does not fit", "red")
     console.print(Text.assemble(answer, ("; nothing was charged", "dim")))
+
+
+def sweep(console: Console, found: Sweep) -> None:
+    """A row for each total and plan of pilots."""
+    rows = []
+    for each in found.points:
+        levels = ", ".join(f"{level:g}" for level in each.levels)
+        left = "–" if each.final is None else f"{each.final.value:.4f}"
+        share = "" if each.final is None else f"{each.final.value / each.total_epsilon:.0%}"
+        note = f"at least {least:g}" if (least := each.smallest_total_epsilon) else each.reason or ""
+        rows.append((f"{each.total_epsilon:g}", levels, str(each.runs_per_level), str(each.runs), left, share, note))
+    table(console, ("total ε", "levels", "runs each", "runs", "final ε", "of the total", ""), rows)
+    delta = next((each.final.delta for each in found.points if each.final is not None), None)
+    if delta is not None:
+        console.print(Text(f"at δ = {delta:g}; nothing was charged", style="dim"))
 
 
 def accepted(job: Job) -> Text:

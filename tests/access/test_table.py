@@ -45,6 +45,10 @@ def spec_of(world: World, target: Target, who: str) -> Sent:
     return {"json": spec, "headers": {"Idempotency-Key": f"table-{who}-{target.dataset}"}}
 
 
+def sweep_of(_world: World, target: Target, _who: str) -> Sent:
+    return {"json": {"spec": job_spec(target.dataset, evaluation=None, hpo={"strategy": "linear_scaling"})}}
+
+
 def a_fresh_grant(world: World, target: Target, _who: str) -> Sent:
     if target is not NOWHERE:
         world.grant("spare", "view", target=target)
@@ -93,6 +97,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ),
     ("GET", "/v1/signing-keys"): ANY,
     ("POST", "/v1/quotes"): Rule(needs="train", send=spec_of),
+    ("POST", "/v1/quotes/sweep"): Rule(needs="train", send=sweep_of),
     ("POST", "/v1/jobs"): Rule(201, needs="train", send=spec_of),
     ("GET", "/v1/jobs"): ANY,
     ("GET", "/v1/jobs/{job_id}"): VIEW,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -44,6 +45,20 @@ def test_a_quote_is_free(cli: Cli, dataset: str, job_file: str) -> None:
     assert "it fits" in shown.output
     assert cli.json("quote", job_file)["epsilon"]["value"] <= 0.5
     assert cli.json("ledger", "show", dataset)["head"] == before["head"]
+
+
+def test_a_sweep_shows_what_is_left_for_the_final_run(cli: Cli, dataset: str, job_file: str) -> None:
+    plan = json.loads(Path(job_file).read_text()) | {"evaluation": None, "hpo": {"strategy": "linear_scaling"}}
+    search = cli.folder / "search.json"
+    search.write_text(json.dumps(plan))
+    asked = ["--sweep", "--total", "0.2", "--total", "1", "--levels", "0.1,0.2", "--runs", "1", "--runs", "3"]
+    shown = cli("quote", str(search), *asked)
+    assert shown.exit_code == 0, shown.output
+    assert "at least" in shown.output and "0.879" in shown.output
+    found = cli.json("quote", str(search), *asked)["points"]
+    assert [(each["runs_per_level"], each["total_epsilon"]) for each in found] == [(1, 0.2), (1, 1), (3, 0.2), (3, 1)]
+    assert cli("quote", job_file, "--total", "1").exit_code == 2
+    assert cli("quote", str(search), "--sweep", "--levels", "a,b").exit_code == 2
 
 
 def test_a_job_is_submitted_listed_and_cancelled(cli: Cli, dataset: str, job_file: str) -> None:

@@ -1,0 +1,122 @@
+"""POST /v1/quotes/sweep: how the plan of a search would divide other totals, before one is chosen.
+
+Each point is a price, asked of the pricing process by itself, so that others' prices are made in between.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from app.contracts.base import Epsilon
+from app.contracts.hpo import LinearScaling
+from app.contracts.job_spec import JobSpec
+from app.contracts.sweep import Sweep
+from app.db.engine import Database
+from app.errors import InvalidRequest
+from app.grants import service as grants
+from app.jobs import repository
+from app.jobs.pricing import PricingService
+from app.jobs.service import pinned, side_facts
+from app.jobs.studies import StudyPlan, plan_study
+from app.keys.service import Caller
+
+MOST, MOST_SAMPLED = 400, 12  # points: of a millisecond or so each, and of seconds
+
+
+class SweepPoint(BaseModel):
+    """One combination. Where there is no such study, `final` is null, `reason` says why, and `smallest_total_epsilon`
+    what total would do, if one would."""
+
+    total_epsilon: float
+    levels: list[float]
+    runs_per_level: int
+    runs: int  # trainings in all
+    final: Epsilon | None
+    smallest_total_epsilon: float | None
+    reason: str | None
+
+
+class SweepView(BaseModel):
+    """By levels, then by runs, then by total, each in the order in which it was asked for."""
+
+    points: list[SweepPoint]
+
+
+def sweep(
+    db: Database, pricing: PricingService, caller: Caller, asked: Sweep, *, models_root: Path | None = None
+) -> SweepView:
+    """The privacy of the final run in every combination. Writes nothing but prices into the cache.
+
+    Raises:
+        InvalidRequest: `spec` is no plan of linear scaling, a list does not go with it, or there are too many points.
+        NotFound, Forbidden: as for a quote.
+    """
+    hpo = asked.spec.hpo
+    if not isinstance(hpo, LinearScaling):
+        raise InvalidRequest.at("/spec/hpo", "a sweep is of `linear_scaling`: other strategies have no pilots")
+    totals = asked.total_epsilon or [_own_total(asked.spec)]
+    levels, runs = asked.levels or [hpo.levels], asked.runs_per_level or [hpo.runs_per_level]
+    _check(asked, hpo, len(totals) * len(levels) * len(runs))
+    with db.read() as session:
+        dataset, _ = grants.find(session, caller, asked.spec.dataset, "train")
+        facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, asked.spec)
+    try:
+        study = plan_study(pinned(asked.spec, models_root, facts), facts, side)
+    except InvalidRequest as error:
+        raise _within_spec(error) from None
+    return SweepView(
+        points=[_point(pricing, study, *each) for each in itertools.product(levels, runs, totals)]  # last one fastest
+    )
+
+
+def _own_total(spec: JobSpec) -> float:
+    if spec.privacy is None or spec.privacy.target_epsilon is None:
+        raise InvalidRequest.at("/spec/privacy", "a search divides a total among its runs: give `target_epsilon`")
+    return spec.privacy.target_epsilon
+
+
+def _check(asked: Sweep, hpo: LinearScaling, points: int) -> None:
+    sampled = asked.spec.sampling.kind == "poisson"
+    most = MOST_SAMPLED if sampled else MOST
+    if points > most:
+        why = " where batches are drawn" if sampled else ""
+        raise InvalidRequest.at("", f"that is {points} combinations; at most {most}{why}")
+    for place, levels in enumerate(asked.levels or []):
+        try:
+            LinearScaling.model_validate(hpo.model_dump() | {"levels": levels})
+        except ValidationError as error:
+            why = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise InvalidRequest.at(f"/levels/{place}", why) from None
+
+
+def _within_spec(error: InvalidRequest) -> InvalidRequest:
+    errors = [each | {"pointer": f"/spec{each['pointer']}"} for each in error.members["errors"]]
+    return InvalidRequest(error.message, errors)
+
+
+def _point(
+    pricing: PricingService, study: StudyPlan, levels: list[float], runs_per_level: int, total: float
+) -> SweepPoint:
+    if study.pricing is None:
+        raise InvalidRequest.at("/spec/privacy", "without privacy there is nothing to divide")
+    what = {"total_epsilon": total, "levels": levels, "runs_per_level": runs_per_level}
+    found = pricing.final_run({"study": study.pricing, **what})
+    return SweepPoint(
+        **what,
+        runs=len(levels) * runs_per_level + 1,
+        final=_epsilon(study.pricing, found["epsilon"]),
+        smallest_total_epsilon=found["smallest_total_epsilon"],
+        reason=found["reason"],
+    )
+
+
+def _epsilon(pricing: dict[str, Any], value: float | None) -> Epsilon | None:
+    if value is None:
+        return None
+    accountant = "pld" if pricing["training"]["sampling"] == "poisson" else "gdp"
+    named = {"delta": pricing["target_delta"], "accountant": accountant, "unit": pricing["unit"]}
+    return Epsilon.model_validate({"value": value, **named})
