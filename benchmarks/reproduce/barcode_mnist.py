@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.reproduce.barcode_data import barcode_mnist
 from benchmarks.reproduce.barcode_report import write_report
-from benchmarks.reproduce.four import Grid, Setting
+from benchmarks.reproduce.four import Grid, Setting, Tried
 from benchmarks.reproduce.runs import REPORTS, Kept, run
 
 CLIP, NOISE, BATCH, STEPS, DELTA = 1.0, 0.5, 256, 150, 1e-4
@@ -42,6 +42,10 @@ def job(setting: Setting) -> dict[str, Any]:
     }
 
 
+class OutOfTime(Exception):
+    """What is left is for the next call."""
+
+
 class Experiment:
     """Runs, kept by what was asked.
 
@@ -59,7 +63,7 @@ class Experiment:
 
     def _run(self, setting: Setting) -> dict[str, Any]:
         if time.monotonic() > self.deadline:
-            raise SystemExit("Out of time: the same command goes on from here")
+            raise OutOfTime
         done = run(self.data, job(setting), seed=SEED)
         print(setting.optimizer, setting, f"loss {done.last('loss'):.3f}, {done.seconds:.0f} s", flush=True)
         return done.rounded()
@@ -69,8 +73,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=1e6, help="after which no run begins")
     experiment = Experiment(parser.parse_args().minutes)
-    tried = {name: [(each, experiment.result(each)) for each in settings] for name, settings in GRID.items()}
-    print(write_report(tried))
+    tried: Tried = {name: [] for name in GRID}
+    try:
+        for nth in range(max(map(len, GRID.values()))):
+            for name, settings in GRID.items():
+                tried[name] += [(each, experiment.result(each)) for each in settings[nth : nth + 1]]
+    except OutOfTime:
+        print("Out of time: the same command goes on from here")
+    if all(tried.values()):
+        print(write_report(tried))
 
 
 if __name__ == "__main__":

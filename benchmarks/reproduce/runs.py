@@ -79,6 +79,15 @@ class Data:
             }
         )
 
+    def shape(self) -> Shape:
+        return Shape(
+            records_train=len(self.train),
+            records_holdout=len(self.holdout),
+            features=self.features_count,
+            outputs=self.outputs,
+            sparse=self.sparse,
+        )
+
     def facts(self, id_: str = "ds_0", records: Records | None = None) -> DatasetFacts:
         train = self.train if records is None else records
         return DatasetFacts(
@@ -234,18 +243,11 @@ def run(
     planned = plan(spec, data.facts(), side)
     priced = _priced(json.dumps(planned.pricing, sort_keys=True)) if planned.pricing is not None else None
     mechanism = MechanismConfig.model_validate(priced["mechanism"]) if priced else None
-    shape = Shape(
-        records_train=len(data.train),
-        records_holdout=len(data.holdout),
-        features=data.features_count,
-        outputs=data.outputs,
-        sparse=data.sparse,
-    )
     what = data.spec()
     built = build_plan(
         planned.spec,
         mechanism,
-        shape,
+        data.shape(),
         what.task,
         what.features,
         steps=planned.steps,
