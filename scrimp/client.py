@@ -41,6 +41,7 @@ from scrimp.models import (
     SignedCertificate,
     SigningKey,
     Sweep,
+    Trials,
     Verification,
 )
 
@@ -196,6 +197,10 @@ class Client:
     def metrics(self, job_id: str) -> list[MetricPoint]:
         """Every released number of a job, by step."""
         return list(self._pages(f"/v1/jobs/{job_id}/metrics", MetricPoint))
+
+    def trials(self, job_id: str) -> Trials:
+        """The runs of a job that searches, with their points and noisy scores, and how the final run was chosen."""
+        return Trials.model_validate(self._json("GET", f"/v1/jobs/{job_id}/trials"))
 
     def wait_for(
         self, job: Job | str, timeout_s: float = 600.0, on_progress: Callable[[Job], None] | None = None

@@ -163,6 +163,55 @@ class Artifact(Resource):
     size_bytes: int
 
 
+class Fit(Resource):
+    """The scaling law: r(x) = Σ coefficients[k] xᵏ through the best trial of each level, at the final run's x."""
+
+    fit_in: str
+    curve: str
+    coefficients: list[float]
+    levels: list[dict[str, Any]]
+    at_final: float
+    r_star: float
+    fallbacks: list[str]
+
+
+class Study(Resource):
+    """A search: how far it is and what was decided. `procedure` is the ε of all of it."""
+
+    strategy: str
+    runs: int
+    ended: int
+    fit: Fit | None = None
+    chosen: int | None = None
+    procedure: Epsilon | None = None
+    final_run: Epsilon | None = None
+    keeps_weights: bool = False
+
+
+class Trial(Resource):
+    """A run of a search: where it was drawn, and its noisy score."""
+
+    job: str
+    number: int
+    role: str
+    level: int | None = None
+    status: str
+    learning_rate: float
+    steps: int
+    max_grad_norm: float | None = None
+    r: float
+    epsilon: Epsilon | None = None
+    score: dict[str, Any] | None = None
+    chosen: bool = False
+
+
+class Trials(Resource):
+    """The runs of a search so far; of a job that is none, no runs and no study."""
+
+    items: list[Trial]
+    study: Study | None = None
+
+
 class Job(Resource):
     id: str
     name: str = ""
@@ -176,6 +225,8 @@ class Job(Resource):
     artifacts: list[Artifact] = []
     failure: dict[str, Any] | None = None
     warnings: list[Any] = []
+    study: Study | None = None
+    parent: str | None = None
     created_at: str
     started_at: str | None = None
     finished_at: str | None = None

@@ -11,12 +11,14 @@ from sqlalchemy.orm import Session
 from app.contracts.base import Epsilon
 from app.dashboard.curve import Curve, curves
 from app.dashboard.session import Viewer
+from app.dashboard.trials import ScalingPicture, scaling_picture
 from app.datasets.schemas import DatasetView
 from app.db.models import Account, ApiKey, Certificate, Dataset, LedgerEntry
 from app.grants.service import Access, find, require_job, visible
 from app.jobs import repository as jobs
 from app.jobs.schemas import EventView, JobView, MetricView
 from app.jobs.service import may_cancel
+from app.jobs.trials import TrialList, trials
 from app.keys.service import Caller
 from app.ledger import repository as ledger
 from app.ledger.accounts import filter_for
@@ -95,6 +97,9 @@ class JobPage:
         has_account: whether the job is charged: the data are private.
         unit: what charges are counted in.
         entries: the job's own entries in the ledger.
+        trials, picture: of a search, its runs, and the scaling law that they were read from.
+        is_trial: it is a run of a search of which nothing leaves but its score.
+        hands_out_model: the model's weights leave the worker.
         certificate_due: it spent privacy and has settled, so that one is or will be issued.
     """
 
@@ -113,6 +118,10 @@ class JobPage:
     certificate_due: bool
     may_cancel: bool
     may_download: bool
+    trials: TrialList | None
+    picture: ScalingPicture | None
+    is_trial: bool
+    hands_out_model: bool
 
     @property
     def is_changing(self) -> bool:
@@ -136,6 +145,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
     entries = ledger.page_of_entries(session, dataset.id, after=0, job=job_id, limit=10)
     account = session.get(Account, dataset.id)
     view = JobView.of(job, details)
+    found, trial = trials(session, job) if job.study is not None else None, job.trial or {"role": "final"}
     return JobPage(
         job=view,
         dataset_name=dataset.name,
@@ -149,9 +159,13 @@ def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
         events=[EventView.of(event) for event in reversed(events)],
         entries=entries,
         certificate=jobs.certificate(session, job_id),
-        certificate_due=job.status in FINISHED and any(entry.kind == "post" for entry in entries),
-        may_cancel=job.status in STOPPABLE and may_cancel(session, caller, job),
+        certificate_due=job.status in FINISHED and not job.parent_id and any(each.kind == "post" for each in entries),
+        may_cancel=job.status in STOPPABLE and not job.parent_id and may_cancel(session, caller, job),
         may_download=access.covers("train"),
+        trials=found,
+        picture=scaling_picture(found) if found else None,
+        is_trial=trial["role"] != "final",
+        hands_out_model=trial.get("keeps_weights", True),
     )
 
 

@@ -48,6 +48,14 @@ def _numbers(text: str) -> list[float]:
         raise typer.BadParameter(f"{text!r} is no list of numbers, as 0.1,0.2") from None
 
 
+def register_trials(root: typer.Typer) -> None:
+    @command(root, "trials")
+    def trials(session: Session, job_id: JobId) -> None:
+        """The runs of a private search, their noisy scores, and how the final run was chosen."""
+        found = session.client.trials(job_id)
+        session.result(found, lambda: show.trials(session.console, found))
+
+
 @command(app, "submit")
 def submit(
     session: Session,

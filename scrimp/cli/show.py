@@ -26,6 +26,7 @@ from scrimp.models import (
     Metric,
     Quote,
     Sweep,
+    Trials,
     Verification,
 )
 from scrimp.verify import Recomputed
@@ -251,7 +252,7 @@ def job(console: Console, found: Job) -> None:
     console.print(f"[bold]{escape(found.id)}[/]  {escape(found.name)}  {status(found.status)}")
     pairs: list[tuple[str, RenderableType]] = [
         ("privacy", eps(found.epsilon_planned)),
-        ("step", f"{found.progress.step} of {found.progress.steps}"),
+        ("step" if found.study is None else "runs", f"{found.progress.step} of {found.progress.steps}"),
     ]
     pairs += [(name, score(metric)) for name, metric in found.metrics.items()]
     pairs += [(each.name, f"{each.size_bytes:,} bytes, sha256 {each.sha256[:16]}…") for each in found.artifacts]
@@ -262,6 +263,38 @@ def job(console: Console, found: Job) -> None:
         console.print(NOISE_ALONE, style="dim")
     for warning in found.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
+
+
+def trials(console: Console, found: Trials) -> None:
+    """The runs of a search, then what was read from them."""
+    if found.study is None:
+        console.print("this job searches nothing: it has no trials")
+        return
+    rows = [
+        (
+            str(each.number),
+            each.role + ("" if each.level is None else f" {each.level + 1}") + (" ✓" if each.chosen else ""),
+            each.status,
+            "" if each.epsilon is None else f"{each.epsilon.value:.4g}",
+            f"{each.learning_rate:.4g}",
+            str(each.steps),
+            f"{each.r:.4g}",
+            f"{each.score['value']:.4f} ± {each.score['std']:.4f}" if each.score else "",
+            each.job,
+        )
+        for each in found.items
+    ]
+    table(console, ("run", "role", "status", "ε alone", "η", "T", "r", "score", "job"), rows)
+    study, fit = found.study, found.study.fit
+    pairs = [("strategy", f"{study.strategy}, {study.ended} of {study.runs} runs have ended")]
+    if study.procedure is not None and study.final_run is not None:
+        pairs += [("procedure", eps(study.procedure)), ("final run alone", f"ε = {study.final_run.value:.4g}")]
+    if fit is not None:
+        law = " + ".join(f"{c:.4g}·{fit.fit_in}^{k}" if k else f"{c:.4g}" for k, c in enumerate(fit.coefficients))
+        pairs.append(("law", f"r = {law}; at {fit.at_final:.4g} r* = {fit.r_star:.4g}"))
+        if fit.fallbacks:
+            pairs.append(("not as asked", ", ".join(fit.fallbacks)))
+    facts(console, pairs)
 
 
 def events(console: Console, found: Iterable[Event]) -> None:
