@@ -198,6 +198,18 @@ class Client:
         """Every released number of a job, by step."""
         return list(self._pages(f"/v1/jobs/{job_id}/metrics", MetricPoint))
 
+    def preset(self, name: str) -> dict[str, Any]:
+        """A recipe's JobSpec, which lacks `dataset` and `privacy`.
+
+        Raises:
+            ScrimpError: there is none of that name.
+        """
+        found = {each["name"]: each["spec"] for each in self._json("GET", "/v1/presets")["items"]}
+        if name not in found:
+            raise ScrimpError(f"there is no preset {name!r}; there are {', '.join(found)}")
+        spec: dict[str, Any] = found[name]
+        return spec
+
     def trials(self, job_id: str) -> Trials:
         """The runs of a job that searches, with their points and noisy scores, and how the final run was chosen."""
         return Trials.model_validate(self._json("GET", f"/v1/jobs/{job_id}/trials"))

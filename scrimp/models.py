@@ -132,6 +132,7 @@ class Quote(Resource):
     fits: bool | None = None
     remaining_after: dict[str, Any] | None = None
     largest_epsilon_that_fits: float | None = None
+    hpo: dict[str, Any] | None = None
     estimated_duration_s: float | None = None
     warnings: list[str] = []
 

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from app.catalogue import hpo, models, optimizers
+from app.catalogue import hpo, models, optimizers, presets
 from app.contracts.base import Document
 from app.extractors import registry
 from app.keys.auth import current_key
@@ -107,6 +107,25 @@ def list_hpo_strategies() -> StrategyList:
             for strategy, entry in hpo.STRATEGIES.items()
         ]
     )
+
+
+class PresetView(Document):
+    name: str
+    summary: str
+    when_to_use: str
+    source: str
+    spec: dict[str, Any]  # a JobSpec but for `dataset` and `privacy`
+
+
+class PresetList(Document):
+    items: list[PresetView]
+    next: None = None
+
+
+@router.get("/presets")
+def list_presets() -> PresetList:
+    """Recipes: JobSpecs that are whole with a data set and a total ε."""
+    return PresetList(items=[PresetView(name=name, **each._asdict()) for name, each in presets.PRESETS.items()])
 
 
 @router.get("/models")

@@ -180,7 +180,7 @@ def _row(study: Job, run: Run) -> dict[str, Any]:
         "mechanism": None,
         "comparison": None,
         "epsilon": plan["epsilon"],
-        "charge": plan["charge"],
+        "charge": plan["charge"] | {"unit": study.quote["charge"]["unit"]},
         "lines": [],
         "hpo": None,
     }

@@ -146,6 +146,7 @@ OPERATIONS = {
     "list_models": Operation("Every kind of model, with the JSON schema of its settings."),
     "list_extractors": Operation("Every frozen feature extractor of this service."),
     "list_hpo_strategies": Operation("Every strategy of private search, with the JSON schema of its settings."),
+    "list_presets": Operation("Every recipe."),
     "list_optimizers": Operation("Every optimizer, with the JSON schema of its settings."),
 }
 

@@ -56,6 +56,22 @@ def register_trials(root: typer.Typer) -> None:
         session.result(found, lambda: show.trials(session.console, found))
 
 
+def register_preset(root: typer.Typer) -> None:
+    @command(root, "preset")
+    def preset(
+        session: Session,
+        name: Annotated[str, typer.Argument(help="linear_probe")],
+        dataset: Annotated[str, typer.Argument(help="A data set's name or id.")],
+        epsilon: Annotated[float, typer.Option(help="The total of the whole search.")],
+        extractor: Annotated[str | None, typer.Option(help="A frozen feature extractor of the service.")] = None,
+    ) -> None:
+        """Print a recipe as a JobSpec, for `scrimp quote -` and `scrimp jobs submit -`."""
+        spec = {"dataset": dataset, "privacy": {"target_epsilon": epsilon}, **session.client.preset(name)}
+        if extractor is not None:
+            spec["model"] = {**spec["model"], "extractor": {"name": extractor}}
+        session.result(spec, lambda: session.console.print_json(data=spec))
+
+
 @command(app, "submit")
 def submit(
     session: Session,

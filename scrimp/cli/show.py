@@ -194,10 +194,14 @@ def dataset(console: Console, found: Dataset) -> None:
 
 
 def quote(console: Console, found: Quote) -> None:
+    no_noise = "none" if found.hpo is None or found.epsilon is None else "√T/μ, whatever T a run has"
     pairs = [
         ("privacy", eps(found.epsilon)),
-        ("noise multiplier", "none" if found.noise_multiplier is None else f"{found.noise_multiplier:.5g}"),
-        ("steps", str(found.steps)),
+        ("noise multiplier", no_noise if found.noise_multiplier is None else f"{found.noise_multiplier:.5g}"),
+        (
+            "steps",
+            str(found.steps) if found.hpo is None else f"at most {found.steps} in a run; {found.hpo['runs']} runs",
+        ),
         ("expected batch size", f"{found.expected_batch_size} (sample rate {found.sample_rate:.4g})"),
     ]
     if found.comparison and found.epsilon:

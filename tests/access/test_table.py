@@ -78,6 +78,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/extractors"): ANY,
     ("GET", "/v1/optimizers"): ANY,
     ("GET", "/v1/hpo-strategies"): ANY,
+    ("GET", "/v1/presets"): ANY,
     ("POST", "/v1/keys"): Rule(201, role=ADMINS, send=NEW_KEY),
     ("GET", "/v1/keys"): Rule(role=ADMINS),
     ("GET", "/v1/keys/self"): ANY,

@@ -1,0 +1,38 @@
+"""Recipes: JobSpecs that lack the data set and the total ε, and are whole with them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Preset(NamedTuple):
+    summary: str
+    when_to_use: str
+    source: str
+    spec: dict[str, Any]
+
+
+PRESETS: dict[str, Preset] = {
+    "linear_probe": Preset(
+        "A linear layer on the features as they are, or as a frozen public extractor makes them (`model.extractor`): "
+        "no bias, from zeros, full batch, momentum 0.9, unit clipping, no weight decay, the free step at the end; learning "
+        "rate and steps by linear scaling.",
+        "Classification with good features. Give the data set and the total ε, and nothing else need be chosen.",
+        'Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive '
+        'Hyperparameter Optimization", Section 3. Its centring of features by a private mean is not part of it.',
+        {
+            "model": {"kind": "linear", "bias": False, "init": "zeros"},
+            "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "momentum": 0.9, "free_step": True},
+            "clipping": {"kind": "flat", "max_grad_norm": 1.0},
+            "sampling": {"kind": "full_batch"},
+            "length": {"steps": 50},
+            "hpo": {
+                "strategy": "linear_scaling",
+                "levels": [0.1, 0.2],
+                "runs_per_level": 3,
+                "space": {"learning_rate": [1.0, 1000.0], "steps": [5, 100]},
+                "score": {"kind": "private_count", "on": "train", "noise_mu": 0.01},
+            },
+        },
+    ),
+}

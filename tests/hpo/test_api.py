@@ -1,0 +1,184 @@
+"""Searches over the REST API, on the dashboard and in a terminal: quotes, refusals with pointers, trials."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+from sqlalchemy import func, select
+
+from app.contracts.job_spec import JobSpec
+from app.db.engine import Database
+from app.db.models import Job, LedgerEntry
+from app.hpo.strategies import Study
+from app.hpo.strategies import runs_of as runs_at
+from app.jobs import repository
+from app.jobs.studies import plan_study
+from app.lifecycle.studies import run_spec
+from app.privacy.shares import run_mechanism
+from app.privacy.study import price
+from scrimp.cli import show
+from scrimp.models import Trials
+from tests.conftest import Api
+from tests.dashboard.conftest import Browser
+from tests.dashboard.scene import Key
+from tests.factories import add_dataset, job_spec
+from tests.hpo.conftest import play, runs_of, study_spec
+from tests.worker.optimizing import OPTIMIZERS
+from worker.attempt.messages import Shape
+from worker.training.plan import build_plan
+
+POISSON = {"kind": "poisson", "expected_batch_size": 400}
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"levels": [0.2, 0.1]}, {}, "/hpo"),
+    ({"runs_per_level": 0}, {}, "/hpo/runs_per_level"),
+    ({"strategy": "magic"}, {}, "/hpo"),
+    ({"strategy": "random_k", "runs_per_level": 3}, {}, "/hpo/runs_per_level"),
+    ({"space": {"learning_rate": [10.0, 0.1]}}, {}, "/hpo/space"),
+    ({"levels": [0.4, 0.8]}, {}, "/privacy/target_epsilon"),
+    ({}, {"privacy": {"noise_multiplier": 10.0}}, "/privacy/noise_multiplier"),
+    ({}, {"privacy": None}, "/privacy"),
+    ({"space": {"learning_rate": [0.1, 1.0]}}, {"sampling": POISSON}, "/sampling"),  # its filter is `gdp`
+    ({}, {"sampling": POISSON}, "/hpo/space/steps"),
+    ({"strategy": "grid_oracle"}, {}, "/hpo/strategy"),
+    ({"score": {"kind": "public"}}, {}, "/hpo/score/kind"),
+    ({"score": {"kind": "private_count", "noise_mu": 0}}, {}, "/hpo/score/noise_mu"),
+    ({"strategy": "random_k"}, {"evaluation": {"on": "holdout"}}, "/evaluation"),
+    ({"space": {"learning_rate": [0.1, 10.0], "steps": [5, 10_000_000]}, "levels": [1e-3, 2e-3]}, {}, "/hpo/levels/0"),
+    ({}, {"evaluation": {"on": "holdout", "points": 8}}, "/evaluation/points"),  # T may be 5
+    ({}, {"optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "weight_decay": 0.5}}, "/hpo/space"),
+]
+
+
+@pytest.mark.parametrize(("hpo", "changes", "pointer"), REFUSED, ids=lambda value: str(value)[:60])
+def test_a_bad_search_is_refused_with_a_pointer_and_costs_nothing(
+    api: Api, db: Database, hpo: dict[str, Any], changes: dict[str, Any], pointer: str
+) -> None:
+    body = study_spec(add_dataset(db), **hpo) | changes
+    answer = api.client.post("/v1/jobs", json=body, headers=api.headers("analyst", **{"Idempotency-Key": "x"}))
+    assert answer.status_code == 422, answer.text
+    assert [each["pointer"] for each in answer.json()["errors"]][:1] == [pointer], answer.text
+    with db.read() as session:
+        assert session.scalar(select(func.count()).select_from(Job)) == 0
+        assert session.scalar(select(func.count()).where(LedgerEntry.kind == "hold")) == 0
+
+
+def test_a_quote_shows_the_split_before_anything_runs(api: Api, db: Database) -> None:
+    body = study_spec(add_dataset(db))
+    found = api.client.post("/v1/quotes", json=body, headers=api.headers("analyst")).json()
+    assert found["hpo"]["final"]["value"] == pytest.approx(0.8790, abs=1e-4)
+    assert found["hpo"]["procedure"]["value"] == pytest.approx(1.0, abs=1e-9)
+    assert [(each["level"], each["runs"]) for each in found["hpo"]["pilots"]] == [(0, 3), (1, 3)]
+    assert sum(line["charge"] for line in found["lines"]) == found["charge"]["train"]
+    assert found["fits"] and found["largest_epsilon_that_fits"] > 3.9
+    largest = study_spec(body["dataset"]) | {"privacy": {"target_epsilon": found["largest_epsilon_that_fits"]}}
+    assert api.client.post("/v1/quotes", json=largest, headers=api.headers("analyst")).json()["fits"]
+
+
+def test_a_search_that_does_not_fit_is_refused_as_a_job_is(api: Api, db: Database) -> None:
+    body = study_spec(add_dataset(db)) | {"privacy": {"target_epsilon": 4.5}}
+    answer = api.client.post("/v1/jobs", json=body, headers=api.headers("analyst", **{"Idempotency-Key": "x"}))
+    assert (answer.status_code, answer.json()["account"]) == (409, "train")
+    assert 3.9 < answer.json()["largest_epsilon_that_fits"] < 4.0
+
+
+def test_trials_are_told_to_clients_and_shown(api: Api, db: Database) -> None:
+    body = study_spec(add_dataset(db), runs_per_level=1) | {"name": "searched"}
+    headers = api.headers("analyst", **{"Idempotency-Key": "x"})
+    made = api.client.post("/v1/jobs", json=body, headers=headers)
+    assert made.status_code == 201, made.text
+    study = made.json()["id"]
+    assert api.client.post("/v1/jobs", json=body, headers=headers).json()["id"] == study
+    for _ in range(2):
+        for run in runs_of(db, study, "queued"):
+            play(db, run, 0.7)
+    get = lambda path: api.client.get(path, headers=api.headers("analyst")).json()  # noqa: E731
+    found, job = get(f"/v1/jobs/{study}/trials"), get(f"/v1/jobs/{study}")
+    assert [each["score"] and each["score"]["value"] for each in found["items"]] == [0.7, 0.7, None]
+    assert found["study"] == job["study"] and job["study"]["fit"]["r_star"] > 0
+    assert (job["status"], job["progress"]["step"], job["parent"]) == ("succeeded", 3, None)
+    assert [each["id"] for each in get("/v1/jobs")["items"]] == [study]
+    pilot = found["items"][0]["job"]
+    assert get(f"/v1/jobs/{pilot}")["parent"] == study
+    assert get(f"/v1/jobs/{pilot}/trials") == {"items": [], "next": None, "study": None}
+    assert study in get(f"/v1/jobs/{pilot}/certificate")["detail"]
+    console = Console(file=io.StringIO(), width=160)
+    show.trials(console, Trials.model_validate(found))
+    assert isinstance(console.file, io.StringIO)
+    assert "procedure" in (told := console.file.getvalue()) and "0.7000 ± 0.0100" in told, told
+    pages(api, study, pilot)
+
+
+def pages(api: Api, study: str, pilot: str) -> None:
+    """The pages of a search and of one of its runs."""
+    browser = Browser(api.client)
+    api.client.follow_redirects = False
+    browser.sign_in(Key("", api.tokens["analyst"], "analyst"))
+    page = browser.get(f"/dashboard/jobs/{study}").text
+    assert '<h2 id="trials">Trials</h2>' in page and "polyline" in page and "No privacy is claimed" not in page
+    assert "this search and all of its runs" in page
+    page = browser.get(f"/dashboard/jobs/{pilot}").text
+    assert f'href="/dashboard/jobs/{study}"' in page and "the model's weights" not in page
+
+
+def test_a_preset_is_whole_with_a_data_set_and_a_total(api: Api, db: Database) -> None:
+    (preset,) = api.client.get("/v1/presets", headers=api.headers("analyst")).json()["items"]
+    body = preset["spec"] | {"dataset": add_dataset(db), "privacy": {"target_epsilon": 1.0}}
+    found = api.client.post("/v1/quotes", json=body, headers=api.headers("analyst"))
+    assert (preset["name"], found.status_code) == ("linear_probe", 200), found.text
+    assert found.json()["hpo"]["final"]["value"] == pytest.approx(0.8790, abs=1e-4)
+
+
+def test_the_catalogue_of_strategies(api: Api) -> None:
+    items = api.client.get("/v1/hpo-strategies", headers=api.headers("analyst")).json()["items"]
+    assert [each["strategy"] for each in items] == ["linear_scaling", "random", "random_k", "grid_oracle"]
+    assert all(each["schema"]["properties"]["strategy"]["const"] == each["strategy"] for each in items)
+
+
+SHAPE = Shape(records_train=8000, records_holdout=2000, features=2, outputs=2, sparse=False)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "dp2_rmsprop": {"learning_rate_adaptive": 0.1, "max_grad_norm_adaptive": 3.0, "delay": 2},
+    "dp2_adagrad": {"learning_rate_adaptive": 0.1, "max_grad_norm_adaptive": 3.0, "delay": 2},
+    "dp2_yogi": {"learning_rate_adaptive": 0.1, "max_grad_norm_adaptive": 3.0, "delay": 2, "variant": "extra_query"},
+    "ada_dps": {"public_dataset": "side"},
+    "pda_dpmd": {"public_dataset": "side", "horizon": 100},
+}
+
+
+@pytest.mark.parametrize("sampling", [{"kind": "full_batch"}, POISSON], ids=lambda value: value["kind"])
+@pytest.mark.parametrize("kind", sorted({name.split()[0] for name in OPTIMIZERS}))
+def test_what_runs_of_a_search_is_what_is_charged(db: Database, kind: str, sampling: dict[str, Any]) -> None:
+    """Every optimizer: each run's specification and mechanism agree by the worker's own check."""
+    rdp = {"sensitivity": "private", "records": 10_000, "cap": {"epsilon": 4.0, "delta": 1e-5}, "filter": "rdp"}
+    dataset = add_dataset(db, privacy=rdp, order=6.0)
+    side = add_dataset(db, privacy={"sensitivity": "public", "records": 500}, name="side")
+    space: dict[str, Any] = {"learning_rate": [0.1, 10.0], "max_grad_norm": [0.1, 1.0]}
+    if sampling["kind"] == "full_batch":
+        space["steps"] = [5, 60]
+    hpo = {"space": space, "levels": [0.2, 0.4], "runs_per_level": 1}
+    optimizer = {"kind": kind, "learning_rate": 1.0, **SETTINGS.get(kind, {})}
+    spec = JobSpec.model_validate(
+        job_spec(dataset, hpo=hpo, optimizer=optimizer, sampling=sampling, length={"steps": 30})
+        | {"privacy": {"target_epsilon": 2.0}}
+    )
+    from app.db.models import Dataset
+
+    with db.read() as session:
+        facts, other = (repository.dataset_facts(session, session.get_one(Dataset, each)) for each in (dataset, side))
+    planned = plan_study(spec, facts, other)
+    assert planned.pricing is not None and planned.evaluation is not None
+    priced = price(planned.pricing)
+    search = Study(planned.hpo, planned.bounds, "s", (0.05, 0.1), 0.4)
+    for run in runs_at(search, {0: 0.5, 1: 0.6}):
+        asked = planned.pricing["runs"][run.number]
+        common = {name: planned.pricing[name] for name in ("training", "target_delta", "unit", "filter")}
+        share = priced["runs"][run.number] | {"releases": asked["releases"]}
+        mechanism = run_mechanism(common, share, run.point.steps, run.point.max_grad_norm)
+        child = run_spec(planned.spec, run, mechanism, planned.evaluation.model_dump(mode="json"), "s")
+        task, features = facts.spec.task, facts.spec.features
+        built = build_plan(
+            child, mechanism, SHAPE, task, features, steps=run.point.steps, data_public=False, holdout_public=False
+        )
+        assert built.steps == run.point.steps and built.mechanism == mechanism
