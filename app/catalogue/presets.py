@@ -15,8 +15,8 @@ class Preset(NamedTuple):
 PRESETS: dict[str, Preset] = {
     "linear_probe": Preset(
         "A linear layer on the features as they are, or as a frozen public extractor makes them (`model.extractor`): "
-        "no bias, from zeros, full batch, momentum 0.9, unit clipping, no weight decay, the free step at the end; learning "
-        "rate and steps by linear scaling.",
+        "no bias, from zeros, full batch, momentum 0.9, unit clipping, no weight decay, the free step at the end; "
+        "learning rate and steps by linear scaling.",
         "Classification with good features. Give the data set and the total ε, and nothing else need be chosen.",
         'Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive '
         'Hyperparameter Optimization", Section 3. Its centring of features by a private mean is not part of it.',
