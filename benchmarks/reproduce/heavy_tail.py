@@ -20,6 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -102,12 +103,11 @@ class Experiment:
     def study(self, name: str, problem: Problem, tried: Tried, chosen: Chosen, seeds: Sequence[int]) -> Study:
         """The chosen settings with other seeds; where time is out, those that are done, if there are any."""
         runs: dict[str, list[dict[str, Any]]] = {}
-        try:
-            for optimizer, each in chosen.items():
+        for optimizer, each in chosen.items():
+            with suppress(OutOfTime):
                 runs[optimizer] = [self.result(problem, each, seed, POINTS) for seed in seeds]
-        except OutOfTime:
-            if not runs:
-                raise
+        if not runs:
+            raise OutOfTime
         return Study(name, problem, tried, chosen, runs)
 
     def _run(self, question: dict[str, Any], problem: Problem, setting: Setting, seed: int, points: int) -> Any:

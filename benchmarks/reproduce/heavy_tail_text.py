@@ -91,16 +91,16 @@ effective rate.
 * A small γ′ lets noise choose the divisors: some coordinates take steps ten times as long as others for no reason.
 
 This is a linear model whose inputs have nothing in common within a class. Where features repeat, as words do,
-gradients stand out of Φ for longer.
+gradients may stand out of Φ for longer; that is not tested here.
 
 ## In practice
 
 Rare classes are lost to the learning rate before they are lost to Φ. Use momentum: DP-GD without it is held back by
-the direction that all records share, and at ε = 28 learns frequencies where DP-GDM learns 40 % of classes with eight
-records. Then search the learning rate in steps of √2 around the largest at which the frequent classes still keep most
-of their accuracy; a grid of half powers is too coarse to compare optimizers with, and costs more than the choice
-between DP-GDM, DP-Adam and DP-AdamBC. DP-AdamBC is a safe choice with γ′ between Φ/5 and Φ, and wants η/√γ′ where
-DP-Adam wants η/√Φ; its default γ′ = Φ/100 is for gradients that stand out of the noise, and loses here. Where runs
-can not be repeated on private data (each one costs), take `dp_sgd` with momentum 0.9, or `dp_adambc` with `eps_root`
-= Φ/3, and scores by group (`evaluation.groups`) to see what the rare classes get.
+the direction that all records share, and at ε = 28 learns frequencies where DP-GDM has 40 % of the records in classes
+of eight right. Then search the learning rate in steps of √2 around the largest at which the frequent classes still
+keep most of their accuracy; a grid of half powers is too coarse to compare optimizers with, and costs more than the
+choice between DP-GDM, DP-Adam and DP-AdamBC. DP-AdamBC is a safe choice with γ′ between Φ/5 and Φ, and wants η/√γ′
+where DP-Adam wants η/√Φ; its default γ′ = Φ/100 is for gradients that stand out of the noise, and loses here. Where
+runs can not be repeated on private data (each one costs), take `dp_sgd` with momentum 0.9, or `dp_adambc` with
+`eps_root` = Φ/3, and scores by group (`evaluation.groups`) to see what the rare classes get.
 """
