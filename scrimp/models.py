@@ -180,6 +180,7 @@ class Study(Resource):
     """A search: how far it is and what was decided. `procedure` is the ε of all of it."""
 
     strategy: str
+    seed: str = ""
     runs: int
     ended: int
     fit: Fit | None = None

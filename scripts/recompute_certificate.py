@@ -102,23 +102,35 @@ def check_body(body: Json) -> list[str]:
 
 
 def check_runs(body: Json, tolerance: float) -> list[str]:
-    """Of a search: each run's events must be those of its mechanism, and all that ran together within the printed ε."""
-    faults, delta, claimed = [], body["epsilon"]["delta"], body["epsilon"]["value"]
+    """Of a search: each run's events must be those of its mechanism, which must have what the study prints of all, and
+    all that ran must be within the printed ε together."""
+    delta, claimed = body["epsilon"]["delta"], body["epsilon"]["value"]
     runs = body["study"]["runs"]
+    faults = [f"run {run['job']}: {fault}" for run in runs for fault in check_agreement(_as_a_job(body, run))]
+    for count in ("planned", "started"):
+        if sum(run["steps"][count] for run in runs) != body["steps"][count]:
+            faults.append(f"the steps {count} are not those of the runs together")
     for account in ("train", "holdout"):
-        for run in runs:
-            printed = run["events"][account] or {"kind": "composed", "events": []}
-            if printed != expected_tree(run["mechanism"], account):
-                faults.append(f"the events of {account} of run {run['job']} are not those of its mechanism")
         tree = {"kind": "composed", "events": [run["events"][account] for run in runs if run["events"][account]]}
         if tree["events"]:
             ran = epsilon_of(tree, delta, body["accountant"]["grid"] or DEFAULT_GRID)
             print(f"{account:<10} ε = {ran:.6f} of the {len(runs)} runs as they ran")
             if not claimed >= ran - tolerance:
                 faults.append(f"the printed ε = {claimed:.6f} is below {ran:.6f}, what the runs give together")
-        if sum(run["charge"][account] for run in runs) > body["charge"][account]:
-            faults.append(f"the runs were charged more of {account} than their study")
+        drawn, charged = sum(run["charge"][account] for run in runs), body["charge"][account]
+        if drawn > charged or (drawn < charged and body["status"] == "succeeded"):
+            faults.append(f"the runs were charged {drawn} of {account}, and their study {charged}")
     return faults
+
+
+def _as_a_job(body: Json, run: Json) -> Json:
+    """A run with what the study prints of all runs, as the certificate of a job by itself would have it."""
+    training = run["mechanism"]["training"]
+    return {
+        **{name: body[name] for name in ("sampling", "expected_batch_size", "epsilon", "unit", "relation")},
+        **{name: run[name] for name in ("mechanism", "events", "gradient_noise_multiplier", "steps")},
+        **{name: training[name] for name in ("noise_multiplier", "max_grad_norm")},
+    }
 
 
 def check_agreement(body: Json) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Fallback = Literal["line-for-quadratic", "proportional", "clipped"]
+Fallback = Literal["line-for-quadratic", "proportional", "best-pilot", "clipped"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class Fit:
         fallbacks: what was done instead of what was asked for:
             `line-for-quadratic`: the quadratic turns back before the final run.
             `proportional`: the line does not rise, or leads below the best pilot: r_top · x_final / x_top.
+            `best-pilot`: the final run has less privacy to spend than the top level, and the curve leads below its r,
+                which is taken.
             `clipped`: the curve leads out of the search space.
     """
 
@@ -50,7 +52,7 @@ def fit(
     """
     fallbacks: list[Fallback] = []
     coefficients = _line(xs, rs)
-    if curve == "quadratic":
+    if curve == "quadratic" and len(set(xs)) == len(xs):
         bent = _quadratic(xs, rs)
         if _rises(bent, xs[0], max(x_final, xs[-1])):
             coefficients = bent
@@ -62,6 +64,9 @@ def fit(
         fallbacks.append("proportional")
         coefficients = (0.0, rs[-1] / xs[-1])
         at_final = _at(coefficients, x_final)
+    if x_final < xs[-1] and at_final < rs[-1]:
+        fallbacks.append("best-pilot")
+        at_final = rs[-1]
     r_star = min(max(at_final, bounds[0]), bounds[1])
     if r_star != at_final:
         fallbacks.append("clipped")
@@ -73,10 +78,12 @@ def _at(coefficients: Sequence[float], x: float) -> float:
 
 
 def _line(xs: Sequence[float], rs: Sequence[float]) -> tuple[float, ...]:
-    """Through two points; by least squares through three."""
+    """Through two points; by least squares through three. Level where all lie at one x."""
     middle_x, middle_r = sum(xs) / len(xs), sum(rs) / len(rs)
-    slope = sum((x - middle_x) * (r - middle_r) for x, r in zip(xs, rs, strict=True))
-    slope /= sum((x - middle_x) ** 2 for x in xs)
+    spread = sum((x - middle_x) ** 2 for x in xs)
+    if spread == 0.0:
+        return middle_r, 0.0
+    slope = sum((x - middle_x) * (r - middle_r) for x, r in zip(xs, rs, strict=True)) / spread
     return middle_r - slope * middle_x, slope
 
 

@@ -13,6 +13,7 @@ from app.hpo.draws import Draws
 Split = Literal["steps", "sample", "both"]
 NEAR = 0.05  # of r, for the split by sampling
 TRIES = 1000
+REDRAWS = 20  # of an r that was not split in so many tries
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,16 @@ class Bounds:
         return Point(draws.log_uniform(*self.learning_rate), draws.log_uniform_int(*self.steps), self._draw_norm(draws))
 
     def draw_by_r(self, split: Split, draws: Draws) -> Point:
-        """r log-uniform, split; an r that can not be split is drawn anew. `both` draws each number by itself, and so
-        does a space so narrow that no r was found.
+        """r log-uniform, split; it is kept from try to try, as one drawn anew each time would be where most points are.
+        One that can not be split is drawn anew. `both` draws each number by itself, and so does a space so narrow that
+        no r was found.
         """
-        for _ in range(TRIES if split != "both" else 0):
-            point = self._split(draws.log_uniform(*self.r), split, draws)
-            if point is not None:
-                return point
+        for _ in range(REDRAWS if split != "both" else 0):
+            r = draws.log_uniform(*self.r)
+            for _ in range(TRIES):
+                point = self._split(r, split, draws)
+                if point is not None:
+                    return point
         return self.draw(draws)
 
     def split(self, r: float, split: Split, draws: Draws) -> Point:

@@ -42,9 +42,18 @@ ACCOUNT = select(ACCOUNTS.filter, ACCOUNTS.filter_order, ACCOUNTS.cap_delta).whe
 ONCE = select(JOB.id, JOB.request_sha256).where(
     JOB.key_id == bindparam("key"), JOB.idempotency_key == bindparam("once")
 )
+# A study that runs is in the queue as long as a run of it is.
+RUNS = table_of(Job).alias("runs").c
 QUEUED = select(func.count()).select_from(
-    select(JOB.id)
-    .where(JOB.key_id == bindparam("key"), JOB.status == "queued", JOB.parent_id.is_(None))
+    union_all(
+        select(JOB.id).where(JOB.key_id == bindparam("key"), JOB.status == "queued", JOB.parent_id.is_(None)),
+        select(JOB.id).where(
+            JOB.key_id == bindparam("key"),
+            JOB.status == "running",
+            JOB.study.is_not(None),
+            exists(select(literal_column("1")).where(RUNS.parent_id == JOB.id, RUNS.status == "queued")),
+        ),
+    )
     .limit(bindparam("limit", type_=Integer))
     .subquery()
 )

@@ -248,6 +248,7 @@ def _price_study(pricing: PricingService, study: StudyPlan) -> tuple[Plan, dict[
         }
         return planned, unpriced | {"mechanism": None, "runs": studies.unpriced(study)}
     priced = pricing.price_study(study.pricing) | {"mechanism": None}
+    planned = replace(planned, warnings=(*planned.warnings, *studies.check_levels(study, priced)))
     if not planned.facts.is_private:
         free = [line | {"charge": 0} for line in priced["lines"]]
         runs = [run | {"charge": {"train": 0, "holdout": 0}} for run in priced["runs"]]

@@ -7,7 +7,8 @@ fits both fits every point between them.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,6 +23,8 @@ from app.jobs.planning import DatasetFacts, Plan, plan, releases
 from app.lifecycle.studies import run_spec
 
 Json = dict[str, Any]
+# From a level to the next, in the unit of the fit. Calibrated noise (Poisson sampling) is right to 5e-4.
+LEAST_RISE = 1.01
 # What the search takes the place of, and where to look instead.
 _SEARCHED = {
     "/length": "/hpo/space/steps",
@@ -65,9 +68,14 @@ def plan_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) ->
     if spec.hpo.space.steps is None:
         bounds = Bounds.of(spec.hpo.space, plan(spec.model_copy(update={"hpo": None}), facts, side).steps)
     planned = slots(spec.hpo, bounds)
-    for role in {each.role for each in planned}:
-        for corner in bounds.corners:
-            longest = _planned_at(spec, Run(0, role, None, corner), evaluation, facts, side)
+    roles = dict.fromkeys(each.role for each in planned)  # in the order of runs: the final one is last
+    at_corners = [
+        _planned_at(spec, Run(0, role, None, corner), evaluation, facts, side)
+        for role in roles
+        for corner in bounds.corners
+    ]
+    warnings = dict.fromkeys(warning for each in at_corners for warning in each.warnings)
+    longest = replace(at_corners[-1], warnings=type(at_corners[-1].warnings)(warnings))
     resolved = spec.model_copy(update={"optimizer": _with_side(spec, longest)})
     return StudyPlan(
         longest, resolved, spec.hpo, bounds, planned, evaluation, _pricing(spec, planned, bounds, evaluation, longest)
@@ -156,6 +164,26 @@ def _levels(study: StudyPlan, priced: Json) -> tuple[list[float], float]:
         return [], 0.0
     by_level = {slot.level: run[hpo.fit_in] for slot, run in zip(study.slots, priced["runs"], strict=True)}
     return [by_level[level] for level in range(len(hpo.levels))], by_level[None]
+
+
+def check_levels(study: StudyPlan, priced: Json) -> list[str]:
+    """Whether a curve can be laid through the levels, as they were priced.
+
+    Returns:
+        Warnings.
+
+    Raises:
+        InvalidRequest: two of them are all but one.
+    """
+    levels, final = _levels(study, priced)
+    if any(not other >= one * LEAST_RISE or one <= 0.0 for one, other in pairwise(levels)):
+        detail = (
+            "these lie too close together for a curve through them: let each be at least a hundredth above the last"
+        )
+        raise InvalidRequest.at("/hpo/levels", detail)
+    if levels and final < levels[-1]:
+        return ["The levels leave less privacy for the final run than a pilot of the top level has: lower them."]
+    return []
 
 
 def _check(spec: JobSpec, hpo: Hpo, facts: DatasetFacts) -> None:

@@ -65,9 +65,10 @@ class FitView(BaseModel):
 
 class StudyView(BaseModel):
     """A search: how far it is, what was decided. `procedure` is the ε of all of it, `final_run` that of the run whose
-    model is handed out, as if nothing else had been."""
+    model is handed out, as if nothing else had been. `seed` is that of the draws: whoever has it draws them again."""
 
     strategy: str
+    seed: str
     runs: int
     ended: int
     fit: FitView | None
@@ -84,6 +85,7 @@ class StudyView(BaseModel):
             return None
         return cls(
             strategy=hpo["strategy"],
+            seed=stored["seed"],
             runs=job.steps,
             ended=job.step,
             fit=_fit(stored, hpo),

@@ -150,8 +150,11 @@ def _study(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
     runs = list(session.scalars(select(Job).where(Job.parent_id == job.id).order_by(Job.trial_number)))
     posts = [find(session, job.dataset_id, f"settle:{run.id}") for run in runs]
     of_runs = select(Artifact.job_id).where(Artifact.job_id.in_([run.id for run in runs]), Artifact.name == MODEL)
-    kept = set(session.scalars(of_runs))
+    handed_out = set(session.scalars(of_runs))
     chosen = next((run for run in runs if run.trial_number == stored["chosen"]), None)
+    if chosen is not None and has_model:  # its model is the study's now
+        handed_out.add(chosen.id)
+    mechanisms = [MechanismConfig.model_validate(run.mechanism) for run in runs]
     training = stored["common"]["training"]
     return {
         "unit": stored["common"]["unit"],
@@ -171,6 +174,7 @@ def _study(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
         },
         "study": {
             "search": job.spec["hpo"],
+            "seed": stored["seed"],  # of the draws; public
             "procedure_epsilon": job.quote["hpo"]["procedure"],
             "final_run_epsilon": job.quote["hpo"]["final"],
             "decision": stored["decision"],
@@ -182,13 +186,14 @@ def _study(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
                     **{name: (run.trial or {})[name] for name in ("role", "level")},
                     "status": run.status,
                     "mechanism": run.mechanism,
-                    "events": _events(MechanismConfig.model_validate(run.mechanism)),
+                    "events": _events(mechanism),
+                    "gradient_noise_multiplier": mechanism.training.gradient_noise_multiplier,
                     "steps": {"planned": run.steps, "started": run.steps_started},
                     "charge": {"train": post.train, "holdout": post.holdout} if post else {"train": 0, "holdout": 0},
-                    "released": {"weights": run.id in kept, "metrics": _metrics(session, run.id)},
+                    "released": {"weights": run.id in handed_out, "metrics": _metrics(session, run.id)},
                     "warnings": run.warnings,
                 }
-                for run, post in zip(runs, posts, strict=True)
+                for run, post, mechanism in zip(runs, posts, mechanisms, strict=True)
             ],
         },
         "drawn": {name: sum(getattr(post, name) for post in posts if post) for name in ("train", "holdout")},

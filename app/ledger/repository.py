@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, and_, cast, func, select
 from sqlalchemy.orm import Session, aliased
@@ -34,21 +34,43 @@ def page_of_entries(session: Session, dataset_id: str, *, after: int, job: str |
     return list(session.scalars(query.order_by(LedgerEntry.seq).limit(limit + 1)))
 
 
-def posted(session: Session, dataset_id: str) -> list[tuple[dict[str, Any], dict[str, int], dict[str, int]]]:
-    """Every posted job in the order of settlement: its mechanism, what it spent, what it held, by account."""
+class Posted(NamedTuple):
+    """What a job, a run or a study posted.
+
+    Attributes:
+        mechanism: None of a study: its runs have theirs.
+        spent, held: by account. A run's entry is of its share, and a study's own of what its runs left.
+        study: the study that it is, or is a run of.
+        planned: of a study the event tree of all of it, by account.
+    """
+
+    mechanism: dict[str, Any] | None
+    spent: dict[str, int]
+    held: dict[str, int]
+    study: str | None = None
+    planned: dict[str, Any] | None = None
+
+
+def posted(session: Session, dataset_id: str) -> list[Posted]:
+    """Every posted job in the order of settlement."""
     post, hold = aliased(LedgerEntry), aliased(LedgerEntry)
     # A run of a study has no hold of its own, but a share of the study's.
     shares = (cast(Job.quote["charge"][account].as_string(), BigInteger) for account in ("train", "holdout"))
     held = (func.coalesce(*pair) for pair in zip((hold.train, hold.holdout), shares, strict=True))
     query = (
-        select(Job.mechanism, post.train, post.holdout, *held)
+        select(Job.id, Job.parent_id, Job.mechanism, Job.quote["mechanism"], post.train, post.holdout, *held)
         .join(post, post.job_id == Job.id)
         .outerjoin(hold, and_(hold.job_id == Job.id, hold.kind == "hold"))
         .where(post.dataset_id == dataset_id, post.kind == "post")
         .order_by(post.seq)
     )
     return [
-        (mechanism, {"train": spent_t, "holdout": spent_h}, {"train": held_t, "holdout": held_h})
-        for mechanism, spent_t, spent_h, held_t, held_h in session.execute(query)
-        if mechanism is not None
+        Posted(
+            mechanism,
+            {"train": spent_t, "holdout": spent_h},
+            {"train": held_t, "holdout": held_h},
+            job_id if mechanism is None else parent_id,
+            planned if mechanism is None else None,
+        )
+        for job_id, parent_id, mechanism, planned, spent_t, spent_h, held_t, held_h in session.execute(query)
     ]

@@ -10,11 +10,9 @@ from app.db.engine import Database
 from app.db.models import Account, Dataset
 from app.errors import LimitError
 from app.ledger.accounts import filter_for
-from app.ledger.repository import dataset_with_account, posted
+from app.ledger.repository import Posted, dataset_with_account, posted
 from app.ledger.schemas import AccountsView, AccountView, Comparison, LedgerView
 from app.privacy.mechanism import MechanismConfig, TrainingMechanism
-
-Posted = tuple[dict[str, Any], dict[str, int], dict[str, int]]
 
 
 class Comparer(Protocol):
@@ -68,7 +66,7 @@ def comparison(pricing: Comparer, dataset: Dataset, account: Account, jobs: list
     worst = {"basic": 0.0, "rdp_best_order": 0.0, "pld_if_fixed_in_advance": 0.0}
     accounts: tuple[AccountName, AccountName] = ("train", "holdout")
     for name in accounts:
-        trees = [tree for job in jobs if (tree := settled_tree(job, name)) is not None]
+        trees = settled_trees(jobs, name)
         if not trees:
             continue
         try:
@@ -84,6 +82,25 @@ def comparison(pricing: Comparer, dataset: Dataset, account: Account, jobs: list
     )
 
 
+def settled_trees(jobs: list[Posted], name: AccountName) -> list[dict[str, Any]]:
+    """The event tree of each job that posted something on an account. A study with its runs is one job: all of its plan
+    where all of its hold was posted, else the runs that there were.
+    """
+    together: dict[str | int, list[Posted]] = {}
+    for number, job in enumerate(jobs):
+        together.setdefault(number if job.study is None else job.study, []).append(job)
+    trees = []
+    for parts in together.values():
+        whole = next((part for part in parts if part.planned is not None), None)
+        if whole is not None and whole.planned is not None and sum(p.spent[name] for p in parts) == whole.held[name]:
+            found = [whole.planned[name]] if whole.held[name] else []
+        else:
+            found = [tree for part in parts if (tree := settled_tree(part, name)) is not None]
+        if found:
+            trees.append(found[0] if len(found) == 1 else {"kind": "composed", "events": found})
+    return trees
+
+
 def settled_tree(job: Posted, name: AccountName) -> dict[str, Any] | None:
     """The event tree of what a job posted on an account; None where that is nothing.
 
@@ -91,10 +108,10 @@ def settled_tree(job: Posted, name: AccountName) -> dict[str, Any] | None:
     """
     from app.privacy.events import event_tree  # noqa: PLC0415
 
-    stored, spent, held = job
-    if spent[name] == 0:
+    spent, held = job.spent, job.held
+    if spent[name] == 0 or job.mechanism is None:
         return None
-    mechanism = MechanismConfig.model_validate(stored)
+    mechanism = MechanismConfig.model_validate(job.mechanism)
 
     def part(planned: int) -> int:
         # The charge was rounded up by less than one unit: without it the quotient is not past the true number.

@@ -67,6 +67,9 @@ def end(
         job: a fresh row, locked, and its study before it.
         failure, own_fault: as of app.lifecycle.settle.
     """
+    if job.parent_id is not None and outcome == "failed":
+        # It will stop the others: their rows are locked before the key's and the account's.
+        _runs(session, get_job(session, job.parent_id, lock=True), lock=True)
     settle(session, job, outcome, failure=failure, own_fault=own_fault)
     if job.parent_id is not None:
         _advance(session, get_job(session, job.parent_id, lock=True), job)
@@ -126,10 +129,15 @@ def _advance(session: Session, study: Job, ended: Job) -> None:
     if ended.status == "failed" and study.failure is None:
         study.failure = {"code": "trial-failed", "message": f"run {ended.trial_number} of the study failed"}
         cancel(session, study)
-    elif study.status == "cancelling":
+    elif study.status == "cancelling" and not (study.failure is None and _is_whole(study, runs)):
         _end_if_stopped(session, study)
     elif all(run.status == "succeeded" for run in runs):
         _go_on(session, study, runs)
+
+
+def _is_whole(study: Job, runs: Sequence[Job]) -> bool:
+    """Whether every planned run has succeeded: a cancel that comes then would only take away a model that was paid."""
+    return len(runs) == study.steps and all(run.status == "succeeded" for run in runs)
 
 
 def _go_on(session: Session, study: Job, runs: Sequence[Job]) -> None:
@@ -308,9 +316,10 @@ def _succeed(session: Session, study: Job, runs: Sequence[Job], best: int) -> No
 
 def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> None:
     """The end of a study and of its hold: what runs drew is spent; the rest goes back, unless the end may depend on
-    private data: then it is spent too (`whole`)."""
+    private data: then it is spent too (`whole`), but for a study of which no step was ever started."""
     study.status, study.finished_at = outcome, now()
     study.steps_started = sum(run.steps_started for run in _runs(session, study))
+    whole = whole and study.steps_started > 0
     if not (study.study or {})["keep_weights"]:
         _drop_weights(session, study)
     data: dict[str, Any] = {"runs": study.step} | (study.failure or {})

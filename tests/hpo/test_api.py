@@ -33,6 +33,8 @@ from worker.training.plan import build_plan
 POISSON = {"kind": "poisson", "expected_batch_size": 400}
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"levels": [0.2, 0.1]}, {}, "/hpo"),
+    ({"levels": [0.1, 0.1 + 1e-9]}, {}, "/hpo/levels"),
+    ({"levels": [0.1, 0.1005]}, {}, "/hpo/levels"),
     ({"runs_per_level": 0}, {}, "/hpo/runs_per_level"),
     ({"strategy": "magic"}, {}, "/hpo"),
     ({"strategy": "random_k", "runs_per_level": 3}, {}, "/hpo/runs_per_level"),
@@ -77,6 +79,31 @@ def test_a_quote_shows_the_split_before_anything_runs(api: Api, db: Database) ->
     assert api.client.post("/v1/quotes", json=largest, headers=api.headers("analyst")).json()["fits"]
 
 
+def test_levels_that_leave_less_than_a_pilot_has_are_warned_of(api: Api, db: Database) -> None:
+    dataset = add_dataset(db)
+    for levels, count in (([0.1, 0.2], 0), ([0.1, 0.52], 1)):
+        body = study_spec(dataset, levels=levels)
+        found = api.client.post("/v1/quotes", json=body, headers=api.headers("analyst")).json()
+        assert len([each for each in found["warnings"] if "top level" in each]) == count, found["warnings"]
+
+
+def test_a_study_with_queued_runs_is_in_the_queue(api: Api, db: Database) -> None:
+    headers = api.headers("analyst", **{"Idempotency-Key": "x"})
+    made = api.client.post("/v1/jobs", json=study_spec(add_dataset(db)), headers=headers).json()
+    with db.read() as session:
+        key = session.get_one(Job, made["id"]).key_id
+        assert repository.count_queued(session, key, 10) == 1
+    play(db, runs_of(db, made["id"])[0])
+    with db.read() as session:
+        assert session.get_one(Job, made["id"]).status == "running"
+        assert repository.count_queued(session, key, 10) == 1
+    for _ in range(2):
+        for run in runs_of(db, made["id"], "queued"):
+            play(db, run)
+    with db.read() as session:
+        assert repository.count_queued(session, key, 10) == 0
+
+
 def test_a_search_that_does_not_fit_is_refused_as_a_job_is(api: Api, db: Database) -> None:
     body = study_spec(add_dataset(db)) | {"privacy": {"target_epsilon": 4.5}}
     answer = api.client.post("/v1/jobs", json=body, headers=api.headers("analyst", **{"Idempotency-Key": "x"}))
@@ -97,6 +124,7 @@ def test_trials_are_told_to_clients_and_shown(api: Api, db: Database) -> None:
     get = lambda path: api.client.get(path, headers=api.headers("analyst")).json()  # noqa: E731
     found, job = get(f"/v1/jobs/{study}/trials"), get(f"/v1/jobs/{study}")
     assert [each["score"] and each["score"]["value"] for each in found["items"]] == [0.7, 0.7, None]
+    assert len(found["study"]["seed"]) == 32
     assert found["study"] == job["study"] and job["study"]["fit"]["r_star"] > 0
     assert (job["status"], job["progress"]["step"], job["parent"]) == ("succeeded", 3, None)
     assert [each["id"] for each in get("/v1/jobs")["items"]] == [study]

@@ -135,6 +135,10 @@ class StudyMachine(RuleBasedStateMachine):
                 assert held == 0
             else:
                 assert spent + held == self.charge[name]
+        # Nothing that was started is free.
+        shares = [each["share"] for each in (study.study or {})["runs"]]
+        ended = [(run, shares[run.trial_number or 0]) for run in runs if run.status in FINISHED]
+        assert account.train_spent >= sum(share * run.steps_started // run.steps for run, share in ended)
         numbers = [run.trial_number for run in runs]
         assert numbers == list(range(len(numbers)))
         assert len(numbers) <= study.steps

@@ -99,6 +99,26 @@ def test_r_is_log_uniform_and_split_exactly() -> None:
     assert gap < 0.073
 
 
+def test_r_is_log_uniform_where_it_is_split_by_sampling() -> None:
+    """Kolmogorov-Smirnov: above 1.63/√300 once in a hundred seeds; an r drawn anew at every try is at 0.2."""
+    logs = sorted(math.log(BOUNDS.draw_by_r("sample", Draws(str(k), "")).r) for k in range(300))
+    least, most = (math.log(each) for each in BOUNDS.r)
+    gap = max(abs((value - least) / (most - least) - (k + 0.5) / 300) for k, value in enumerate(logs))
+    assert gap < 0.094
+
+
+def test_levels_at_one_place_are_no_crash() -> None:
+    for curve, count in (("line", 2), ("line", 3), ("quadratic", 3)):
+        found = fit((0.02,) * count, (30.0, 10.0, 20.0)[:count], 0.04, (0.05, 1e4), curve)  # type: ignore[arg-type]
+        assert found.fallbacks[-1] == "proportional"
+    assert fit((0.1, 0.1, 0.2), (1.0, 2.0, 3.0), 0.4, (0.05, 1e4), "quadratic").r_star > 3.0
+
+
+def test_a_final_run_with_less_than_a_pilot_has_is_not_below_it() -> None:
+    found = fit((0.02, 0.2), (1.0, 10.0), 0.05, (0.05, 1e4))
+    assert (found.r_star, found.fallbacks) == (10.0, ("best-pilot",))
+
+
 def test_a_log_grid_has_both_bounds() -> None:
     assert log_grid(0.01, 100.0, 5) == pytest.approx([0.01, 0.1, 1.0, 10.0, 100.0])
     assert len(Bounds((0.1, 1.0), (5, 7), (1.0, 1.0), GridPoints(steps=5)).grid()) == 7 * 3 * 1

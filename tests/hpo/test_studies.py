@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import copy
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
 from app.db.engine import Database
-from app.db.models import Artifact, JobEvent, Metric, Outbox
+from app.db.models import Artifact, Certificate, JobEvent, Metric, Outbox
+from app.ledger import certificates
+from app.ledger.repository import posted
+from app.ledger.summary import settled_trees
 from app.lifecycle import studies
 from app.lifecycle.claims import claim
 from app.privacy import gdp
 from tests.conftest import BACKINGS
-from tests.hpo.conftest import Submit, account_of, finish, job_of, play, release, runs_of
+from tests.hpo.conftest import Submit, account_of, artifacts_of, finish, job_of, play, release, runs_of
 from tests.lifecycle.conftest import claimed
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
 
 
 @pytest.fixture(params=BACKINGS)
@@ -134,6 +146,91 @@ def test_a_run_that_fails_by_itself_ends_the_study_and_releases_nothing(db: Data
     ended, account = job_of(db, study), account_of(db, study)
     assert (ended.status, (ended.failure or {})["code"]) == ("failed", "trial-failed")
     assert (account.train_held, account.train_spent) == (0, ended.quote["charge"]["train"])
+
+
+def test_a_run_that_fails_before_any_step_costs_nothing(db: Database, submit: Submit) -> None:
+    study = submit()
+    claimed(db, runs_of(db, study)[0].id).fail("extractor-missing", "The extractor is not there.")
+    ended, account = job_of(db, study), account_of(db, study)
+    assert (ended.status, account.train_held, account.train_spent) == ("failed", 0, 0)
+
+
+def test_a_cancel_that_comes_too_late_takes_no_model_away(db: Database, submit: Submit) -> None:
+    study = submit(strategy="random")
+    (run,) = runs_of(db, study)
+    log = claimed(db, run.id)
+    assert log.start_block(1, run.steps)
+    with db.write() as session:
+        studies.lock(session, run.id)
+        studies.cancel(session, studies.get_job(session, study, lock=True))
+    log.record_digest(run.steps, "a" * 64)
+    log.succeed(artifacts_of(run), run.steps, [])
+    ended = job_of(db, study)
+    assert (ended.status, (ended.study or {})["chosen"]) == ("succeeded", 0)
+    with db.read() as session:
+        assert [each.job_id for each in session.scalars(select(Artifact))] == [study]
+
+
+def test_the_ledgers_comparison_has_a_study_as_one_job(db: Database, submit: Submit) -> None:
+    study = submit()
+    pilots = runs_of(db, study)
+    play(db, pilots[0])
+    dataset = job_of(db, study).dataset_id
+
+    def trees() -> list[dict[str, Any]]:
+        with db.read() as session:
+            return settled_trees(posted(session, dataset), "train")
+
+    (tree,) = trees()
+    assert gdp.epsilon_from_mu(gdp.mu_of_tree(tree) or 0.0, 1e-5) == pytest.approx(0.1, abs=0.01)
+    play(db, pilots[1])
+    assert len(trees()) == 1
+    for _ in range(2):
+        for run in runs_of(db, study, "queued"):
+            play(db, run)
+    assert trees() == [job_of(db, study).quote["mechanism"]["train"]]
+    assert gdp.epsilon_from_mu(gdp.mu_of_tree(trees()[0]) or 0.0, 1e-5) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_tampered_certificate_of_a_study_is_found(db: Database, submit: Submit) -> None:
+    count = {"kind": "adaptive", "max_grad_norm": 1.0}
+    study = submit(runs_per_level=1, keep_weights=True, changes={"clipping": count})
+    for _ in range(2):
+        for run in runs_of(db, study, "queued"):
+            play(db, run)
+    with db.write() as session:
+        assert certificates.issue(session, study, Ed25519PrivateKey.generate(), "1")
+    with db.read() as session:
+        body = session.get_one(Certificate, study).body["certificate"]
+    assert [run["released"]["weights"] for run in body["study"]["runs"]] == [True] * 3
+    assert body["study"]["seed"] == (job_of(db, study).study or {})["seed"]
+    spec = importlib.util.spec_from_file_location("recompute_certificate", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.check_body(body) == []
+
+    def faults(change: Callable[[dict[str, Any]], None]) -> list[str]:
+        changed = copy.deepcopy(body)
+        change(changed)
+        return list(script.check_body(changed))
+
+    def of_run(**changes: Any) -> Callable[[dict[str, Any]], None]:
+        return lambda found: found["study"]["runs"][1]["mechanism"].update(changes)
+
+    def of_training(**changes: Any) -> Callable[[dict[str, Any]], None]:
+        return lambda found: found["study"]["runs"][1]["mechanism"]["training"].update(changes)
+
+    assert faults(
+        of_training(
+            adaptive=body["study"]["runs"][1]["mechanism"]["training"]["adaptive"] | {"count_noise_multiplier": 1.0}
+        )
+    )
+    assert faults(of_training(sampling="poisson"))
+    assert faults(of_run(target_delta=1e-3))
+    assert faults(of_run(unit="user"))
+    assert faults(lambda found: found["steps"].update(planned=1))
+    assert faults(lambda found: found["study"]["runs"][0]["charge"].update(train=1))
 
 
 def test_a_run_that_was_lost_for_good_ends_the_study_and_the_rest_goes_back(db: Database, submit: Submit) -> None:
