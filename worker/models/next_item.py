@@ -101,7 +101,7 @@ class NextItem(ModuleModel):
             own = scores.gather(1, target)
             if leave_out_seen:
                 scores = each.without_seen(scores).scatter(1, target, own)
-            better = (scores[:, 1:] >= own).sum(dim=1).double()
+            better = (~(scores[:, 1:] < own)).sum(dim=1).double()  # what is no number counts as better
             known = (target[:, 0] != 0) & torch.isfinite(scores[:, 1:]).any(dim=1) & torch.isfinite(own[:, 0])
             found.append(torch.where(known, better, torch.inf))
         return torch.cat(found)

@@ -116,7 +116,7 @@ class HfTuning(ModuleModel):
 
     def errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The score `loss` is the mean of the losses."""
-        return outputs[0]
+        return super().errors(outputs, labels) if self.classes else outputs[0]
 
     def filled(self, parameters: Parameters) -> nn.Module:
         with torch.no_grad():
