@@ -30,9 +30,9 @@ EPSILON, DELTA = 3.0, 1e-5
 SMALL_RUN = {"batch": 128, "steps": 30, "scored": 200}
 SMOL_RUN = {"batch": 16, "steps": 12, "scored": 40, "length": 24}
 OPTIMIZERS: dict[str, tuple[float, ...]] = {
-    "dp_sgd": (3.0, 10.0),
-    "dp_adam": (0.001, 0.003),
-    "dp_adambc": (0.001, 0.003),
+    "dp_sgd": (0.3, 3.0, 10.0),
+    "dp_adam": (0.0003, 0.001, 0.003),
+    "dp_adambc": (0.0003, 0.001, 0.003),
 }
 
 
