@@ -49,6 +49,16 @@ JOB_SPECS: dict[str, Any] = {
             "score": {"kind": "private_count", "noise_mu": 0.01},
         },
     },
+    "adapters in a language model": {
+        "dataset": DATASET,
+        "model": {"kind": "hf", "path": "distilgpt2", "tuning": "lora", "lora": {"rank": 8}, "max_length": 128},
+        "optimizer": {"kind": "dp_adam", "learning_rate": 1e-3},
+        "privacy": {"target_epsilon": 3.0},
+        "clipping": {"kind": "automatic", "max_grad_norm": 1.0},
+        "sampling": {"kind": "poisson", "expected_batch_size": 256},
+        "length": {"epochs": 3.0},
+        "evaluation": {"on": "holdout", "noise_mu": 0.1, "loss_bound": 12.0},
+    },
     "public data, without privacy": {
         "dataset": DATASET,
         "optimizer": {"kind": "dp_sgd", "learning_rate": 0.5},
