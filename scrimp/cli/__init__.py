@@ -22,6 +22,7 @@ app = typer.Typer(
 service.register(app)
 app.add_typer(datasets.app, name="datasets", help="Register and look at data sets.")
 jobs.register_quote(app)
+jobs.register_predict(app)
 catalogue.register(app)
 app.add_typer(jobs.app, name="jobs", help="Submit, watch and fetch training jobs.")
 app.add_typer(ledger.app, name="ledger", help="What has been spent of a data set's budget, by whom and for what.")
