@@ -315,12 +315,6 @@ class Kept:
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-@cache
-def _priced(pricing: str) -> dict[str, Any]:
-    """The same price for every run that asks for the same: calibrating takes seconds."""
-    return price(json.loads(pricing))
-
-
 def best(runs: Iterable[tuple[Any, dict[str, Any]]], metric: str, *, highest: bool) -> tuple[Any, dict[str, Any]]:
     """The setting and run with the best last value of a metric; runs that are not finite lose."""
 
