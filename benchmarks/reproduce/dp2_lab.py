@@ -18,7 +18,7 @@ TUNING_EPOCHS = {PRIVATE: 5, RATED: 1}
 
 MODELS = {
     PRIVATE: {"kind": "linear", "bias": True},
-    RATED: {"kind": "matrix_factorization", "dim": 8, "bias": False},
+    RATED: {"kind": "matrix_factorization", "dim": 8},
 }
 SIGMA = {PRIVATE: 1.0, RATED: 0.5}
 METRIC = {PRIVATE: "accuracy", RATED: "loss"}

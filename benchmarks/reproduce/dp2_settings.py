@@ -33,11 +33,13 @@ GRID: dict[str, list[Setting]] = {
     "PDA-DPMD": [{"kind": "pda_dpmd", "learning_rate": 3.0, "clip": 0.5, **_SIDE}],
 }
 
-# The paper's Table 2, for rows of zeros and ones.
+# The paper's Table 2, for rows of zeros and ones; and smaller rates for the same.
 PAPER: dict[str, Setting] = {
     "DP-SGD": {"kind": "dp_sgd", "learning_rate": 5.0, "clip": 0.5},
     "DP-RMSProp": {**_RMS, "learning_rate": 0.3, "clip": 0.1},
     "DP2-RMSProp": delayed("dp2_rmsprop", (0.1, 3.0), (0.5, 5.0), 1e-7, 195),
+    "DP-SGD, smaller rate": {"kind": "dp_sgd", "learning_rate": 0.3, "clip": 0.5},
+    "DP2-RMSProp, smaller rates": delayed("dp2_rmsprop", (0.3, 0.03), (0.5, 5.0), 1e-7, 195),
 }
 
 SHORT_EPOCHS = 10  # of the table of all
@@ -60,6 +62,6 @@ RATINGS_EPOCHS = 3
 RATINGS: dict[str, list[Setting]] = {
     "DP-SGD": [{"kind": "dp_sgd", "learning_rate": rate, "clip": 1.0} for rate in (0.3, 1.0, 3.0)],
     "DP-RMSProp": [{**_RMS, "learning_rate": rate, "clip": 1.0} for rate in (0.003, 0.01)],
-    "DP2-RMSProp": [delayed("dp2_rmsprop", (1.0, rate), (1.0, 100.0), 1e-3, 300) for rate in (0.001, 0.003)],
+    "DP2-RMSProp": [delayed("dp2_rmsprop", (1.0, rate), (1.0, 100.0), 1e-3, 300) for rate in (0.003, 0.01)],
     "AdaDPS": [{**_ADPS, "learning_rate": rate, "clip": 100.0} for rate in (0.003, 0.01)],
 }
