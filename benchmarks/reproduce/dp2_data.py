@@ -86,7 +86,7 @@ def on_training(data: Data, records: int = 5000) -> Data:
 
 
 def ratings() -> Data:
-    """100,000 ratings; a fifth is held out, and 1 % of the others set apart as public, by a hash of user and item."""
+    """100,000 ratings; a fifth is held out by a hash of user and item."""
     users, items, labels = np.loadtxt(fetch_ratings(), skiprows=1, usecols=(0, 1, 2), dtype=np.int64).T
     share = shares([f"{user}/{item}".encode() for user, item in zip(users, items, strict=True)])
 
@@ -96,15 +96,12 @@ def ratings() -> Data:
         return RatingRecords(user, item, label.double())
 
     held = share < HOLDOUT
-    public = ~held & (share >= 1.0 - PUBLIC * (1.0 - HOLDOUT))
     ids = {name: {"kind": "numbered", "count": count} for name, count in (("users", USERS), ("items", ITEMS))}
     return Data(
         task={"kind": "rating", "scale": [1.0, 5.0]},
         features={"kind": "interactions", "layout": "inter", **ids},
-        train=part(~held & ~public),
+        train=part(~held),
         holdout=part(held),
         features_count=USERS + ITEMS,
         outputs=1,
-        sparse=True,
-        side=part(public),
     )

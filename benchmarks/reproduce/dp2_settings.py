@@ -44,7 +44,7 @@ PAPER: dict[str, Setting] = {
 
 SHORT_EPOCHS = 10  # of the table of all
 LONG_EPOCHS = 100  # as the paper's
-LONG = ("DP-SGD", "DP2-RMSProp", "DP-RMSProp", "AdaDPS")  # in this order
+LONG = ("DP-SGD", "DP2-RMSProp", "DP-RMSProp")  # in this order
 SWEEP_EPOCHS = 5
 DELAYS = (50, 195, 390, 770)
 ABLATIONS: dict[str, list[Setting]] = {
@@ -63,5 +63,4 @@ RATINGS: dict[str, list[Setting]] = {
     "DP-SGD": [{"kind": "dp_sgd", "learning_rate": rate, "clip": 1.0} for rate in (0.3, 1.0, 3.0)],
     "DP-RMSProp": [{**_RMS, "learning_rate": rate, "clip": 1.0} for rate in (0.003, 0.01)],
     "DP2-RMSProp": [delayed("dp2_rmsprop", (1.0, rate), (1.0, 100.0), 1e-3, 300) for rate in (0.003, 0.01)],
-    "AdaDPS": [{**_ADPS, "learning_rate": rate, "clip": 100.0} for rate in (0.003, 0.01)],
 }
