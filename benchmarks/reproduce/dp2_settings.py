@@ -8,15 +8,15 @@ _RMS = {"kind": "dp_rmsprop", "eps": 1e-3}
 _GRAD = {"kind": "dp_adagrad", "eps": 1e-7}
 _SIDE = {"public_dataset": "side", "public_batch_size": 64}
 _ADPS = {"kind": "ada_dps", "eps": 1e-3, **_SIDE}
-# η, C and ε of the adaptive phase.
-_DELAYED = (
-    (0.003, 200.0, 1e-3),
-    (0.003, 200.0, 1e-7),
-    (0.001, 500.0, 1e-7),
-    (0.1, 5.0, 1e-7),
-    (0.005, 200.0, 1e-3),
-    (0.01, 200.0, 1e-3),
-)
+_WHOLE = {"kind": "ada_dps", "eps": 1e-3, "public_dataset": "side"}  # all public records at each step
+# Of the adaptive phase: for each ε and C the rates η.
+_DELAYED = {
+    (1e-7, 5.0): (0.03, 0.1, 0.3),
+    (1e-7, 50.0): (0.01,),
+    (1e-7, 200.0): (0.003,),
+    (1e-7, 500.0): (0.001, 0.003, 0.01),
+    (1e-3, 200.0): (0.003, 0.005, 0.01),
+}
 
 # On 5 epochs, scored on training records; the best goes on.
 GRID: dict[str, list[Setting]] = {
@@ -26,10 +26,17 @@ GRID: dict[str, list[Setting]] = {
     ],
     "DP-RMSProp": [{**_RMS, "learning_rate": rate, "clip": 0.5} for rate in (0.01, 0.03)],
     "DP-AdaGrad": [{**_GRAD, "learning_rate": rate, "clip": 0.5} for rate in (0.3, 1.0)],
-    "DP2-RMSProp": [delayed("dp2_rmsprop", (3.0, rate), (0.5, clip), eps, 195) for rate, clip, eps in _DELAYED],
+    "DP2-RMSProp": [
+        delayed("dp2_rmsprop", (3.0, rate), (0.5, clip), eps, 195)
+        for (eps, clip), rates in _DELAYED.items()
+        for rate in rates
+    ],
     "DP2-AdaGrad": [delayed("dp2_adagrad", (3.0, 0.003), (0.5, 200.0), eps, 195) for eps in (1e-7, 1e-3)],
     "DP2-Yogi": [delayed("dp2_yogi", (3.0, 0.003), (0.5, 200.0), 1e-3, 195)],
-    "AdaDPS": [{**_ADPS, "learning_rate": rate, "clip": clip} for rate, clip in ((0.005, 200.0), (0.02, 50.0))],
+    "AdaDPS": [
+        *({**_WHOLE, "learning_rate": rate, "clip": 5.0} for rate in (0.03, 0.1)),
+        *({**_ADPS, "learning_rate": rate, "clip": clip} for rate, clip in ((0.005, 200.0), (0.02, 50.0))),
+    ],
     "PDA-DPMD": [{"kind": "pda_dpmd", "learning_rate": 3.0, "clip": 0.5, **_SIDE}],
 }
 
