@@ -45,7 +45,7 @@ VERDICT = """\
   more than 0.005. The paper's DP-SGD ends at .687; ours, with a searched rate, at .846. On rows of zeros and ones the
   paper's own values do badly here for all three, and worst for DP²; smaller rates help.
 * Why: the preconditioner is noise. The mean of 195 noised gradients has a noise of σC/(64√195) = 6e-4 a coordinate,
-  above the mean gradient of all but HUNDRED of 20,000 coordinates. So v is nearly the same number everywhere, and where
+  above the first mean gradient of all but 216 of the 10,000 words. So v is nearly the same number everywhere, and where
   it is not it is mostly by chance; ε = 1e-3, which covers the noise, is better than 1e-7, which does not. AdaDPS shows
   that there is something to gain by a preconditioner that knows which words are frequent: it gets that from few public
   reviews, and DP² does not get it from 195 private batches.
@@ -59,7 +59,7 @@ PRACTITIONER = """\
 Begin with `dp_sgd` and search its learning rate in steps of 3 over three orders of magnitude, with `max_grad_norm`
 about half a fresh gradient's norm; that was worth more than any choice of optimizer. Where a few hundred records of the
 same kind may be called public, take `ada_dps`: `eps` 1e-3, `public_batch_size` 64, and a `max_grad_norm` on the scale
-of *divided* gradients, some third of their first norm (200 here). Take `dp2_*` where there are no public records, steps
+of *divided* gradients, about half their first norm (200 of 333 here). Take `dp2_*` where there are no public records, steps
 are many and gradients are far above the noise: compare σC/(L√s) with a mean gradient's coordinates on data like yours.
 Then `eps` of about that noise or a little more, `max_grad_norm_adaptive` some 200 and not the 5 of the paper, `delay`
 half an epoch; it is insensitive to the last. The rule (RMSProp, AdaGrad, Yogi) does not matter. Do not pay for
