@@ -29,9 +29,9 @@ of hashed words, present or not. Rows have length 1, as the service makes them o
 they are of zeros and ones. A linear softmax model with two outputs and bias, 20,002 parameters (the paper: one output,
 10,001). MovieLens-100k: the real one (PyPI `recbole` 1.2.1), a fifth of the ratings held out.
 
-As in the paper: expected batch 64 (Poisson), σ = 1, δ = 1e-5. Its 100 epochs of 25,000 records cost ε = {paper_rdp:.2f} by
-Rényi accounting (the paper: 3.04) and {paper_pld:.2f} by PLD, which the service charges. Ours train on fewer records, so
-that q is larger.
+As in the paper: expected batch 64 (Poisson), σ = 1, δ = 1e-5. Its 100 epochs of 25,000 records cost
+ε = {paper_rdp:.2f} by Rényi accounting (the paper: 3.04) and {paper_pld:.2f} by PLD, which the service charges. Ours
+train on fewer records, so that q is larger.
 
 Otherwise than in the paper: settings are chosen on 5 epochs from small grids (listed below), by accuracy on 5,000
 training records. A longer run's learning rates are divided by the root of how much longer it is; AdaGrad's are not. C
@@ -41,8 +41,8 @@ a thousand, and at C = 5 all of them are cut to one length, whatever their loss.
 VERDICT = """\
 * Holds: DP² is above 0.80, after 10 epochs and more so after 100. AdaDPS, with 206 public reviews, is the best at equal
   length by 2 %; PDA-DPMD's public reviews help nobody. `extra_query` costs more and gives less.
-* Holds in part: faster convergence. In the long run DP² is ahead of DP-SGD on the way, by 1.4 % after 20 epochs and less
-  and less from there; in short runs it is not.
+* Holds in part: faster convergence. In the long run DP² is ahead of DP-SGD on the way, by 1.4 % after 20 epochs and
+  less and less from there; in short runs it is not.
 * Does not hold: that DP² ends far above DP-SGD and DP-RMSProp. They are level: after 100 epochs it is ahead by 0.002,
   where one seed and 5,079 held-out reviews give a standard error of some 0.003, and elsewhere not ahead. The paper's
   DP-SGD ends at .687; ours, with a searched rate, at .846. On rows of zeros and ones the paper's own values do badly
