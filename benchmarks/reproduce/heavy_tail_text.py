@@ -28,6 +28,7 @@ What differs, and why:
   η/(1−μ) for DP-GDM, η/√Φ for DP-Adam and DP-AdamBC. γ′ is given in Φ.
 
 Settings are tuned with seed 0; the tables have mean ± deviation over {seeds} other seeds of the noise.
+The grids were narrowed, and extended where the best setting lay on an edge, with results in view.
 
 ## Beside the paper
 
