@@ -103,7 +103,7 @@ the direction that all records share, and at ε = 28 learns frequencies where DP
 of eight right. Then search the learning rate in steps of √2 around the largest at which the frequent classes still
 keep most of their accuracy; a grid of half powers is too coarse to compare optimizers with, and costs more than the
 choice between DP-GDM, DP-Adam and DP-AdamBC. DP-AdamBC is a safe choice with γ′ between Φ/5 and Φ, and wants η/√γ′
-where DP-Adam wants η/√Φ; its default γ′ = Φ/100 is for gradients that stand out of the noise, and loses here. Where
-runs can not be repeated on private data (each one costs), take `dp_sgd` with momentum 0.9, or `dp_adambc` with
-`eps_root` = Φ/3, and scores by group (`evaluation.groups`) to see what the rare classes get.
+where DP-Adam wants η/√Φ; γ′ = Φ/100, its default at the time, is for gradients that stand out of the noise, and
+loses here. Where runs can not be repeated on private data (each one costs), take `dp_sgd` with momentum 0.9, or
+`dp_adambc` with `eps_root` = Φ/3, and scores by group (`evaluation.groups`) to see what the rare classes get.
 """
