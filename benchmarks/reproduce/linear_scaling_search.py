@@ -33,15 +33,16 @@ class Search:
     result: dict[str, Any]
 
 
-def linear_scaling(name: str, total: float, seed: int, **options: Any) -> Search:
+def linear_scaling(name: str, total: float, seed: int, *, longest: bool = False, **options: Any) -> Search:
     """The default strategy with private scores of the training records, charged.
 
     Args:
         total: ε of all of it.
+        longest: every run has the most steps of the space; η alone is searched.
         options: of LinearScaling, other than the default ones.
     """
     score = PrivateCount(noise_mu=SCORE_MU)
-    hpo = LinearScaling.model_validate({"space": space(name), "score": score, **options})
+    hpo = LinearScaling.model_validate({"space": space(name, longest=longest), "score": score, **options})
     priced = price_runs(_request(name, hpo, total))
     study = _study(name, hpo, seed, priced[-1]["mu"])
     pilots, scores = runs_of(study, {}), {}
@@ -52,26 +53,29 @@ def linear_scaling(name: str, total: float, seed: int, **options: Any) -> Search
     return Search(priced[-1]["epsilon"], decide(study, pilots, scores), final, result)
 
 
-def random(name: str, total: float, seed: int) -> Search:
+def random(name: str, total: float, seed: int, *, longest: bool = False) -> Search:
     """One draw, the whole budget."""
-    hpo = Random(space=space(name))
+    hpo = Random(space=space(name, longest=longest))
     priced = price_runs(_request(name, hpo, total))
     [run] = runs_of(_study(name, hpo, seed, 0.0), {})
     return Search(priced[0]["epsilon"], None, run, _run(name, run, priced[0]["mu"], seed))
 
 
-def space(name: str) -> Space:
+def space(name: str, *, longest: bool = False) -> Space:
     setting = SETTINGS[name]
-    return Space(learning_rate=setting.learning_rate, steps=setting.steps)
+    most = setting.steps[1]
+    return Space(learning_rate=setting.learning_rate, steps=(most, most) if longest else setting.steps)
 
 
 def _study(name: str, hpo: Hpo, seed: int, final_mu: float) -> Study:
     levels = tuple(mu_from_epsilon(level, DELTA) for level in hpo.levels) if isinstance(hpo, LinearScaling) else ()
-    return Study(hpo, _bounds(name), f"{name}/{seed}", levels, final_mu)
+    return Study(hpo, _bounds(hpo), f"{name}/{seed}", levels, final_mu)
 
 
-def _bounds(name: str) -> Bounds:
-    return Bounds.of(space(name), SETTINGS[name].steps[1])
+def _bounds(hpo: Hpo) -> Bounds:
+    if hpo.space.steps is None:
+        raise ValueError("the experiment's spaces have steps")
+    return Bounds.of(hpo.space, hpo.space.steps[1])
 
 
 def _request(name: str, hpo: Hpo, total: float) -> dict[str, Any]:
@@ -81,19 +85,19 @@ def _request(name: str, hpo: Hpo, total: float) -> dict[str, Any]:
     return {
         "runs": [
             {"role": slot.role, "level": slot.level, "releases": [release] if slot.level is not None else []}
-            for slot in slots(hpo, _bounds(name))
+            for slot in slots(hpo, _bounds(hpo))
         ],
         "levels": list(hpo.levels) if isinstance(hpo, LinearScaling) else [],
         "total_epsilon": total,
         "target_delta": DELTA,
         "unit": "example",
         "filter": {"kind": "gdp", "order": None},
-        "steps": list(SETTINGS[name].steps),
+        "steps": list(_bounds(hpo).steps),
         "oracle": False,
         "training": {
             "sampling": "full_batch",
             "sample_rate": 1.0,
-            "steps": SETTINGS[name].steps[1],
+            "steps": _bounds(hpo).steps[1],
             "max_grad_norm": 1.0,
             "clipping": "flat",
             "expected_batch_size": records,
