@@ -27,21 +27,19 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 LAW = (0.1, 0.2, 0.5, 1.0)
 ONE = {"frozen": (1.0,)}  # data sets with fewer of them, for the time that they take
 SEEDS, DRAWS = range(5), {("imdb", 1.0): range(20), ("pixels", 1.0): range(20), ("frozen", 1.0): range(10)}
-ABLATED, SCALED, LONGEST = ("imdb",), {"imdb": (4.0,)}, {"pixels": range(10)}
+ABLATED, LONGEST = ("imdb",), {"imdb": EPSILONS, "pixels": (1.0,), "frozen": (1.0,)}
 
 
 @dataclass
 class Outcome:
-    """All that was found on one data set. `scaled`: linear scaling with pilots at a tenth and a fifth of the total;
-    `longest`: ours and random at ε = 1 where all runs have the most steps and η alone is searched."""
+    """All that was found on one data set. `longest`: the same searches, with the most steps in the final run."""
 
     name: str
     law: dict[float, Curve]
     oracle: dict[float, tuple[Point, list[float]]]
     ours: dict[float, list[Search]]
     random: dict[float, list[Search]]
-    scaled: dict[float, list[Search]]
-    longest: tuple[list[Search], list[Search]]
+    longest: dict[float, list[Search]]
     ablations: list[tuple[str, float | None, float, list[float]]]
 
     def accuracies(self, kind: str, epsilon: float) -> list[float]:
@@ -59,18 +57,14 @@ class Outcome:
 def outcome(name: str) -> Outcome:
     """Runs what has not been run yet; what matters most comes first."""
     one = oracle(name, 1.0)
-    found, epsilons = Outcome(name, {}, {1.0: one}, {}, {}, {}, ([], []), []), ONE.get(name, EPSILONS)
+    found, epsilons = Outcome(name, {}, {1.0: one}, {}, {}, {}, []), ONE.get(name, EPSILONS)
     for epsilon in sorted(epsilons, key=lambda each: each != 1.0):
         found.ours[epsilon] = [linear_scaling(name, epsilon, seed) for seed in SEEDS]
         found.random[epsilon] = [random(name, epsilon, seed) for seed in DRAWS.get((name, epsilon), range(8))]
     found.law = {epsilon: curve(name, epsilon) for epsilon in LAW} if len(epsilons) > 1 else {}
     found.oracle |= {epsilon: oracle(name, epsilon) for epsilon in epsilons}
-    for epsilon in SCALED.get(name, ()):
-        levels = [epsilon / 10.0, epsilon / 5.0]
-        found.scaled[epsilon] = [linear_scaling(name, epsilon, seed, levels=levels) for seed in SEEDS]
-    if name in LONGEST:
-        ours = [linear_scaling(name, 1.0, seed, longest=True) for seed in SEEDS]
-        found.longest = ours, [random(name, 1.0, seed, longest=True) for seed in LONGEST[name]]
+    for epsilon in LONGEST[name]:
+        found.longest[epsilon] = [linear_scaling(name, epsilon, seed, longest=True) for seed in SEEDS]
     if name in ABLATED:
         (rate, steps), _ = one
         for change in changes(rate * steps):
@@ -86,9 +80,8 @@ def table_3(outcomes: list[Outcome]) -> list[str]:
     for each in outcomes:
         random, best, ours = (each.accuracies(kind, 1.0) for kind in ("random", "oracle", "ours"))
         lines.append(_compared(NAMES[each.name], random, best, ours))
-        if each.longest[0]:
-            ours, random = ([float(one.result["test"]) for one in found] for found in each.longest)
-            lines.append(_compared(f"{NAMES[each.name]}, T = {SETTINGS[each.name].steps[1]}", random, best, ours))
+        name = f"{NAMES[each.name]}; final run of {SETTINGS[each.name].steps[1]} steps"
+        lines.append(_compared(name, random, best, each.accuracies("longest", 1.0)))
     return lines + [row(cells) for cells in text.OTHERS]
 
 
@@ -124,7 +117,7 @@ def by_epsilon(outcomes: list[Outcome]) -> list[str]:
                 continue
             cells = [spread(each.accuracies(kind, e)) if e in epsilons else "" for e in EPSILONS]
             lines.append(row([NAMES[each.name], what, *cells]))
-            if kind in ("ours", "scaled"):
+            if kind in ("ours", "longest"):
                 errors = [f"{each.rerr(e, kind):.2f}" if e in epsilons else "" for e in EPSILONS]
                 lines.append(row([NAMES[each.name], "its RERR", *errors]))
                 finals = [f"{getattr(each, kind)[e][0].epsilon:.4g}" if e in epsilons else "" for e in EPSILONS]

@@ -15,7 +15,7 @@ from benchmarks.reproduce.linear_scaling_text import KINDS
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-COLOURS = {"oracle": "#444444", "ours": "#0072b2", "scaled": "#009e73", "random": "#d55e00"}
+COLOURS = {"oracle": "#444444", "ours": "#0072b2", "longest": "#009e73", "random": "#d55e00"}
 
 
 class Compared(Protocol):

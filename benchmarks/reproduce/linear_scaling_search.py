@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from app.contracts.hpo import Hpo, LinearScaling, PrivateCount, Random, Space
+from app.hpo.draws import Draws
 from app.hpo.space import Bounds
 from app.hpo.strategies import Decision, Run, Study, decide, runs_of, slots
 from app.privacy.gdp import mu_from_epsilon
@@ -38,33 +39,35 @@ def linear_scaling(name: str, total: float, seed: int, *, longest: bool = False,
 
     Args:
         total: ε of all of it.
-        longest: every run has the most steps of the space; η alone is searched.
+        longest: the final run has the most steps of the space, in place of those that the service drew for it.
         options: of LinearScaling, other than the default ones.
     """
     score = PrivateCount(noise_mu=SCORE_MU)
-    hpo = LinearScaling.model_validate({"space": space(name, longest=longest), "score": score, **options})
+    hpo = LinearScaling.model_validate({"space": space(name), "score": score, **options})
     priced = price_runs(_request(name, hpo, total))
     study = _study(name, hpo, seed, priced[-1]["mu"])
     pilots, scores = runs_of(study, {}), {}
     for run in pilots:
         scores[run.number] = _noisy_score(name, _run(name, run, priced[run.number]["mu"], seed), seed, run.number)
-    final = runs_of(study, scores)[-1]
+    final, decision = runs_of(study, scores)[-1], decide(study, pilots, scores)
+    if longest:
+        most = study.bounds.steps[1]
+        narrow = replace(study.bounds, steps=(most, most))
+        final = replace(final, point=narrow.split(decision.fit.r_star, "steps", Draws(study.seed, "longest")))
     result = _run(name, final, priced[-1]["mu"], seed)
-    return Search(priced[-1]["epsilon"], decide(study, pilots, scores), final, result)
+    return Search(priced[-1]["epsilon"], decision, final, result)
 
 
-def random(name: str, total: float, seed: int, *, longest: bool = False) -> Search:
+def random(name: str, total: float, seed: int) -> Search:
     """One draw, the whole budget."""
-    hpo = Random(space=space(name, longest=longest))
+    hpo = Random(space=space(name))
     priced = price_runs(_request(name, hpo, total))
     [run] = runs_of(_study(name, hpo, seed, 0.0), {})
     return Search(priced[0]["epsilon"], None, run, _run(name, run, priced[0]["mu"], seed))
 
 
-def space(name: str, *, longest: bool = False) -> Space:
-    setting = SETTINGS[name]
-    most = setting.steps[1]
-    return Space(learning_rate=setting.learning_rate, steps=(most, most) if longest else setting.steps)
+def space(name: str) -> Space:
+    return Space(learning_rate=SETTINGS[name].learning_rate, steps=SETTINGS[name].steps)
 
 
 def _study(name: str, hpo: Hpo, seed: int, final_mu: float) -> Study:
