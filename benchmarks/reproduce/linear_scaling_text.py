@@ -8,7 +8,7 @@ HEAD = """\
 Made by `make reproduce-linear-scaling`, after Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A new linear scaling
 rule for private adaptive hyperparameter optimization".
 
-Machine: {machine}. {runs} runs, {minutes} minutes of one core that others used too; all are kept in
+Machine: {machine}. {runs} runs in {minutes} minutes beside other work; all are kept in
 `linear_scaling.json`, and what is kept is not run again.
 
 **Data.** Public, and parts of them for the time that they take: 25,000 IMDB reviews as 32,768 hashed words, a fifth
@@ -27,8 +27,8 @@ standard deviation of 100 records), and the count is charged. *Random* draws η 
 The *oracle* is the best r on a grid (half decades, then quarters) at one T, then the best of three T's, by the test
 records themselves, and pays for nothing. Spaces, wide as of one who knows nothing: {spaces}.
 
-Figures are test accuracy, mean and standard deviation over five seeds; of random 20 draws at ε = 1 (10 on frozen
-features and where T is fixed), else 8.
+Figures are test accuracy, mean and standard deviation over five seeds; of random over 20 draws at ε = 1 on IMDB and
+pixels, else over 8.
 """
 
 TABLE_3 = """\
