@@ -62,7 +62,7 @@ def plot_law(laws: dict[str, dict[float, Curve]], to: Path) -> None:
         below.set(xlabel="μ of the run", ylim=(0.0, 1.5 * max(best)))
     axes[0][0].set_ylabel("test accuracy")
     axes[1][0].set_ylabel("r")
-    axes[0][0].legend()
+    axes[0][0].legend(loc="lower left")
     axes[1][0].legend()
     _save(figure, to)
 
