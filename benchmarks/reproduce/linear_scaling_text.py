@@ -25,7 +25,8 @@ vision models.
 trained by it. Pilots are compared by a noisy count of correct predictions on the training records with μ = 0.01 (a
 standard deviation of 100 records), and the count is charged. *Random* draws η and T once and spends all on that run.
 The *oracle* is the best r on a grid (half decades, then quarters) at one T, then the best of three T's, by the test
-records themselves, and pays for nothing. Spaces are four decades of r wide, laid around the best r by a few looks at these public data: {spaces}.
+records themselves, and pays for nothing. Spaces are four decades of r wide, laid around the best r by a few looks at
+these public data: {spaces}.
 
 Figures are test accuracy, mean and standard deviation over five seeds; of random over 20 draws at ε = 1 on IMDB and
 pixels, else over 8.
