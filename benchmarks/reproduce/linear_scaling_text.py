@@ -107,13 +107,13 @@ PRACTITIONER = """\
 ## For a practitioner
 
 Linear scaling with charged scores is a good default near ε = 1, and the price of it is known beforehand: of ε = 1 the
-final run keeps 0.88. It finds the right order of r; what spoils a search is what it does not look at. Fix T at the
-largest that you can afford (`space.steps: [100, 100]`) or keep its lower bound high, and bound η from above where
-public data of the kind says that training stops settling: the law is about noise, and knows nothing of that bound.
-Where features are long (pixels, frozen features, all of whose gradients are clipped) this bound comes first from
-about ε = 0.2 on, and the line leads past it. Three draws of r over four decades often miss: a space of two is a
-better use of what you know than of what you pay. For totals under about 0.7 take lower levels or fewer pilots:
-`scrimp quote --sweep` says what is left. Use momentum, and no bias.
+final run keeps 0.88. Where draws near it were made it finds the right order of r; what spoils a search is mostly what
+it does not look at. Fix T at the largest that you can afford (`space.steps: [100, 100]`) or keep its lower bound
+high, and bound η from above where public data of the kind says that training stops settling: the law is about noise,
+and knows nothing of that bound. On pixels this bound comes first from about ε = 0.2 on, and the line leads past it.
+Three draws of r over four decades often miss: a space of two is a better use of what you know than of what you pay.
+For totals under about 0.7 take lower levels or fewer pilots: `scrimp quote --sweep` says what is left. Use momentum,
+and no bias.
 """
 
 # The paper's Table 3 and the numbers of an earlier sketch.
