@@ -122,16 +122,16 @@ def _cost(asked: dict[str, Any], rows: int = 4, rounds: int = 3) -> dict[str, An
     spec = HfModel.model_validate(asked)
     model = HfTuning(model_folder.read(MODELS, spec.path), spec, ())
     batch = language_data.data(spec.path, spec.max_length, 1).train.split(rows)[0]
-    parameters = model.init(bytes(32))
+    parameters = model.init(bytes(range(32)))
     private = Bookkeeping(model.module(), model.record_losses, len, kind="flat", max_grad_norm=1.0)
     plain = unclipped_engine(model)
-    release = GaussianRelease(bytes(32), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=rows)
+    release = GaussianRelease(bytes(range(32)), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=rows)
     times: dict[str, list[float]] = {"private": [], "plain": [], "noise": []}
     for step in range(rounds + 1):
         for name, taken in times.items():
             began = time.process_time()
             if name == "noise":
-                release.release(total, step, 0, 1.0)  # noqa: F821 - of the pass before
+                release.release(total, step + 1, 0, 1.0)  # noqa: F821 - of the pass before
             else:
                 total = (private if name == "private" else plain).private_sum(parameters, [batch])  # noqa: F841
             if step:  # the first one touches its memory for the first time

@@ -25,7 +25,7 @@ def write(entries: Entries) -> Path:
     }
     text = HEAD.format(machine=machine())
     for title, (words, lines) in sections.items():
-        text += f"\n## {title}\n\n{words}\n" + "\n".join(lines) + "\n"
+        text += f"\n## {title}\n\n{words}\n" + ("\n".join(lines) or "Not run yet.") + "\n"
     path = REPORTS / "language.md"
     path.write_text(text + READ, encoding="utf-8")
     return path
@@ -33,18 +33,21 @@ def write(entries: Entries) -> Path:
 
 def _runs(entries: Entries, which: str, path: str) -> Iterator[str]:
     """The loss before and after, of all tokens and by how frequent they are in the training part."""
-    counts = next((entry for name, entry in entries.items() if json.loads(name).get("counts") == path), None)
-    if counts is None:
+    counts = next((entry for question, entry in _questions(entries) if question.get("counts") == path), None)
+    asked = [(question, entry) for question, entry in _questions(entries) if question.get("run", "").startswith(which)]
+    if counts is None or not asked:
         return
     tokens = [_joined(counts, dict.fromkeys(counts, 1.0), low, high)[1] for low, high in SHOWN]
     names = [f"{low} … {high}" if high < SHOWN[-1][1] else f"{low} or more" for low, high in SHOWN]
     yield "| | steps | ε | σ | loss a record | " + " | ".join(f"tokens seen {name}" for name in names) + " |"
     yield "|---" * (5 + len(SHOWN)) + "|"
     yield "| tokens that are scored | | | | " + "".join(f"| {count:,} " for count in tokens) + "|"
-    for name, entry in entries.items():
-        question = json.loads(name)
-        if question.get("run", "").startswith(which):
-            yield _row(question, entry, counts)
+    for question, entry in asked:
+        yield _row(question, entry, counts)
+
+
+def _questions(entries: Entries) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return [(json.loads(name), entry) for name, entry in entries.items()]
 
 
 def _row(question: dict[str, Any], entry: dict[str, Any], counts: dict[str, int]) -> str:
@@ -70,7 +73,7 @@ def _joined(counts: dict[str, int], losses: dict[str, float], low: int, high: in
 
 
 def _costs(entries: Entries) -> Iterator[str]:
-    found = [(json.loads(name), entry) for name, entry in entries.items() if "cost" in json.loads(name)]
+    found = [(question, entry) for question, entry in _questions(entries) if "cost" in question]
     if not found:
         return
     yield "| rank | records × tokens | trained | not private, s | private, s | noise, s | private / not |"

