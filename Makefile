@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
-REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-dp2 reproduce-heavy-tail reproduce-linear-scaling
+REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-dp2 reproduce-dpformer reproduce-heavy-tail reproduce-language \
+  reproduce-linear-scaling
 .DEFAULT_GOAL := help
 .PHONY: help demo serve test check lint bench nightly openapi clean $(REPRODUCE)
 

@@ -35,6 +35,7 @@ ConflictCode = Literal[
     "idempotency-key-reused",
     "last-admin-key",
     "too-many-jobs",
+    "too-many-predictions",
     "too-many-webhooks",
     "wrong-state",
 ]

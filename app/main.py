@@ -27,6 +27,7 @@ from app.jobs.stream import EventHub
 from app.keys.routes import router as keys_router
 from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
+from app.predictions.routes import router as predictions_router
 from app.secrets import load_secret
 from app.settings import Settings, get_settings
 from app.system.prometheus import RequestMetrics, make_registry
@@ -85,6 +86,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         ledger_router,
         signing_keys_router,
         jobs_router,
+        predictions_router,
         workers_router,
         webhooks_router,
         audit_router,

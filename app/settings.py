@@ -70,6 +70,11 @@ class Settings(BaseSettings):
         60, ge=1, description="Keys that do not hold, a minute from one address, before they are answered with 429."
     )
     max_queued_jobs: int = Field(100, ge=1, description="Queued jobs of a key without a limit of its own.")
+    max_queued_predictions: int = Field(20, ge=1, description="Predictions of a key that wait or are worked on.")
+    prediction_time_s: float = Field(60.0, description="How long a worker may take for one prediction.")
+    prediction_kept_s: float = Field(
+        3600.0, description="How long a prediction is kept, for the key that asked for it, after it was asked for."
+    )
     max_streams: int = Field(1000, ge=1, description="Event streams that one API process serves at once; then 503.")
     max_streams_per_key: int = Field(
         200, ge=1, description="Event streams of one key that one API process serves at once; then 429."

@@ -22,7 +22,16 @@ from urllib.parse import quote
 
 import httpx
 
-from scrimp.errors import ApiError, Conflict, NotFound, ScrimpError, ServiceUnreachable, WaitTimeout, error_of
+from scrimp.errors import (
+    ApiError,
+    Conflict,
+    NotFound,
+    PredictionFailed,
+    ScrimpError,
+    ServiceUnreachable,
+    WaitTimeout,
+    error_of,
+)
 from scrimp.models import (
     AuditEntry,
     AuditVerification,
@@ -263,6 +272,35 @@ class Client:
             except Conflict as pending:
                 if pending.code != "certificate-pending" or time.monotonic() >= deadline:
                     raise
+            time.sleep(POLL_S)
+
+    def predict(
+        self, job_id: str, records: list[Any], *, top: int = 10, timeout: float = 120.0
+    ) -> list[dict[str, Any]]:
+        """What a job's model makes of records of your own, one answer for each.
+
+        Args:
+            records: as the data set has them: of columns dicts, of arrays lists of numbers, texts, of ratings dicts
+                with user and item, of next items lists of items' ids.
+            top: how many classes or items are named of each.
+            timeout: seconds to wait at most.
+
+        Raises:
+            PredictionFailed: there is no answer, and will be none.
+            WaitTimeout: there was none within the time.
+        """
+        path = f"/v1/jobs/{in_path(job_id)}"
+        asked = self._json("POST", f"{path}/predict", json={"records": records, "top": top})
+        deadline = time.monotonic() + timeout
+        while True:
+            found = self._json("GET", f"{path}/predictions/{asked['id']}")
+            if found["status"] == "succeeded":
+                answers: list[dict[str, Any]] = found["predictions"]
+                return answers
+            if found["status"] == "failed":
+                raise PredictionFailed(found["failure"]["message"])
+            if time.monotonic() >= deadline:
+                raise WaitTimeout(f"the prediction is still {found['status']} after {timeout:g} s")
             time.sleep(POLL_S)
 
     def signing_keys(self) -> Iterator[SigningKey]:

@@ -2,7 +2,8 @@
 
 ScrimpError
 ├── ServiceUnreachable   no answer: not running, wrong address, cut off
-├── WaitTimeout          a job had not ended by the deadline; it goes on
+├── WaitTimeout          a job or a prediction had not ended by the deadline; it goes on
+├── PredictionFailed     a prediction has no answer: too much at once, or its model's file is gone
 └── ApiError             the service answered with a problem document (RFC 9457)
     ├── InvalidRequest     422, .errors: [{"pointer", "detail"}]
     ├── NotAllowed         401, 403
@@ -26,6 +27,10 @@ class ServiceUnreachable(ScrimpError):
 
 
 class WaitTimeout(ScrimpError):
+    pass
+
+
+class PredictionFailed(ScrimpError):
     pass
 
 

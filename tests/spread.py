@@ -18,6 +18,7 @@ SLOW_FIRST = (
     "tests/cli/",
     "tests/dashboard/",
     "tests/access/",
+    "tests/hpo/",
     "tests/datasets/",
     "tests/lifecycle/",
     "tests/ledger/",
@@ -26,7 +27,7 @@ SLOW_FIRST = (
 )
 # Files that share what is started for each backing, and may be taken apart by it.
 TOGETHER = {"tests/e2e/test_events.py": "service", "tests/e2e/test_spine.py": "service"}
-APART = ("tests/e2e/test_cluster.py", *TOGETHER)
+APART = ("tests/e2e/test_cluster.py", "tests/e2e/test_studies.py", *TOGETHER)
 
 
 class BySharing(LoadScopeScheduling):

@@ -11,6 +11,7 @@ from celery.signals import worker_ready, worker_shutdown
 
 from app.contracts.events import RUN_JOB
 from app.db.engine import Database
+from app.lifecycle import predictions
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.presence import Presence
@@ -19,6 +20,7 @@ from app.settings import get_settings
 from worker.attempt.nursery import Nursery
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.celery_app import app
+from worker.predicting.supervise import predict
 
 
 @cache
@@ -51,8 +53,13 @@ def run_job(job_id: str) -> None:
     """Runs one attempt of a job, where it is queued. A late or doubled message finds nothing to claim.
 
     A worker that was told to stop may be handed one more message, even that of the job it just gave back.
+
+    The bell of a prediction rings here too.
     """
     settings, db = get_settings(), _database()
+    if predictions.is_prediction(job_id):
+        predict(db, job_id, settings, _nursery())
+        return
     with db.write() as session:
         if STOPPING.is_set():
             ring(session, job_id)

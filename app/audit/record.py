@@ -28,6 +28,7 @@ Action = Literal[
     "job.submitted",
     "job.cancelled",
     "artifact.downloaded",
+    "prediction.asked",
     "certificate.downloaded",
     "certificate.shown",  # on its job's page
     "webhook.created",

@@ -10,7 +10,6 @@ from app.errors import InvalidRequest
 from app.formats import model_folder
 from app.formats.model_folder import CONFIG, ModelFolder, UnfitModelError
 
-MAX_BYTES = 16 << 30  # of a file of weights
 LISTED = 20
 
 
@@ -59,8 +58,6 @@ def _find(models_root: Path | None, path: str) -> ModelFolder:
     except UnfitModelError as error:
         known = ", ".join(_known(models_root)) or "none"
         raise InvalidRequest.at("/model/path", f"{error}; models here: {known}") from None
-    if (found.folder / model_folder.WEIGHTS).stat().st_size > MAX_BYTES:
-        raise InvalidRequest.at("/model/path", f"its weights are larger than {MAX_BYTES} bytes")
     return found
 
 

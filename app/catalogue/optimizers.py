@@ -63,7 +63,7 @@ CATALOGUE: dict[str, Entry] = {
         "the moments of dp_adam; θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)²",
         MOMENTS | {"phi": "the same average of Φ"},
         "Rare classes, words or features: coordinates with small gradients keep their larger steps, where v̂ can tell "
-        "them from noise. Tune η and γ′ together: γ′ near Φ/100 where gradients stand out of the noise, near Φ/3 else.",
+        "them from noise. Tune η and γ′ together: η/√γ′ is the rate that counts where it can not.",
         'Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually DP-SGD (unless you apply bias '
         "correction)\"; on heavy-tailed labels: the same group's later work.",
     ),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-# The one Celery task: its message carries a job's id and nothing else (the database is the queue of record).
+# The one Celery task: its message carries the id of a job or of a prediction, and nothing else (the database is the
+# queue of record).
 RUN_JOB = "scrimp.run_job"
 
 EventType = Literal[

@@ -259,7 +259,7 @@ class Evaluation(Document):
     `groups` asks for scores of groups of classes too: by name, the places of their classes in the data set's list. On
     private data a score becomes a histogram over the groups, of which a record is in one cell: the price stays, and
     the noise is on every cell. `by_frequency`, on public data: classes with 2ᵏ … 2ᵏ⁺¹ − 1 training
-    records are one group.
+    records are one group. Of a language model: tokens, by their counts in public training data or a public hold-out.
     """
 
     on: Literal["holdout", "train"] = "holdout"
@@ -300,7 +300,8 @@ class Runtime(Document):
     physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     # Of the forward and backward pass. auto: float64 for `linear` and, where privacy is claimed, for networks with
     # kinks (ReLU, max pooling); float32 for others. Norms, sums and noise are in float64.
-    dtype: Literal["auto", "float32", "float64"] = "auto"
+    # bfloat16: of Hugging Face models alone.
+    dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
 
 
 class JobSpec(Document):
@@ -325,4 +326,9 @@ class JobSpec(Document):
             )
         if self.model.kind == "linear" and self.runtime.dtype == "float32":
             raise ValueError("a linear model is trained in float64: leave `runtime.dtype` out")
+        if self.runtime.dtype == "bfloat16":
+            if self.model.kind != "hf":
+                raise ValueError("`runtime.dtype` bfloat16 is for Hugging Face models")
+            if self.clipping is not None and self.clipping.kind == "adaptive":
+                raise ValueError("an adaptive norm counts records, which bfloat16 passes are filled up with")
         return self

@@ -86,7 +86,7 @@ class DpAdam(OptimizerSettings):
 
 
 class DpAdamBc(OptimizerSettings):
-    """θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)², with γ′ = `eps_root`; null takes Φ/100."""
+    """θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)², with γ′ = `eps_root`; null takes the deviation of the noise in v̂."""
 
     kind: Literal["dp_adambc"] = "dp_adambc"
     betas: tuple[Average, Average] = (0.9, 0.999)

@@ -8,6 +8,7 @@ api_keys ─┬─ datasets ─── accounts (one row a data set: both account
                    ├──── attempts ── blocks (the write-ahead record of steps)
                    ├──── job_events, metrics, artifacts, certificates
                    └──── outbox (what the relay still has to do)
+predictions: models on callers' own inputs, for a short time
 workers: who runs attempts, and when it was last heard
 signing_keys: what certificates are signed with
 audit_entries, audit_head: who did what, hash-chained
@@ -336,6 +337,32 @@ class SigningKey(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     public_key: Mapped[str]
     first_used_at: Mapped[datetime]
+
+
+class Prediction(Base):
+    """A model on a caller's own inputs: work for a worker, kept for a short time, for this caller alone."""
+
+    __tablename__ = "predictions"
+    __table_args__ = (
+        CheckConstraint("status in ('queued', 'running', 'succeeded', 'failed')", name="status"),
+        Index("ix_predictions_due", "status", "rung_at"),
+        Index("ix_predictions_expires", "expires_at"),
+        Index("ix_predictions_key", "key_id", "status"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
+    status: Mapped[str]
+    records: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))  # until they are worked on
+    top: Mapped[int]
+    outputs: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))
+    failure: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    attempt: Mapped[int]
+    rung_at: Mapped[datetime | None]
+    lease_expires_at: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
 
 
 class Outbox(Base):

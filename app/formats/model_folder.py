@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +24,14 @@ BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "generation_config
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 MAX_CONFIG_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 20
+MAX_WEIGHTS_BYTES, MAX_TOKENIZER_BYTES = 16 << 30, 256 << 20
+SMOOTH = frozenset(
+    {"gelu", "gelu_new", "gelu_fast", "gelu_python", "gelu_pytorch_tanh", "gelu_accurate", "quick_gelu"}
+    | {"silu", "swish", "tanh", "sigmoid", "mish"}
+)
 FLOATS = ("F64", "F32", "F16", "BF16")
+# Where positions are learned.
+POSITIONS = {"gpt2": "wpe.weight"} | dict.fromkeys(("bert", "roberta"), "embeddings.position_embeddings.weight")
 # Masks and tables that old files hold, and RoBERTa's pooler, which its classifier does without.
 NO_PARAMETERS = re.compile(r"\.attn\.(masked_)?bias$|rotary_emb\.inv_freq$|^roberta\.pooler\.")
 
@@ -62,8 +69,11 @@ class ModelFolder:
     @property
     def positions(self) -> int:
         """How many tokens it can read at once. RoBERTa counts them from the one after its padding's id."""
-        first = int(self.config.get("pad_token_id", 1)) + 1 if self.kind == "roberta" else 0
-        return self._number(1) - first
+        return self._number(1) - self.first_position
+
+    @property
+    def first_position(self) -> int:
+        return int(self.config.get("pad_token_id", 1)) + 1 if self.kind == "roberta" else 0
 
     @property
     def tied(self) -> bool:
@@ -72,9 +82,9 @@ class ModelFolder:
 
     @property
     def has_kinks(self) -> bool:
-        """Whether its activation is a ReLU."""
-        names = [self.config.get(name) for name in ("activation_function", "hidden_act")]
-        return any("relu" in name for name in names if isinstance(name, str))
+        """Whether its activation is not known to be smooth."""
+        names = [self.config.get(name) for name in ("activation_function", "hidden_act") if name in self.config]
+        return any(not isinstance(name, str) or name not in SMOOTH for name in names)
 
     def tensors(self, asked: HfModel, outputs: int) -> dict[str, tuple[int, ...]]:
         """Of the model that is tuned: without heads of other tasks, with those of this one."""
@@ -104,13 +114,14 @@ def read(root: Path, path: str) -> ModelFolder:
     folder = _inside(root, root / path)
     if folder is None or not folder.is_dir():
         raise UnfitModelError("there is no such folder in the models root")
-    config = _config(folder)
+    config = _config(_inside(root, folder / CONFIG))
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise UnfitModelError(f"models of type {_shown(kind)} are not supported; there are {', '.join(ARCHITECTURES)}")
     inside = {name: _inside(root, folder / name) for name in (*NEEDED, *BESIDE)}
     files = {name: found for name, found in inside.items() if found is not None}
     _check_files(folder, [name for name in NEEDED if name not in files])
+    _check_bytes(files)
     hashes = {name: _sha256(found) for name, found in files.items()}
     content = json.dumps(hashes, sort_keys=True, separators=(",", ":")).encode()
     shapes = _shapes(files[WEIGHTS], ARCHITECTURES[kind])
@@ -128,12 +139,14 @@ def _inside(root: Path, path: Path) -> Path | None:
     return found if found.is_relative_to(root.resolve()) else None
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        with (folder / CONFIG).open("rb") as file:
-            config = json.loads(file.read(MAX_CONFIG_BYTES))
-    except (OSError, ValueError, RecursionError):
-        config = None
+def _config(path: Path | None) -> dict[str, Any]:
+    config = None
+    if path is not None and path.is_file():
+        try:
+            with path.open("rb") as file:
+                config = json.loads(file.read(MAX_CONFIG_BYTES))
+        except (OSError, ValueError, RecursionError):
+            config = None
     if not isinstance(config, dict):
         raise UnfitModelError(f"its {CONFIG} can not be read")
     if "auto_map" in config:
@@ -153,6 +166,22 @@ def _check_files(folder: Path, absent: Sequence[str]) -> None:
         raise UnfitModelError(f"it has no {absent[0]}")
 
 
+def _check_bytes(files: Mapping[str, Path]) -> None:
+    """Before anything of them is read."""
+    for name, path in files.items():
+        most = {WEIGHTS: MAX_WEIGHTS_BYTES, TOKENIZER: MAX_TOKENIZER_BYTES}.get(name, MAX_CONFIG_BYTES)
+        if not path.is_file():
+            raise UnfitModelError(f"its {name} is no file")
+        if path.stat().st_size > most:
+            raise UnfitModelError(f"its {name} is larger than {most} bytes")
+
+
+def _size(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise ValueError("no size of a tensor")
+    return value
+
+
 def _shapes(path: Path, of: Architecture) -> dict[str, tuple[int, ...]]:
     """Shapes of the floating tensors in the file's header, by canonical names."""
     with path.open("rb") as file:
@@ -164,11 +193,11 @@ def _shapes(path: Path, of: Architecture) -> dict[str, tuple[int, ...]]:
             header = json.loads(file.read(length))
             tensors = {name: each for name, each in header.items() if name != "__metadata__"}
             return {
-                canonical(of, name): tuple(int(size) for size in each["shape"])
+                canonical(of, name): tuple(_size(size) for size in each["shape"])
                 for name, each in tensors.items()
                 if each["dtype"] in FLOATS and not NO_PARAMETERS.search(canonical(of, name))
             }
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             raise UnfitModelError(f"its {WEIGHTS} is no safetensors file") from None
 
 
@@ -176,8 +205,14 @@ def _check_sizes(model: ModelFolder) -> None:
     """Whether config and tensors speak of one model."""
     of, wrong = model.architecture, f"its {CONFIG} and {WEIGHTS} do not fit"
     numbers = [model.config.get(name) for name in (*of.numbers, "vocab_size")]
-    if not all(isinstance(each, int) and 1 <= each < 2**31 for each in numbers):
+    if not all(type(each) is int and 1 <= each < 2**31 for each in numbers):
         raise UnfitModelError(f"its {CONFIG} does not say {', '.join((*of.numbers, 'vocab_size'))}")
+    padding = model.config.get("pad_token_id", 1)
+    if model.kind == "roberta" and not (type(padding) is int and 0 <= padding < model.config["vocab_size"]):
+        raise UnfitModelError(f"its {CONFIG} names no padding among its tokens")
+    places = POSITIONS.get(model.kind)
+    if places is not None and model.shapes.get(of.body + places) != (numbers[1], numbers[2]):
+        raise UnfitModelError(f"{wrong}: the positions")
     inside = [name.removeprefix(of.blocks) for name in model.shapes if name.startswith(of.blocks)]
     found = {int(name.partition(".")[0]) for name in inside if name.partition(".")[0].isdecimal()}
     if found != set(range(model.blocks)):

@@ -209,9 +209,12 @@ def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
     if "accuracy" in (evaluation.metrics or ()) and facts.spec.task.kind != "classification":
         raise InvalidRequest.at("/evaluation/metrics", "`accuracy` is of classes: this data set's task has none")
     where = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
-    if (evaluation.groups or evaluation.by_frequency) and facts.spec.task.kind != "classification":
+    tokens = evaluation.by_frequency and facts.spec.task.kind == "language_model"
+    if tokens and facts.holdout_is_private:
+        raise InvalidRequest.at(where, "how frequent a token is, is private: this data set has no public hold-out")
+    if (evaluation.groups or evaluation.by_frequency) and not tokens and facts.spec.task.kind != "classification":
         raise InvalidRequest.at(where, "groups are of classes: this data set's task has none")
-    if evaluation.by_frequency and facts.is_private:
+    if evaluation.by_frequency and not tokens and facts.is_private:
         detail = "how frequent a label is, is private: name `groups` of classes from public knowledge"
         raise InvalidRequest.at(where, detail)
     for name, places in (evaluation.groups or {}).items():

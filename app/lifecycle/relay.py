@@ -27,6 +27,7 @@ from app.errors import ServiceError
 from app.ids import now
 from app.ledger import certificates
 from app.ledger.signing_keys import publish, signing_key
+from app.lifecycle import predictions
 from app.lifecycle.broker import QUEUE, celery_options
 from app.lifecycle.repeat import in_thread, repeat
 from app.lifecycle.states import append_event
@@ -43,7 +44,7 @@ NO_ROW = 0
 
 
 class Bell(Protocol):
-    """Sends messages with a job's id to workers; may lose or double them."""
+    """Sends messages with a job's id, or a prediction's, to workers; may lose or double them."""
 
     def ring(self, job_id: str) -> None: ...
 
@@ -78,9 +79,11 @@ class Relay:
             publish(self.db, self.signing_key)
             self.published = True
         self._empty_outbox()
+        self._ring_predictions()
         if time.monotonic() >= self.next_sweep:
             reap_expired(self.db, self.settings.max_attempts)
             self._ring_again()
+            predictions.sweep(self.db)
             self.next_sweep = time.monotonic() + self.settings.sweep_s
 
     def run(self, stop: threading.Event) -> None:
@@ -128,6 +131,13 @@ class Relay:
         with self.db.write() as session:
             session.execute(update(Job).where(Job.id.in_(queued)).values(rung_at=now()))
             session.execute(delete(Outbox).where(Outbox.id.in_(done)))
+
+    def _ring_predictions(self) -> None:
+        due = predictions.due(self.db, self.settings.ring_again_s, RINGS)
+        for prediction_id in due:
+            self.bell.ring(prediction_id)
+        if due:
+            predictions.rung(self.db, due)
 
     def _ring_again(self) -> None:
         """Rings for jobs whose message must be lost: where as many wait as there are jobs, workers are only busy.

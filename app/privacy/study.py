@@ -165,13 +165,15 @@ def _full_batch(request: Json, filter_: Filter, releases: list[dict[AccountName,
         shares = [levels[run["level"]] if run["level"] is not None else each for run in runs]
         for number in takers[:rest]:
             shares[number] += 1
-    for run, share in zip(runs, shares, strict=True):
+    for share, run in dict(zip(shares, runs, strict=True)).items():
         _check_noise(request, filter_, run, share)
+    mus = {share: mu_of_share(share, filter_) for share in shares}
+    epsilons = {share: gdp.epsilon_from_mu(mu, delta) for share, mu in mus.items()}
     return [
         {
             "share": share,
-            "mu": mu_of_share(share, filter_),
-            "epsilon": gdp.epsilon_from_mu(mu_of_share(share, filter_), delta),
+            "mu": mus[share],
+            "epsilon": epsilons[share],
             "noise_multiplier": None,
         }
         for share in shares

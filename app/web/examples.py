@@ -49,6 +49,16 @@ JOB_SPECS: dict[str, Any] = {
             "score": {"kind": "private_count", "noise_mu": 0.01},
         },
     },
+    "adapters in a language model": {
+        "dataset": DATASET,
+        "model": {"kind": "hf", "path": "distilgpt2", "tuning": "lora", "lora": {"rank": 8}, "max_length": 128},
+        "optimizer": {"kind": "dp_adam", "learning_rate": 1e-3},
+        "privacy": {"target_epsilon": 3.0},
+        "clipping": {"kind": "automatic", "max_grad_norm": 1.0},
+        "sampling": {"kind": "poisson", "expected_batch_size": 256},
+        "length": {"epochs": 3.0},
+        "evaluation": {"on": "holdout", "noise_mu": 0.1, "loss_bound": 12.0},
+    },
     "public data, without privacy": {
         "dataset": DATASET,
         "optimizer": {"kind": "dp_sgd", "learning_rate": 0.5},
@@ -312,7 +322,17 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "change_webhook": {"a pause": {"enabled": False}},
     "create_key": {"an analyst's key": {"name": "ada's notebook", "role": "analyst"}},
+    "predict": {"a text": {"records": ["a fine film"]}, "the next item": {"records": [["50", "172"]], "top": 5}},
     "change_cap": {"a raise": {"epsilon": 6.0, "reason": "A second year of studies, approved on 2026-02-27."}},
+}
+PREDICTION: dict[str, Any] = {
+    "id": "pred_4zq7x2m5k3v6n1b8c9d0fa",
+    "job": JOB_VIEW["id"],
+    "status": "queued",
+    "predictions": None,
+    "failure": None,
+    "created_at": "2026-02-27T12:00:00.000000Z",
+    "expires_at": "2026-02-27T13:00:00.000000Z",
 }
 ANSWERS: dict[str, Any] = {
     "quote_job": QUOTE,
@@ -323,6 +343,12 @@ ANSWERS: dict[str, Any] = {
     "list_events": {"items": EVENTS, "next": None},
     "list_metrics": {"items": [METRIC], "next": None},
     "list_trials": TRIALS,
+    "predict": PREDICTION,
+    "show_prediction": {
+        **PREDICTION,
+        "status": "succeeded",
+        "predictions": [{"class": 1, "probabilities": {"1": 0.83, "0": 0.17}}],
+    },
     "register_dataset": {**DATASET_VIEW, "access": "own", "counts": {"train": 20011, "holdout": 4989}, "warnings": []},
     "show_dataset": DATASET_VIEW,
     "list_datasets": {"items": [DATASET_VIEW], "next": None},
@@ -370,6 +396,10 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "detail": "this key has 100 jobs in the queue, and may have 100: wait until some have started",
         "limit": 100,
         "queued": 100,
+    },
+    "too-many-predictions": {
+        "detail": "this key has 20 predictions in the queue, and may have 20: wait for some",
+        "limit": 20,
     },
     "too-many-requests": {"detail": "this key may make 6000 requests a minute", "retry_after_s": 12},
     "cap-too-low": {"detail": "what is spent and held needs a cap of about ε = 1.72", "smallest_epsilon": 1.72},

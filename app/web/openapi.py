@@ -49,6 +49,7 @@ PARAMETERS = {
     "dataset_id": "A data set's id: `ds_…`.",
     "key_id": "A key's id: `key_…`.",
     "webhook_id": "A webhook's id: `wh_…`.",
+    "prediction_id": "A prediction's id: `pred_…`.",
     "key": "Only what this key did: its id.",
     "action": "Only this action, as `job.cancelled`.",
     "target": "Only what was done to this: an id.",
@@ -141,6 +142,10 @@ OPERATIONS = {
             "Content-Disposition": "The file's name.",
         },
     ),
+    "predict": Operation(
+        "The prediction, queued.", ("not-found", "forbidden", "wrong-state", "too-many-predictions"), LOCATION
+    ),
+    "show_prediction": Operation("The prediction.", ("forbidden",)),
     "show_certificate": Operation("The certificate.", ("wrong-state", "certificate-pending", "storage-full")),
     "list_workers": Operation("Workers seen in the last day."),
     "list_models": Operation("Every kind of model, with the JSON schema of its settings."),
@@ -182,6 +187,7 @@ MEMBERS: dict[str, Json] = {
         "allowed": {"$ref": "#/components/schemas/Epsilon"},
     },
     "too-many-jobs": {"limit": {"type": "integer"}, "queued": {"type": "integer"}},
+    "too-many-predictions": {"limit": {"type": "integer"}},
     "too-many-requests": {"retry_after_s": {"type": "integer"}},
     "duplicate-name": {"name": {"type": "string"}},
     "idempotency-key-reused": {"job": {"type": "string"}},

@@ -49,8 +49,8 @@ Each at the best of its grid. Not as in the paper, where both fakes are worse. �
 spread and a difference from Φ says the least, and does not catch up in 318 steps.""",
     "guards": """\
 As in the paper, γ′ matters, and γ does not until it is near √Φ = 2e-3 and slows everything down. All other settings
-stay. A γ′ below the spread of v̂ makes small denominators of chance: at Φ/100, what the service takes where none is
-given, this run is much worse than at Φ/10. The paper's own γ′ (Φ/80) belongs to 10,000 steps, where the spread is
+stay. A γ′ below the spread of v̂ makes small denominators of chance: at Φ/100, which the service took where none
+was given, this run is much worse than at Φ/10. The paper's own γ′ (Φ/80) belongs to 10,000 steps, where the spread is
 Φ√(1 − β₂) = 0.03 Φ.""",
     "momentum": "As in the paper: DP-Adam is DP-SGD with momentum where noise dominates.",
     "accuracy": """\

@@ -10,17 +10,12 @@ import numpy as np
 
 from benchmarks.reproduce.linear_scaling_grid import Curve
 from benchmarks.reproduce.linear_scaling_runs import NAMES, mean, mu
+from benchmarks.reproduce.linear_scaling_text import KINDS
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-COLOURS = {"oracle": "#444444", "ours": "#0072b2", "scaled": "#009e73", "random": "#d55e00"}
-LABELS = {
-    "oracle": "oracle",
-    "ours": "ours, levels 0.1, 0.2",
-    "scaled": "ours, levels ε/10, ε/5",
-    "random": "random",
-}
+COLOURS = {"oracle": "#444444", "ours": "#0072b2", "longest": "#009e73", "random": "#d55e00"}
 
 
 class Compared(Protocol):
@@ -32,17 +27,15 @@ class Compared(Protocol):
 
 def plot_epsilons(outcomes: list[Any], to: Path) -> None:
     """Accuracy over ε: oracle, ours (which pays for its search), random. Bars: standard deviation over seeds."""
-    outcomes = [each for each in outcomes if len(each.ours) > 1]
     figure, axes = plt.subplots(1, len(outcomes), figsize=(4.2 * len(outcomes), 3.4), squeeze=False)
     for axis, each in zip(axes[0], outcomes, strict=True):
-        epsilons = sorted(each.ours)
         for kind, colour in COLOURS.items():
-            if not getattr(each, kind):
-                continue
+            epsilons = sorted(getattr(each, kind))
             values = [each.accuracies(kind, epsilon) for epsilon in epsilons]
             means, spreads = [mean(v) for v in values], [float(np.std(v, ddof=1)) for v in values]
-            axis.errorbar(epsilons, means, yerr=spreads, label=LABELS[kind], color=colour, marker="o", ms=4, capsize=2)
+            axis.errorbar(epsilons, means, yerr=spreads, label=KINDS[kind], color=colour, marker="o", ms=4, capsize=2)
         axis.set(title=NAMES[each.name], xlabel="total ε (δ = 1e-5)", xscale="log")
+        epsilons = sorted(each.ours)
         axis.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
         axis.minorticks_off()
     axes[0][0].set_ylabel("test accuracy")
@@ -69,7 +62,7 @@ def plot_law(laws: dict[str, dict[float, Curve]], to: Path) -> None:
         below.set(xlabel="μ of the run", ylim=(0.0, 1.5 * max(best)))
     axes[0][0].set_ylabel("test accuracy")
     axes[1][0].set_ylabel("r")
-    axes[0][0].legend()
+    axes[0][0].legend(loc="lower left")
     axes[1][0].legend()
     _save(figure, to)
 

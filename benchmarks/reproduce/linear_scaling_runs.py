@@ -35,7 +35,7 @@ class Setting:
 SETTINGS = {
     "imdb": Setting((1.0, 1000.0), (5, 100), (30, 10, 90)),
     "pixels": Setting((0.03, 30.0), (5, 50), (20, 7, 50)),
-    "frozen": Setting((0.01, 10.0), (5, 30), (15, 7, 30)),
+    "frozen": Setting((0.003, 3.0), (5, 30), (15, 7, 30)),
 }
 RECIPE: dict[str, Any] = {
     "model": {"kind": "linear"},

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from app.contracts.hpo import Hpo, LinearScaling, PrivateCount, Random, Space
+from app.hpo.draws import Draws
 from app.hpo.space import Bounds
 from app.hpo.strategies import Decision, Run, Study, decide, runs_of, slots
 from app.privacy.gdp import mu_from_epsilon
@@ -33,11 +34,12 @@ class Search:
     result: dict[str, Any]
 
 
-def linear_scaling(name: str, total: float, seed: int, **options: Any) -> Search:
+def linear_scaling(name: str, total: float, seed: int, *, longest: bool = False, **options: Any) -> Search:
     """The default strategy with private scores of the training records, charged.
 
     Args:
         total: ε of all of it.
+        longest: the final run has the most steps of the space, in place of those that the service drew for it.
         options: of LinearScaling, other than the default ones.
     """
     score = PrivateCount(noise_mu=SCORE_MU)
@@ -47,9 +49,13 @@ def linear_scaling(name: str, total: float, seed: int, **options: Any) -> Search
     pilots, scores = runs_of(study, {}), {}
     for run in pilots:
         scores[run.number] = _noisy_score(name, _run(name, run, priced[run.number]["mu"], seed), seed, run.number)
-    final = runs_of(study, scores)[-1]
+    final, decision = runs_of(study, scores)[-1], decide(study, pilots, scores)
+    if longest:
+        most = study.bounds.steps[1]
+        narrow = replace(study.bounds, steps=(most, most))
+        final = replace(final, point=narrow.split(decision.fit.r_star, "steps", Draws(study.seed, "longest")))
     result = _run(name, final, priced[-1]["mu"], seed)
-    return Search(priced[-1]["epsilon"], decide(study, pilots, scores), final, result)
+    return Search(priced[-1]["epsilon"], decision, final, result)
 
 
 def random(name: str, total: float, seed: int) -> Search:
@@ -61,17 +67,18 @@ def random(name: str, total: float, seed: int) -> Search:
 
 
 def space(name: str) -> Space:
-    setting = SETTINGS[name]
-    return Space(learning_rate=setting.learning_rate, steps=setting.steps)
+    return Space(learning_rate=SETTINGS[name].learning_rate, steps=SETTINGS[name].steps)
 
 
 def _study(name: str, hpo: Hpo, seed: int, final_mu: float) -> Study:
     levels = tuple(mu_from_epsilon(level, DELTA) for level in hpo.levels) if isinstance(hpo, LinearScaling) else ()
-    return Study(hpo, _bounds(name), f"{name}/{seed}", levels, final_mu)
+    return Study(hpo, _bounds(hpo), f"{name}/{seed}", levels, final_mu)
 
 
-def _bounds(name: str) -> Bounds:
-    return Bounds.of(space(name), SETTINGS[name].steps[1])
+def _bounds(hpo: Hpo) -> Bounds:
+    if hpo.space.steps is None:
+        raise ValueError("the experiment's spaces have steps")
+    return Bounds.of(hpo.space, hpo.space.steps[1])
 
 
 def _request(name: str, hpo: Hpo, total: float) -> dict[str, Any]:
@@ -81,19 +88,19 @@ def _request(name: str, hpo: Hpo, total: float) -> dict[str, Any]:
     return {
         "runs": [
             {"role": slot.role, "level": slot.level, "releases": [release] if slot.level is not None else []}
-            for slot in slots(hpo, _bounds(name))
+            for slot in slots(hpo, _bounds(hpo))
         ],
         "levels": list(hpo.levels) if isinstance(hpo, LinearScaling) else [],
         "total_epsilon": total,
         "target_delta": DELTA,
         "unit": "example",
         "filter": {"kind": "gdp", "order": None},
-        "steps": list(SETTINGS[name].steps),
+        "steps": list(_bounds(hpo).steps),
         "oracle": False,
         "training": {
             "sampling": "full_batch",
             "sample_rate": 1.0,
-            "steps": SETTINGS[name].steps[1],
+            "steps": _bounds(hpo).steps[1],
             "max_grad_norm": 1.0,
             "clipping": "flat",
             "expected_batch_size": records,

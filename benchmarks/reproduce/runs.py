@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from app.catalogue import model_folders
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.jobs.planning import DatasetFacts, plan
@@ -64,6 +65,7 @@ class Data:
     outputs: int
     sparse: bool = False
     side: Records | None = None
+    models_root: Path | None = None  # where a job's Hugging Face model is
 
     def spec(self) -> DatasetSpec:
         kind = self.features["kind"]
@@ -240,7 +242,7 @@ def run(
     """
     spec = JobSpec.model_validate(job | {"dataset": "ds_0", "seed": seed})
     side = data.facts("ds_1", data.side) if data.side is not None else None
-    planned = plan(spec, data.facts(), side)
+    planned = plan(model_folders.resolved(spec, data.models_root, data.outputs), data.facts(), side)
     priced = _priced(json.dumps(planned.pricing, sort_keys=True)) if planned.pricing is not None else None
     mechanism = MechanismConfig.model_validate(priced["mechanism"]) if priced else None
     what = data.spec()
@@ -253,6 +255,7 @@ def run(
         steps=planned.steps,
         data_public=True,
         holdout_public=True,
+        models_root=data.models_root,
     )
     if optimizer is not None:
         built = replace(built, optimizer=optimizer(built.optimizer))

@@ -339,3 +339,16 @@ def refusal(failure: BudgetRefused) -> RenderableType:
         Text("Nothing was charged.", style="dim"),
     )
     return Panel(lines, title=Text(failure.title), title_align="left", border_style="red", expand=False)
+
+
+def predictions(console: Console, found: list[dict[str, Any]]) -> None:
+    """One line a record: its class, its value, or its best items."""
+    for each in found:
+        if "items" in each:
+            line = "  ".join(str(item["item"] if item["item"] is not None else item["row"]) for item in each["items"])
+        elif "class" in each:
+            shares = "  ".join(f"{name} {share:.3f}" for name, share in each["probabilities"].items())
+            line = f"{each['class']}  ({shares})"
+        else:
+            line = str(each["value"])
+        console.print(line, markup=False, highlight=False)

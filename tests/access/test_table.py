@@ -109,6 +109,9 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/jobs/{job_id}/trials"): VIEW,
     ("GET", "/v1/jobs/{job_id}/certificate"): VIEW,
     ("GET", "/v1/jobs/{job_id}/artifacts/{name}"): TRAIN,
+    # That is no record of the data set's. Whose a prediction is, tests/predictions looks at; this one is nobody's.
+    ("POST", "/v1/jobs/{job_id}/predict"): Rule(422, needs="train", send=json({"records": [None]})),
+    ("GET", "/v1/jobs/{job_id}/predictions/{prediction_id}"): Rule(404),
     ("GET", "/v1/audit"): Rule(role=ADMINS),
     ("GET", "/v1/audit/verify"): Rule(role=ADMINS),
     # Whose a webhook is, tests/webhooks looks at; this one is nobody's.

@@ -145,6 +145,10 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ),
     ("POST", "/v1/jobs"): ("job.submitted", submit),
     ("POST", "/v1/jobs/{job_id}/cancel"): ("job.cancelled", plain("/v1/jobs/{job}/cancel")),
+    ("POST", "/v1/jobs/{job_id}/predict"): (
+        "prediction.asked",
+        plain("/v1/jobs/{done}/predict", {"records": [{"a": 1.0, "b": 2.0}]}),
+    ),
     ("GET", "/v1/jobs/{job_id}/artifacts/{name}"): (
         "artifact.downloaded",
         plain("/v1/jobs/{done}/artifacts/model.safetensors", method="GET"),

@@ -76,6 +76,14 @@ def test_a_job_is_submitted_listed_and_cancelled(cli: Cli, dataset: str, job_fil
     assert "there is nothing to cancel" in again.stderr
 
 
+def test_without_a_model_there_is_nothing_to_predict_with(cli: Cli, job_file: str) -> None:
+    job = cli.json("jobs", "submit", job_file)
+    records = cli.file("records.json", {"records": [{"a": 1.0, "b": 2.0}], "top": 2})
+    refused = cli("predict", job["id"], records)
+    assert refused.exit_code == 1 and "there is no model to predict with" in refused.stderr
+    assert cli("predict", job["id"], cli.file("none.json", {"rows": []})).exit_code == 2
+
+
 def test_the_signing_key_is_printed(cli: Cli) -> None:
     before = cli("signing-key")
     assert before.exit_code == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -98,3 +99,13 @@ def test_text_of_the_service_is_not_read_as_markup() -> None:
     assert isinstance(console.file, io.StringIO)
     assert "[bold]x[/nonsense]" in console.file.getvalue()
     assert "[/oops]: [red]" in console.file.getvalue()
+
+
+def test_predictions_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    found: list[dict[str, Any]] = [
+        {"class": "yes", "probabilities": {"yes": 0.9, "[no]": 0.1}},
+        {"value": 3.5},
+        {"items": [{"item": "50", "row": 49, "score": 1.0}, {"item": None, "row": 7, "score": 0.5}]},
+    ]
+    show.predictions(show.console(), found)
+    assert capsys.readouterr().out == "yes  (yes 0.900  [no] 0.100)\n3.5\n50  7\n"

@@ -184,7 +184,7 @@ def test_no_history_of_crashes_charges_more_or_loses_a_run(db: Database, submit:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=25,
+            max_examples=20,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -96,46 +96,52 @@ def test_noise_of_a_hundred_steps_at_a_hundredth() -> None:
 FILTERS = st.sampled_from([("gdp", None), ("rdp", 6.0), ("rdp", 2.75), ("rdp", 64.0)])
 
 
-@given(
+SPECS = st.builds(
+    study,
     st.floats(0.3, 20.0),
-    st.lists(st.floats(0.01, 0.3), min_size=2, max_size=3, unique=True),
+    st.lists(st.floats(0.01, 0.3), min_size=2, max_size=3, unique=True).map(sorted).map(tuple),
     st.integers(1, 4),
     st.none() | st.floats(1e-3, 0.05),
-    FILTERS,
-    st.floats(-12.0, -3.0),
-    st.integers(1, 300),
+    filter_=FILTERS,
+    steps=st.just((5, 300)),
+    delta=st.floats(-12.0, -3.0).map(lambda log_delta: 10.0**log_delta),
 )
-@settings(max_examples=1000, deadline=None)
-def test_the_parts_add_up_to_the_total_to_the_unit(
-    total: float,
-    levels: list[float],
-    per_level: int,
-    score_mu: float | None,
-    filter_: tuple[str, float | None],
-    log_delta: float,
-    steps: int,
-) -> None:
-    delta = 10.0**log_delta
-    asked = study(total, tuple(sorted(levels)), per_level, score_mu, filter_=filter_, steps=(5, 300), delta=delta)
+
+
+def price_or_skip(asked: dict[str, Any]) -> list[dict[str, Any]]:
     try:
-        priced = price_runs(asked)
+        return price_runs(asked)
     except InvalidRequest:
         assume(False)
-    of = filter_of(*filter_)
-    assert sum(run["charge"]["train"] for run in priced) == units_of(gdp.mu_from_epsilon(total, delta) ** 2, of)
-    # Whatever T a run takes, it is charged no more than its share; and the whole is within the total, exactly.
+        raise
+
+
+@given(SPECS)
+@settings(max_examples=1000, deadline=None)
+def test_the_parts_add_up_to_the_total_to_the_unit(asked: dict[str, Any]) -> None:
+    priced = price_or_skip(asked)
+    of = filter_of(asked["filter"]["kind"], asked["filter"]["order"])
+    total = gdp.mu_from_epsilon(asked["total_epsilon"], asked["target_delta"]) ** 2
+    assert sum(run["charge"]["train"] for run in priced) == units_of(total, of)
+
+
+@given(SPECS, st.integers(5, 300))
+@settings(max_examples=100, deadline=None)
+def test_whatever_runs_is_within_its_share_and_the_whole_within_the_total(asked: dict[str, Any], steps: int) -> None:
+    priced, delta = price_or_skip(asked), asked["target_delta"]
+    of = filter_of(asked["filter"]["kind"], asked["filter"]["order"])
     common = {name: asked[name] for name in ("training", "target_delta", "unit", "filter")}
     trees = []
-    for run, plan in {run["share"]: (run, plan) for run, plan in zip(priced, asked["runs"], strict=True)}.values():
-        mechanism = run_mechanism(common, run | {"releases": plan["releases"]}, max(steps, 5))
+    for run, plan in zip(priced, asked["runs"], strict=True):
+        mechanism = run_mechanism(common, run | {"releases": plan["releases"]}, steps)
         assert of.charge(mechanism, "train") <= run["charge"]["train"]
-        count = sum(each["share"] == run["share"] for each in priced)
-        trees.append({"kind": "self_composed", "count": count, "event": events.event_tree(mechanism, "train")})
-    assert gdp.epsilon_from_mu(gdp.mu_of_tree(events.composed(trees)) or 0.0, delta) <= total
+        trees.append(events.event_tree(mechanism, "train"))
+    for tree in (events.composed(trees), study_tree(asked, priced, "train")):
+        assert gdp.epsilon_from_mu(gdp.mu_of_tree(tree) or 0.0, delta) <= asked["total_epsilon"]
 
 
 @given(st.floats(0.3, 8.0), st.integers(2, 50), FILTERS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_candidates_share_to_the_unit(total: float, runs: int, filter_: tuple[str, float | None]) -> None:
     asked = study(total, (), 0, 0.005, filter_=filter_, takers=runs)
     charges = [run["charge"]["train"] for run in price_runs(asked)]

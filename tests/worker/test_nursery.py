@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from app.errors import TransientError
 from tests.worker.support import ROOT
 from worker.attempt.messages import TO_SUPERVISOR, Channel, Failed, Stop
 from worker.attempt.nursery import Nursery, Process
@@ -28,8 +29,13 @@ def nursery() -> Iterator[Nursery]:
 
 def forked(nursery: Nursery) -> tuple[Process, Channel]:
     ours, theirs = socket.socketpair()
+    channel = Channel(ours, TO_SUPERVISOR)
     with theirs:
-        return nursery.start(theirs.fileno()), Channel(ours, TO_SUPERVISOR)
+        try:
+            return nursery.start(theirs.fileno()), channel
+        except TransientError:
+            channel.close()
+            raise
 
 
 def test_a_fork_answers_and_ends_by_itself(nursery: Nursery) -> None:
@@ -115,6 +121,37 @@ def test_a_fork_dies_with_its_worker() -> None:
     worker.stdout.close()
     assert all(each.ended(30) for each in handles)
     for each in (*handles, ours, theirs):
+        each.close()
+
+
+def test_a_machine_without_a_place_for_a_process_harms_no_other() -> None:
+    """The nursery's second fork fails, as at a limit of processes."""
+    script = (
+        "import os, socket, sys\n"
+        "from worker.attempt import nursery\n"
+        "fork, calls = os.fork, []\n"
+        "def second_fails():\n"
+        "    calls.append(1)\n"
+        "    if len(calls) == 2:\n"
+        "        raise BlockingIOError(11, 'no place')\n"
+        "    return fork()\n"
+        "os.fork = second_fails\n"
+        "nursery.main(int(sys.argv[1]))\n"
+    )
+    limited, ours, theirs = Nursery(), *socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        limited._process = subprocess.Popen(
+            [sys.executable, "-c", script, str(theirs.fileno())], cwd=ROOT, pass_fds=[theirs.fileno()]
+        )
+    limited._socket = ours
+    process, channel = forked(limited)
+    with pytest.raises(TransientError):
+        forked(limited)
+    assert not process.ended(), "the one that runs goes on"
+    again, other = forked(limited)
+    limited.close()
+    assert process.ended(30) and again.ended(30)
+    for each in (process, again, channel, other):
         each.close()
 
 

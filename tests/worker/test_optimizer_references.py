@@ -18,7 +18,7 @@ from worker.optimizers.base import Optimizer, StepInfo
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp_adagrad import DpAdaGrad
 from worker.optimizers.dp_adam import DpAdam
-from worker.optimizers.dp_adambc import DpAdamBc
+from worker.optimizers.dp_adambc import DpAdamBc, resolution
 from worker.optimizers.dp_rmsprop import DpRmsProp
 from worker.optimizers.dp_sgd import DpSgd
 from worker.optimizers.schedules import Cosine
@@ -28,6 +28,26 @@ KEY = bytes(range(32))
 
 def descent(rate: float, decay: float = 0.0, coupled: bool = True) -> Descent:
     return Descent(rate, weight_decay=decay, coupled=coupled)
+
+
+def test_the_floor_of_adambc_is_the_deviation_of_what_noise_makes_of_v_hat() -> None:
+    generator, beta2, v, n = np.random.default_rng(0), 0.9, 0.0, 200_000
+    squares = np.zeros(n)
+    for step in range(1, 31):
+        squares = beta2 * squares + (1.0 - beta2) * generator.normal(size=n) ** 2
+        v = squares / (1.0 - beta2**step)
+        if step in (1, 2, 10, 30):
+            assert np.mean(v) == pytest.approx(1.0, abs=0.01)
+            assert np.std(v) == pytest.approx(resolution(beta2, step), rel=0.02)
+    assert resolution(0.999, 10**6) == pytest.approx(0.001**0.5, rel=1e-3)
+
+
+def test_adambc_without_a_floor_of_its_own_takes_it() -> None:
+    given = [DpAdamBc(Descent(1.0), (0.0, 0.9), eps_root=root) for root in (None, 4.0 * resolution(0.9, 1))]
+    start = {"w": torch.zeros(3, dtype=torch.float64)}
+    noised = NoisedGradient({"w": torch.tensor([0.1, 1.0, 5.0], dtype=torch.float64)})
+    (one, _), (other, _) = (each.update(noised, each.init(start), start, StepInfo(1, 4.0)) for each in given)
+    assert torch.equal(one["w"], other["w"])
 
 
 # Ours, and torch's with the same settings.
@@ -159,7 +179,8 @@ def numpy_adambc(
         m_hat = np.tensordot(one, past, 1) / one.sum()
         v_hat = np.tensordot(two, past**2, 1) / two.sum()
         phi = float(two @ np.array(phis[:t]) / two.sum())
-        theta -= eta * m_hat / np.sqrt(np.maximum(v_hat - phi, floor if floor > 0 else phi / 100))
+        least = phi * np.sqrt(2.0 * np.sum((two / two.sum()) ** 2))
+        theta -= eta * m_hat / np.sqrt(np.maximum(v_hat - phi, floor if floor > 0 else least))
     return theta
 
 

@@ -41,6 +41,8 @@ from worker.attempt.messages import (
     Go,
     Mismatch,
     Part,
+    Predict,
+    Predicted,
     ProtocolError,
     Ready,
     Resalt,
@@ -59,6 +61,7 @@ from worker.models.files import save_model
 from worker.models.hf.loading import ModelMissingError
 from worker.models.hf.model import HfTuning
 from worker.models.hf.tokens import Tokens
+from worker.predicting.predict import predicted
 from worker.telemetry import Telemetry
 from worker.training.loop import Training
 from worker.training.plan import build_plan
@@ -239,6 +242,9 @@ def serve(channel: Channel, be_silent: Callable[[], None]) -> int:
     tell = False
     try:
         start = channel.receive()
+        if isinstance(start, Predict):
+            channel.send(Predicted(outputs=predicted(start)))
+            return 0
         if not isinstance(start, Start):
             raise ProtocolError("the first message is start")
         if not start.data_public:

@@ -184,6 +184,28 @@ class Start(Document):
     output_dir: str
 
 
+class Predict(Document):
+    """A model on a caller's own inputs: in place of `start`, for a process that does nothing else. Nothing private.
+
+    Attributes:
+        spec: the job's.
+        weights: model.safetensors, as published.
+        records: what app.formats.inputs made of the request.
+        top: how many classes or items are named.
+        extractor_dir: the extractor's folder, where the job has one.
+    """
+
+    kind: Literal["predict"] = "predict"
+    spec: JobSpec
+    task: Task
+    features: Features
+    shape: Shape
+    weights: Part
+    records: list[Any]
+    top: Annotated[int, Field(ge=1)]
+    extractor_dir: str | None = None
+
+
 class Go(Document):
     kind: Literal["go"] = "go"
 
@@ -293,6 +315,13 @@ class Finished(Document):
     warnings: tuple[WarningCode, ...] = ()
 
 
+class Predicted(Document):
+    """One answer for each record, in order."""
+
+    kind: Literal["predicted"] = "predicted"
+    outputs: list[dict[str, Any]]
+
+
 class Stopped(Document):
     """Ended because it was told to. `steps_started`: the last step that this attempt started; 0: none."""
 
@@ -306,8 +335,8 @@ class Failed(Document):
     message: str
 
 
-ToChild = Start | Go | Written | Stop | Resalt
-ToSupervisor = Alive | Ready | BlockStart | Digest | Mismatch | MetricValue | Finished | Stopped | Failed
+ToChild = Start | Predict | Go | Written | Stop | Resalt
+ToSupervisor = Alive | Ready | BlockStart | Digest | Mismatch | MetricValue | Finished | Predicted | Stopped | Failed
 
 TO_CHILD: TypeAdapter[ToChild] = TypeAdapter(Annotated[ToChild, Field(discriminator="kind")])
 TO_SUPERVISOR: TypeAdapter[ToSupervisor] = TypeAdapter(Annotated[ToSupervisor, Field(discriminator="kind")])

@@ -3,11 +3,11 @@
 Loading torch takes seconds of a processor, again for every attempt; a fork of a process that has it takes milliseconds,
 which a study of short trials and a retried job notice. The nursery is started with a plain environment, hears nothing
 but "fork", and is handed neither a job nor a key: what it forks is as clean as a fresh process. It runs no kernel of
-torch itself, so that there are no threads and no CUDA context to inherit. It ends with its worker, and its children end
-with it.
+torch itself, so that it has no threads of torch's and no CUDA context to inherit. It ends with its worker (with the
+thread that started it, which is the kernel's rule), and its children end with it.
 
 `python -m worker.attempt.nursery FD`: on the socket FD each message carries the descriptor of an attempt's channel; the
-answer carries a pidfd of the process that was forked for it.
+answer carries a pidfd of the process that was forked for it, or nothing where the machine has no place for one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from app.errors import WorkerError
+from app.errors import TransientError
 from app.processes import ATTEMPT_ENVIRONMENT, plain_environment
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 START_S = 120.0  # torch on a slow, busy machine takes twenty
+FORKED, REFUSED = b"forked", b"refused"
 LIBC = ctypes.CDLL(None, use_errno=True)
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,28 +68,38 @@ class Nursery:
         """Forks an attempt's process, which owns a copy of the descriptor `channel`.
 
         Raises:
-            WorkerError: the nursery does not start.
+            TransientError: the nursery does not start in time, or can not fork.
         """
         with self._lock:
             for _ in range(2):  # one that ended unnoticed, and a fresh one
-                handle = self._asked(channel)
+                answer, handle = self._asked(channel)
                 if handle is not None:
                     return Process(handle)
+                if answer == REFUSED:  # the processes that there are live on
+                    break
                 self._end()
-        raise WorkerError("processes of attempts can not be started")
+        raise TransientError("the process of an attempt can not be started")
 
     def close(self) -> None:
         with self._lock:
             self._end()
 
-    def _asked(self, channel: int) -> int | None:
+    def _asked(self, channel: int) -> tuple[bytes, int | None]:
+        """The answer, and a pidfd; both empty from a nursery that is gone.
+
+        Raises:
+            TransientError: no answer in time. Who has none to give has forked nobody.
+        """
         connection = self._socket or self._begin()
         try:
             socket.send_fds(connection, [b"fork"], [channel])
-            _, handles, _, _ = socket.recv_fds(connection, 16, 1)
+            answer, handles, _, _ = socket.recv_fds(connection, 16, 1)
+        except TimeoutError:
+            self._end()
+            raise TransientError("the process of an attempt did not start in time") from None
         except OSError:
-            return None
-        return handles[0] if handles else None
+            return b"", None
+        return answer, handles[0] if handles else None
 
     def _begin(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -122,7 +133,7 @@ def main(fd: int) -> None:
 
     gc.collect()
     gc.freeze()  # what is loaded stays shared: no collection in a child writes to it
-    asked = socket.socket(fileno=fd)
+    asked, nursery = socket.socket(fileno=fd), os.getpid()
     while True:
         _bury()
         try:
@@ -131,13 +142,25 @@ def main(fd: int) -> None:
             return
         if not channels:
             return
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            pid = -1
         if pid == 0:
-            _attempt(child.main, asked, channels[0])
+            _attempt(child.main, asked, channels[0], nursery)
         os.close(channels[0])
-        handle = os.pidfd_open(pid)  # it is there, ended or not: its number is free only once it is buried
         with suppress(ConnectionError):
-            socket.send_fds(asked, [b"forked"], [handle])
+            _answer(asked, pid)
+
+
+def _answer(asked: socket.socket, pid: int) -> None:
+    if pid < 0:
+        asked.send(REFUSED)
+        return
+    handle = os.pidfd_open(pid)  # it is there, ended or not: its number is free only once it is buried
+    try:
+        socket.send_fds(asked, [FORKED], [handle])
+    finally:
         os.close(handle)
 
 
@@ -148,10 +171,13 @@ def _bury() -> None:
             pass
 
 
-def _attempt(run: Callable[[int], int], asked: socket.socket, channel: int) -> NoReturn:
-    """The child: without the nursery's socket, to its end."""
+def _attempt(run: Callable[[int], int], asked: socket.socket, channel: int, nursery: int) -> NoReturn:
+    """The child: without the nursery's socket, to its end. It dies with the nursery from its first moment on."""
     status = 1
     try:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != nursery:  # it was gone before the request reached the kernel
+            os._exit(status)
         asked.close()
         LIBC.prctl(PR_SET_NAME, b"scrimp-attempt", 0, 0, 0)
         status = run(channel)

@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.db.models import Dataset, Job
-from app.errors import PrivacyError, ServiceError, StaleAttempt
+from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.coverage import covered_steps
 from app.secrets import load_secret, secret_id
@@ -57,12 +57,12 @@ def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
         logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, error.message)
         _try_to_fail(log, error)
     except Exception as error:
-        # A full disk, our own mistake: the job goes back, and fails after a few such ends. A database that was away is
-        # a cause from outside; while it still is, the lease runs out.
+        # A full disk, our own mistake: the job goes back, and fails after a few such ends. A database that was away, or
+        # a machine without a place for a process, is a cause from outside; while it still is, the lease runs out.
         logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, type(error).__name__, exc_info=error)
         attempt.kill()
         kept = True  # the job may have succeeded all the same: its files stay
-        log.gone("lost" if isinstance(error, OperationalError) else "crashed")
+        log.gone("lost" if isinstance(error, OperationalError | TransientError) else "crashed")
     finally:
         attempt.close()
         if not kept:

@@ -48,7 +48,12 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
             module, network.record_losses, len, kind=kind, max_grad_norm=norm, records_per_unit=of_unit
         )
     return Bookkeeping(
-        network.module(), network.record_losses, len, kind=kind, max_grad_norm=norm, records_per_unit=of_unit
+        network.module(),
+        network.record_losses,
+        network.rows_in_pass,
+        kind=kind,
+        max_grad_norm=norm,
+        records_per_unit=of_unit,
     )
 
 

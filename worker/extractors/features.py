@@ -68,7 +68,7 @@ def extracted(
     known = _known(cache, key)
     if known is not None and len(known.y) == len(stored.y):
         return known
-    extractor, records = _opened(stored, folder, extractor_sha256, image)
+    extractor, records = opened(stored, folder, extractor_sha256, image)
     x: NDArray[np.float32] = np.empty((len(stored.y), extractor.features), dtype=np.float32)
     for row, record in enumerate(records):
         poll()
@@ -79,7 +79,8 @@ def extracted(
     return made
 
 
-def _opened(stored: StoredPart, folder: Path, sha256: str, image: ImageInput | None) -> tuple[Extractor, Iterable[Any]]:
+def opened(stored: StoredPart, folder: Path, sha256: str, image: ImageInput | None) -> tuple[Extractor, Iterable[Any]]:
+    """The extractor for a part's records, and the records."""
     if isinstance(stored.x, Texts) and image is None:
         return BertMean(folder, sha256), stored.x.texts()
     if isinstance(stored.x, np.ndarray) and image is not None and stored.x.shape[1] == image.numbers:

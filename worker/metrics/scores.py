@@ -30,6 +30,22 @@ class Ranks(Protocol):
         ...
 
 
+@runtime_checkable
+class ScoresTokens(Protocol):
+    """A model that predicts tokens, where its records are texts without a class."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    def predicted(self, records: Any) -> Tensor:
+        """The ids of all tokens that are predicted, int64 (tokens,)."""
+        ...
+
+    def token_scores(self, parameters: Parameters, records: Any) -> tuple[Tensor, Tensor]:
+        """Each record's loss, float64 (n,); and those of `predicted`, in its order, float64 (tokens,)."""
+        ...
+
+
 @dataclass(frozen=True)
 class Score:
     """A number that may leave the attempt.
@@ -57,7 +73,7 @@ def public_scores(
     """Exact means over public records: accuracy and cross-entropy, the error, or NDCG and HIT. None of no records.
 
     Args:
-        groups: of classes: both scores of each group too, where it has records.
+        groups: of classes: both scores of each group too, where it has records. Of tokens: their mean loss.
         ranking: of next items.
     """
     if len(records) == 0:
@@ -66,6 +82,8 @@ def public_scores(
         gains, hits = _ranked(ranking, model, parameters, records)
         parts = {f"ndcg@{ranking.k}": gains, f"hit@{ranking.k}": hits}
         return [Score(name, float(values.mean()), 0.0) for name, values in parts.items()]
+    if groups and not model.classification and isinstance(model, ScoresTokens):
+        return _of_tokens(groups, model, parameters, records)
     if not model.classification:
         (errors,) = _of_each(model, parameters, records, model.errors)
         return [Score("loss", float(errors.mean()), 0.0)]
@@ -80,8 +98,24 @@ def public_scores(
     ]
 
 
+def _of_tokens(groups: Groups, model: ScoresTokens, parameters: Parameters, records: Records) -> list[Score]:
+    losses, of_tokens = model.token_scores(parameters, records)
+    group_of = torch.full((model.vocabulary,), -1)
+    for number, places in enumerate(groups.values()):
+        group_of[list(places)] = number
+    numbers = group_of[model.predicted(records)]
+    return [Score("loss", float(losses.mean()), 0.0)] + [
+        Score(f"loss:{name}", float(of_tokens[numbers == number].mean()), 0.0)
+        for number, name in enumerate(groups)
+        if bool((numbers == number).any())
+    ]
+
+
 def frequency_groups(labels: Tensor, classes: int) -> dict[str, tuple[int, ...]]:
-    """Classes by how many of the labels they have: 2ᵏ … 2ᵏ⁺¹ − 1 are one group, named by these bounds. Not private."""
+    """Classes, or tokens, by how many of the labels they have: 2ᵏ … 2ᵏ⁺¹ − 1 are one group, named by its bounds.
+
+    Not private.
+    """
     counts = torch.bincount(labels, minlength=classes).tolist()
     groups: dict[int, list[int]] = {}
     for place, count in enumerate(counts):

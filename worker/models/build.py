@@ -58,7 +58,9 @@ def _hf(spec: JobSpec, task: Task, models_root: Path | None) -> HfTuning:
         raise ModelMissingError("this worker has no models root")
     folder = folder_of(models_root, spec.model)
     classes = tuple(str(each) for each in task.classes) if task.kind == "classification" else ()
-    return HfTuning(folder, spec.model, classes, _pass_type(spec, kinks=folder.has_kinks))
+    rows = spec.runtime.physical_batch_size
+    dtype = _pass_type(spec, kinks=folder.has_kinks)
+    return HfTuning(folder, spec.model, classes, dtype, None if rows == "auto" else rows)
 
 
 def _pass_type(spec: JobSpec, *, kinks: bool) -> torch.dtype:
@@ -68,5 +70,5 @@ def _pass_type(spec: JobSpec, *, kinks: bool) -> torch.dtype:
     2C; in float64 records are a hundred million times less often that close to one.
     """
     if spec.runtime.dtype != "auto":
-        return torch.float64 if spec.runtime.dtype == "float64" else torch.float32
+        return getattr(torch, spec.runtime.dtype)  # type: ignore[no-any-return]
     return torch.float64 if kinks and spec.privacy is not None else torch.float32

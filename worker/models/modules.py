@@ -42,6 +42,10 @@ class ModuleModel(Model):
     def record_losses(self, module: nn.Module, records: Any) -> Tensor:
         """Each record's loss, (n,), with gradients."""
 
+    def rows_in_pass(self, records: Any) -> int:
+        """How many losses `record_losses` gives: one a record, unless passes are filled up."""
+        return len(records)
+
     def init(self, key: bytes | None = None) -> Parameters:
         """Normal weights of variance gain / fan-in, zero biases. Keyed (worker.models.initial)."""
         return keyed_normals(self.module(), key, self.gain)

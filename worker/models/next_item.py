@@ -93,18 +93,21 @@ class NextItem(ModuleModel):
         found = [torch.zeros(0, dtype=torch.float64)]
         for each in records.split(self.physical_batch_size):
             ids, targets = each.windows(self.spec.max_length)
-            places = last_place(ids)
-            with torch.no_grad():
-                scores = module.scores(ids) if module.last else module.output.scores(at_place(module(ids), places))
-            scores = scores[:, 0]
-            target = targets.gather(1, places[:, None])
+            scores = _last_scores(module, ids)
+            target = targets.gather(1, last_place(ids)[:, None])
             own = scores.gather(1, target)
             if leave_out_seen:
                 scores = each.without_seen(scores).scatter(1, target, own)
-            better = (scores[:, 1:] >= own).sum(dim=1).double()
+            better = (~(scores[:, 1:] < own)).sum(dim=1).double()  # what is no number counts as better
             known = (target[:, 0] != 0) & torch.isfinite(scores[:, 1:]).any(dim=1) & torch.isfinite(own[:, 0])
             found.append(torch.where(known, better, torch.inf))
         return torch.cat(found)
+
+    def next_scores(self, parameters: Parameters, records: SequenceRecords) -> Tensor:
+        """The scores of all declared items as the one after each sequence: (n, items)."""
+        module = cast(Recommender, self.filled(parameters))
+        pieces = records.split(self.physical_batch_size)
+        return torch.cat([_last_scores(module, each.padded(self.spec.max_length))[:, 1:] for each in pieces])
 
     @cached_property
     def physical_batch_size(self) -> int:  # type: ignore[override]
@@ -129,3 +132,10 @@ class NextItem(ModuleModel):
             return TransformerRec(*sizes, tied=tied, positions=positions, masks=masks, errors=errors)
         cell = GruLayer if asked.kind == "gru_rec" else LstmLayer
         return RecurrentRec(items, asked.dim, cell, asked.layers, tied=tied, positions=positions, masks=masks)
+
+
+def _last_scores(module: Recommender, ids: Tensor) -> Tensor:
+    """Of all items after the last one of each sequence: (n, M)."""
+    with torch.no_grad():
+        hidden = module(ids)
+        return module.output.scores(hidden if module.last else at_place(hidden, last_place(ids)))[:, 0]

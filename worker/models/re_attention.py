@@ -55,6 +55,10 @@ class Errors:
         of_items = of_blocks / frequencies.double().clamp(min=least, max=1.0)
         self._known = of_blocks, torch.cat([torch.zeros(1, dtype=torch.float64), of_items])
 
+    def restore(self, blocks: float, items: Tensor) -> None:
+        """As they were handed out with a model."""
+        self._known = blocks, items.double()
+
     @property
     def blocks(self) -> float:
         """The error of each weight.

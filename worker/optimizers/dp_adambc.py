@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp_adam import corrected, moments
-
-FLOOR = 0.01  # of Φ: what γ′ is where none is given, near what the paper's tuning found
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class DpAdamBc:
     Attributes:
         descent: η and weight decay.
         betas: β₁, β₂ in [0, 1).
-        eps_root: γ′, on the scale of v̂, not of its root; None: Φ/100.
+        eps_root: γ′, on the scale of v̂, not of its root; None: the deviation of the noise in v̂ (`resolution`).
 
     Source: Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually DP-SGD (unless you apply bias
     correction)", Algorithm 1. Here no state ever holds an average without noise.
@@ -49,13 +47,20 @@ class DpAdamBc:
         phi = beta2 * state["phi"] + (1.0 - beta2) * at.noise_variance
         m_hat, v_hat = corrected(first, beta1, at.step), corrected(second, beta2, at.step)
         bias = float(phi) / (1.0 - beta2**at.step)
-        direction = {name: m_hat[name] / self._root(v_hat[name], bias) for name in parameters}
+        floor = bias * resolution(beta2, at.step) if self.eps_root is None else self.eps_root
+        direction = {name: m_hat[name] / (v_hat[name] - bias).clamp_(min=floor).sqrt_() for name in parameters}
         state = named("m", first) | named("v", second) | {"phi": phi}
         return self.descent.move(parameters, direction, at.step), state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
         return parameters
 
-    def _root(self, v_hat: Tensor, bias: float) -> Tensor:
-        floor = FLOOR * bias if self.eps_root is None else self.eps_root
-        return (v_hat - bias).clamp_(min=floor).sqrt_()
+
+def resolution(beta2: float, step: int) -> float:
+    """The standard deviation of what noise alone makes of v̂, as a share of Φ: √(2 Σ_s w_s²).
+
+    v̂ = Σ_s w_s z_s² with z_s ~ N(0, Φ) and w_s = (1−β₂)β₂ᵗ⁻ˢ/(1−β₂ᵗ), so that Σ w_s² = (1−β₂)(1+β₂ᵗ)/((1+β₂)(1−β₂ᵗ)).
+    What v̂ − Φ is below that can not be told from nothing, and to divide by its root makes steps of noise long.
+    """
+    kept = beta2**step
+    return math.sqrt(2.0 * (1.0 - beta2) * (1.0 + kept) / ((1.0 + beta2) * (1.0 - kept)))

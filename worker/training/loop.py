@@ -14,7 +14,14 @@ from worker.attempt.replay import Replay
 from worker.clipping.engine import Clip
 from worker.data.records import Records
 from worker.data.units import Users
-from worker.metrics.scores import frequency_groups, noisy_ranking, noisy_score, public_scores, public_training_loss
+from worker.metrics.scores import (
+    ScoresTokens,
+    frequency_groups,
+    noisy_ranking,
+    noisy_score,
+    public_scores,
+    public_training_loss,
+)
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import Observing, Preconditioned, State, StepInfo
@@ -217,8 +224,13 @@ class Training:
                 self._note(self._telemetry.was_released(declared.metric, step), "evaluation-skipped")
 
     def _by_frequency(self) -> dict[str, tuple[int, ...]]:
-        """Groups of classes by their counts in the training data, which the plan knows to be public."""
-        return frequency_groups(self._train.labels, self._plan.model.outputs)
+        """Groups of classes, or of tokens, by their counts in data that the plan knows to be public."""
+        model, counted = self._plan.model, self._train if self._plan.by_frequency == "train" else self._holdout
+        if counted is None:
+            return {}
+        if isinstance(model, ScoresTokens) and not model.classification:
+            return frequency_groups(model.predicted(counted), model.vocabulary)
+        return frequency_groups(counted.labels, model.outputs)
 
     def _count_items(self) -> None:
         """Once a job, where re-attention asks for it."""

@@ -60,7 +60,7 @@ class Plan:
         public_batch_size: how many public records are drawn for a step, where the optimizer has side information.
         sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
         groups: of classes, by name, that scores are given of too.
-        by_frequency: the groups are those of frequent and rare labels in the training data, which are public.
+        by_frequency: the groups are those of frequent and rare labels, or tokens, in this part, which is public.
         evaluated_on: which part of the data is scored.
         ranking: how next items are scored, where they are.
         evaluation_points: at how many evenly spaced steps, the last one included, it is scored; 0: never.
@@ -81,7 +81,7 @@ class Plan:
     delayed: DelayedMechanism | None
     public_batch_size: int | None
     groups: dict[str, tuple[int, ...]]
-    by_frequency: bool
+    by_frequency: Literal["train", "holdout"] | None
     evaluated_on: AccountName
     ranking: Ranking | None
     evaluation_points: int
@@ -223,8 +223,6 @@ def build_plan(
     """
     if not data_public and (mechanism is None or spec.seed is not None):
         raise PrivacyError("private data need a mechanism, and have no seed")
-    if not data_public and spec.evaluation and spec.evaluation.by_frequency:
-        raise PrivacyError("how frequent a label is, is private")
     poisson = spec.sampling.kind == "poisson"
     batch = spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else shape.records_train
     if mechanism is not None:
@@ -250,13 +248,26 @@ def build_plan(
         delayed=delayed_of(spec.optimizer),
         public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
         groups=_groups(spec),
-        by_frequency=spec.evaluation is not None and spec.evaluation.by_frequency,
+        by_frequency=_counted_in(spec, task, data_public, holdout_public),
         evaluated_on=spec.evaluation.on if spec.evaluation else "holdout",
         ranking=spec.evaluation.ranking if spec.evaluation else None,
         evaluation_points=spec.evaluation.points if spec.evaluation else 0,
         physical_batch_size=model.physical_batch_size if physical == "auto" else physical,
         seed=spec.seed,
     )
+
+
+def _counted_in(
+    spec: JobSpec, task: Task, data_public: bool, holdout_public: bool
+) -> Literal["train", "holdout"] | None:
+    """The public part whose labels or tokens make groups, where a job asks for them."""
+    if spec.evaluation is None or not spec.evaluation.by_frequency:
+        return None
+    if data_public:
+        return "train"
+    if holdout_public and task.kind == "language_model":
+        return "holdout"
+    raise PrivacyError("how frequent a label is, is private")
 
 
 def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> AdaptiveNorm | None:

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from app.contracts.hf import HfModel, Lora, adapted, trains
+from app.contracts.hf import HfModel, Lora, adapted, canonical, trains
 from app.errors import PermanentError
 from app.formats import model_folder
-from app.formats.model_folder import WEIGHTS, ModelFolder, UnfitModelError
+from app.formats.model_folder import NO_PARAMETERS, WEIGHTS, ModelFolder, UnfitModelError
 from worker.models.hf.lora import adapt
 
 # Dropout's noise would not replay.
@@ -30,6 +30,18 @@ DROPOUTS = (
     "attention_probs_dropout_prob",
     "hidden_dropout_prob",
     "classifier_dropout",
+)
+
+
+# What is taken from a config.json: what says which function the model is. All else is as transformers has it, so that
+# no file turns on chunks, other outputs, or code that we do not know.
+KEYS = frozenset(
+    {"vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings", "initializer_range"}
+    | {"n_positions", "n_embd", "n_layer", "n_head", "n_inner", "activation_function", "layer_norm_epsilon"}
+    | {"scale_attn_weights", "scale_attn_by_inverse_layer_idx"}
+    | {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
+    | {"hidden_act", "max_position_embeddings", "rms_norm_eps", "layer_norm_eps", "type_vocab_size", "head_dim"}
+    | {"rope_theta", "rope_scaling", "rope_parameters", "attention_bias", "mlp_bias"}
 )
 
 
@@ -56,7 +68,8 @@ def folder_of(root: Path, asked: HfModel) -> ModelFolder:
 
 def config_of(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...]) -> Any:
     """The configuration of the tuned model, as transformers has it."""
-    of, document = folder.architecture, dict(folder.config)
+    of = folder.architecture
+    document = {name: value for name, value in folder.config.items() if name in KEYS}
     if of.task == "classification":
         document |= {"id2label": dict(enumerate(classes)), "label2id": {name: at for at, name in enumerate(classes)}}
         document |= {"num_labels": len(classes), "problem_type": "single_label_classification"}
@@ -77,11 +90,13 @@ def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: t
     for name in DROPOUTS:
         if hasattr(config, name):
             setattr(config, name, 0.0)
+    tensors = _tensors(folder, config)
+    _check_shapes(folder, config, tensors)
     with _quiet():
         model = _classes(folder.kind)[1].from_pretrained(
             None,
             config=config,
-            state_dict=_tensors(folder, config),
+            state_dict=tensors,
             dtype=dtype,
             attn_implementation="sdpa",
             output_loading_info=True,
@@ -98,6 +113,26 @@ def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: t
     return _tuned(made, folder, asked)
 
 
+def _check_shapes(folder: ModelFolder, config: Any, tensors: dict[str, Tensor]) -> None:
+    """Whether the file's tensors are the class's, in sizes too, before anything of them is made.
+
+    Raises:
+        ModelMissingError: they are not.
+    """
+    of = folder.architecture
+    try:
+        with torch.device("meta"):
+            skeleton = _classes(folder.kind)[1](config)
+    except Exception:  # whatever a config makes transformers say
+        raise ModelMissingError("the model's config is not one of its class") from None
+    wanted = {name: tuple(value.shape) for name, value in skeleton.state_dict(keep_vars=True).items()}
+    known = {canonical(of, name): tuple(value.shape) for name, value in tensors.items()}
+    mine = {name: shape for name, shape in known.items() if name.startswith((of.body, of.head))}
+    strange = [name for name, shape in mine.items() if wanted.get(name) != shape and not NO_PARAMETERS.search(name)]
+    if strange:
+        raise ModelMissingError("the model's tensors are not those of its class")
+
+
 def _tuned(model: nn.Module, folder: ModelFolder, asked: HfModel) -> nn.Module:
     of = folder.architecture
     _plain_norms(model)
@@ -107,6 +142,8 @@ def _tuned(model: nn.Module, folder: ModelFolder, asked: HfModel) -> nn.Module:
         lora = asked.lora or Lora()
         layers = adapted(of, lora, [name for name, _ in model.named_parameters()])
         adapt(model, layers, lora, transposed=of.transposed)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelMissingError("there is nothing to train in this model")
     return model.train()
 
 

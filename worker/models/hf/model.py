@@ -29,12 +29,18 @@ class HfTuning(ModuleModel):
         folder: where it comes from.
         spec: what the job asked for.
         classes: the data set's, as texts; none where the next token is what is predicted.
+        asked_rows: of a physical batch, where the job says so.
+
+    Passes in bfloat16 are always of as many rows, filled up with copies of the first: how a product rounds depends on
+    its sizes, and in so few digits one record more would move all others' gradients by a share that clipping does not
+    bound. The loss of what fills up is 0.
     """
 
     folder: ModelFolder
     spec: HfModel
     classes: tuple[str, ...]
     dtype: torch.dtype = torch.float32
+    asked_rows: int | None = None
 
     @property
     def features(self) -> int:  # type: ignore[override]
@@ -66,26 +72,55 @@ class HfTuning(ModuleModel):
     def record_losses(self, module: nn.Module, records: SequenceRecords) -> Tensor:
         """(n,): the class's cross-entropy; or the mean of the next tokens', 0 for a text of one token."""
         if self.classes:
-            return self.losses(self._logits(module, records).mT, records.labels)
-        return token_mean(*self.token_losses(module, records))
+            losses = self.losses(self._logits(module, records).mT, records.labels)
+        else:
+            losses = token_mean(*self.token_losses(module, records))
+        return F.pad(losses, (0, self.rows_in_pass(records) - len(losses)))
+
+    def rows_in_pass(self, records: SequenceRecords) -> int:
+        """Of passes in bfloat16 always as many."""
+        rows = len(records)
+        return max(rows, self.physical_batch_size) if rows and self.dtype == torch.bfloat16 else rows
+
+    def _filled_up(self, ids: Tensor, records: SequenceRecords) -> Tensor:
+        return torch.cat([ids, ids[:1].expand(self.rows_in_pass(records) - len(ids), -1)])
 
     def token_losses(self, module: nn.Module, records: SequenceRecords) -> tuple[Tensor, Tensor]:
         """Of each token that follows another one its cross-entropy, (n, T), and its id + 1, 0 where there is none.
 
         Texts are filled up on the right, so that the causal mask alone keeps fillings out of sight.
         """
-        ids, targets = records.windows(self.spec.max_length)
-        length = ids.shape[1]
+        known, targets = records.windows(self.spec.max_length)
+        ids, length = self._filled_up(known, records), known.shape[1]
         places = torch.arange(length).expand(len(ids), length)
-        logits = module(input_ids=(ids - 1).clamp(min=0), position_ids=places, use_cache=False).logits
+        logits = module(input_ids=(ids - 1).clamp(min=0), position_ids=places, use_cache=False).logits[: len(known)]
         flat = logits.flatten(0, 1)
         flat = flat.float() if flat.itemsize < 4 else flat
         losses = F.cross_entropy(flat, (targets - 1).clamp(min=0).flatten(), reduction="none")
-        return losses.view(len(ids), length), targets
+        return losses.view(len(known), length), targets
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.folder.config["vocab_size"])
+
+    def predicted(self, records: SequenceRecords) -> Tensor:
+        """The ids of all tokens that follow another one, (tokens,)."""
+        targets = records.windows(self.spec.max_length)[1]
+        return targets[targets != 0] - 1
+
+    def token_scores(self, parameters: Parameters, records: SequenceRecords) -> tuple[Tensor, Tensor]:
+        """Each record's loss, float64 (n,), and each predicted token's, float64 (tokens,)."""
+        module, means, tokens = self.filled(parameters), [torch.zeros(0)], [torch.zeros(0)]
+        with torch.no_grad():
+            for piece in records.split(self.physical_batch_size):
+                losses, targets = self.token_losses(module, piece)
+                means.append(token_mean(losses, targets))
+                tokens.append(losses[targets != 0])
+        return torch.cat(means).double(), torch.cat(tokens).double()
 
     def _logits(self, module: nn.Module, records: SequenceRecords) -> Tensor:
         """(n, K). Fillings are masked; the mask is made in full whether or not there are any."""
-        ids = records.padded(self.spec.max_length)
+        ids = self._filled_up(records.padded(self.spec.max_length), records)
         there = ids != 0
         rows, length = ids.shape
         places = torch.arange(length).expand(rows, length)
@@ -98,7 +133,7 @@ class HfTuning(ModuleModel):
             attention_mask=mask,
             position_ids=places,
             token_type_ids=torch.zeros_like(ids),
-        ).logits
+        ).logits[: len(records)]
         return found.float() if found.itemsize < 4 else found
 
     def forward(self, parameters: Parameters, records: SequenceRecords) -> Tensor:
@@ -106,7 +141,7 @@ class HfTuning(ModuleModel):
         module = self.filled(parameters)
         of = self._logits if self.classes else self.record_losses
         with torch.no_grad():
-            pieces = [of(module, each) for each in records.split(self.physical_batch_size)]
+            pieces = [of(module, each)[: len(each)] for each in records.split(self.physical_batch_size)]
         shape = (0, len(self.classes)) if self.classes else (0,)
         found = torch.cat([torch.zeros(shape), *pieces]).double()
         return found.mT if self.classes else found[None]
@@ -116,7 +151,7 @@ class HfTuning(ModuleModel):
 
     def errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The score `loss` is the mean of the losses."""
-        return outputs[0]
+        return super().errors(outputs, labels) if self.classes else outputs[0]
 
     def filled(self, parameters: Parameters) -> nn.Module:
         with torch.no_grad():
@@ -128,6 +163,8 @@ class HfTuning(ModuleModel):
     @cached_property
     def physical_batch_size(self) -> int:  # type: ignore[override]
         """By what a pass keeps of a record, about: each block's activations and attention, the scores of all tokens."""
+        if self.asked_rows is not None:
+            return self.asked_rows
         config, length = self._loaded.config, self.spec.max_length
         wide = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
         block = length * (12 * config.hidden_size + 4 * wide) + 2 * config.num_attention_heads * length**2

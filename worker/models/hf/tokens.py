@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -45,19 +44,26 @@ class Tokens:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self._size)
         end = folder.config.get("eos_token_id")
-        self._end = end[0] if isinstance(end, list) and end else end
+        self._end: Any = end[0] if isinstance(end, list) and end else end
+        if self._end is not None and not (type(self._end) is int and 0 <= self._end < self._vocabulary):
+            raise ModelMissingError("the model's end of text is not among its tokens")
 
     def ids(self, text: str) -> list[int]:
         """At most `max_length` + 1 of a language model's, `max_length` of a classifier's; at least one.
 
-        Of a text that the tokenizer has no tokens for there are none: an error would tell of it.
+        Of a text that the tokenizer has no tokens for there are none, and a token that the model does not have is its
+        first: an error would tell of the text.
         """
         found: list[int] = []
-        with contextlib.suppress(Exception):
+        try:
             found = self._tokenizer.encode(text[: CHARACTERS * self._size]).ids
-        if self._causal and isinstance(self._end, int) and len(found) < self._size:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # noqa: S110 - the library panics too, which is no Exception
+            pass
+        if self._causal and self._end is not None and len(found) < self._size:
             found = [*found, self._end]
-        return found or [0]
+        return [each if 0 <= each < self._vocabulary else 0 for each in found] or [0]
 
     def of_part(self, stored: StoredPart, poll: Callable[[], None]) -> StoredPart:
         """The part with tokens in place of its texts.

@@ -1,0 +1,98 @@
+"""Inputs of a prediction: records as JSON, checked against what the data set declares. Nothing of its data is needed.
+
+columns                an object with a number for each column
+tensor                 a list of numbers, one record of the array, flattened
+hashed_text, text      a text
+interactions, rating   an object with the user's and the item's id
+interactions, next_item   a list of items' ids, from the first to the latest
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from app.contracts.dataset_spec import Features, Ids, Task
+from app.errors import InvalidRequest
+from app.formats.ids import IdColumn
+
+MAX_TEXT_CHARACTERS = 100_000
+MAX_ITEMS = 10_000
+
+
+def checked(records: list[Any], task: Task, features: Features, width: int) -> list[Any]:
+    """The records as a worker takes them: a list of numbers, a text, or rows of the declared lists.
+
+    Args:
+        records: what was sent.
+        task, features: the data set's.
+        width: how many features it has.
+
+    Raises:
+        InvalidRequest: with a pointer to the record.
+    """
+    if features.kind == "interactions":
+        items = IdColumn("item", "", features.items, False)
+        if task.kind == "next_item":
+            return [_sequence(items, record, at) for at, record in enumerate(records)]
+        users = IdColumn("user", "", features.users or features.items, False)
+        return [_pair(users, items, record, at) for at, record in enumerate(records)]
+    if features.kind in ("hashed_text", "text"):
+        return [_text(record, at) for at, record in enumerate(records)]
+    names = features.columns if features.kind == "columns" else None
+    return [_numbers(record, names, width, at) for at, record in enumerate(records)]
+
+
+def item_name(ids: Ids, row: int) -> str | None:
+    """The id of a row; None where ids are hashed: several may share it."""
+    if ids.kind == "listed":
+        return ids.ids[row]
+    return str(ids.first + row) if ids.kind == "numbered" else None
+
+
+def _numbers(record: Any, names: list[str] | None, width: int, at: int) -> list[float]:
+    if names is not None:
+        if not isinstance(record, dict) or set(record) != set(names):
+            raise _wrong(at, f"an object with a number for each of the columns {', '.join(names[:20])}")
+        record = [record[name] for name in names]
+    if not isinstance(record, list) or len(record) != width or not all(map(_is_number, record)):
+        raise _wrong(at, f"{width} numbers, finite in single precision")
+    return [float(number) for number in record]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 3.4e38
+
+
+def _text(record: Any, at: int) -> str:
+    if not isinstance(record, str) or len(record) > MAX_TEXT_CHARACTERS:
+        raise _wrong(at, f"a text of at most {MAX_TEXT_CHARACTERS} characters")
+    return record
+
+
+def _sequence(items: IdColumn, record: Any, at: int) -> list[int]:
+    if not isinstance(record, list) or not 0 < len(record) <= MAX_ITEMS:
+        raise _wrong(at, f"a list of 1 to {MAX_ITEMS} ids of items, from the first to the latest")
+    return [_row(items, cell, at) for cell in record]
+
+
+def _pair(users: IdColumn, items: IdColumn, record: Any, at: int) -> list[int]:
+    if not isinstance(record, dict) or set(record) != {"user", "item"}:
+        raise _wrong(at, "an object with the ids of `user` and `item`")
+    return [_row(users, record["user"], at), _row(items, record["item"], at)]
+
+
+def _row(ids: IdColumn, cell: Any, at: int) -> int:
+    found = ids.find(cell)
+    if found is None:
+        raise InvalidRequest.at(f"/records/{at}", f"an id of an {ids.name} in it is not declared by the data set")
+    return found[0]
+
+
+def _wrong(at: int, wanted: str) -> InvalidRequest:
+    return InvalidRequest.at(f"/records/{at}", f"a record of this data set is {wanted}")
+
+
+def finite(value: float) -> float | None:
+    """As JSON has it: null for what is no number."""
+    return value if math.isfinite(value) else None

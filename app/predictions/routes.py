@@ -1,0 +1,32 @@
+"""/v1/jobs/{job_id}/predict and …/predictions/{prediction_id}: a model on the caller's own inputs."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from app.keys.auth import CurrentKey
+from app.predictions import service
+from app.predictions.schemas import PredictionRequest, PredictionView
+from app.web.deps import Db, ServiceSettings
+
+router = APIRouter(prefix="/v1", tags=["jobs"])
+
+
+@router.post("/jobs/{job_id}/predict", status_code=202, operation_id="predict")
+def predict(
+    job_id: str, asked: PredictionRequest, response: Response, db: Db, settings: ServiceSettings, caller: CurrentKey
+) -> PredictionView:
+    """Queues a prediction of a model that has been trained, to be polled at its Location. It costs no privacy.
+
+    For keys that may train on the data set. Inputs are kept until they are worked on, outputs until `expires_at`, for
+    this key alone.
+    """
+    made = service.ask(db, caller, job_id, asked, settings)
+    response.headers["Location"] = f"/v1/jobs/{job_id}/predictions/{made.id}"
+    return PredictionView.of(made)
+
+
+@router.get("/jobs/{job_id}/predictions/{prediction_id}", operation_id="show_prediction")
+def show(job_id: str, prediction_id: str, db: Db, caller: CurrentKey) -> PredictionView:
+    """A prediction that this key asked for, until it expires."""
+    return PredictionView.of(service.find(db, caller, job_id, prediction_id))

@@ -1,0 +1,49 @@
+"""What the routes of predictions take and give."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from app.contracts.base import Document
+from app.db.models import Prediction
+from app.ids import rfc3339
+
+MAX_RECORDS = 1000
+
+
+class PredictionRequest(Document):
+    """The caller's own inputs. `records`: of columns objects, of tensors lists of numbers, texts, of ratings objects
+    with `user` and `item`, of next items lists of items' ids. `top`: how many classes or items are named of each.
+    """
+
+    records: Annotated[list[Any], Field(min_length=1, max_length=MAX_RECORDS)]
+    top: Annotated[int, Field(strict=True, ge=1, le=100)] = 10
+
+
+class PredictionView(BaseModel):
+    """`predictions`, one for each record in order, once it has succeeded: `class` and the `top` classes'
+    `probabilities`; `value` of a regression or rating; `items`, the best ones with their scores."""
+
+    id: str
+    job: str
+    status: Literal["queued", "running", "succeeded", "failed"]
+    predictions: list[dict[str, Any]] | None
+    failure: dict[str, str] | None
+    created_at: str
+    expires_at: str
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> PredictionView:
+        return cls.model_validate(
+            {
+                "id": prediction.id,
+                "job": prediction.job_id,
+                "status": prediction.status,
+                "predictions": prediction.outputs,
+                "failure": prediction.failure,
+                "created_at": rfc3339(prediction.created_at),
+                "expires_at": rfc3339(prediction.expires_at),
+            }
+        )

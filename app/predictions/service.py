@@ -1,0 +1,85 @@
+"""Predictions: asked for, found again. What a worker does of them is app.lifecycle.predictions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import func, select
+
+from app.audit import record as audit
+from app.contracts.dataset_spec import DatasetSpec
+from app.db.engine import Database
+from app.db.models import ApiKey, Dataset, Prediction
+from app.errors import Conflict, InvalidRequest, NotFound
+from app.formats import inputs
+from app.grants.service import require_job
+from app.ids import new_id, now
+from app.jobs import repository
+from app.keys.service import Caller
+from app.lifecycle.predictions import PREFIX
+from app.predictions.schemas import PredictionRequest
+from app.settings import Settings
+
+WEIGHTS = "model.safetensors"
+
+
+def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, settings: Settings) -> Prediction:
+    """Queues a prediction.
+
+    Raises:
+        NotFound, Forbidden: as for the job's artifacts.
+        Conflict: the job has not succeeded, or this key has too many predictions in the queue.
+        InvalidRequest: a record is none of this data set.
+    """
+    with db.write() as session:
+        job = require_job(session, caller, job_id, "train")
+        if job.status != "succeeded":
+            raise Conflict("wrong-state", f"the job is {job.status}: there is no model to predict with")
+        if job.spec["model"]["kind"] == "hf":
+            detail = "predictions of `hf` models are not offered: load their files with transformers, as on the card"
+            raise InvalidRequest.at("", detail)
+        repository.artifact(session, job_id, WEIGHTS)
+        dataset = session.get_one(Dataset, job.dataset_id)
+        spec = DatasetSpec.model_validate(dataset.spec)
+        records = inputs.checked(asked.records, spec.task, spec.features, dataset.shape["features"])
+        session.get(ApiKey, caller.id, with_for_update={"key_share": True})  # two requests can not both be the last
+        open_ones = select(func.count()).where(
+            Prediction.key_id == caller.id, Prediction.status.in_(("queued", "running"))
+        )
+        if (session.scalar(open_ones) or 0) >= settings.max_queued_predictions:
+            limit = settings.max_queued_predictions
+            detail = f"this key has {limit} predictions in the queue, and may have {limit}: wait for some"
+            raise Conflict("too-many-predictions", detail, limit=limit)
+        moment = now()
+        made = Prediction(
+            id=new_id(PREFIX),
+            job_id=job_id,
+            key_id=caller.id,
+            status="queued",
+            records=records,
+            top=asked.top,
+            attempt=0,
+            created_at=moment,
+            expires_at=moment + timedelta(seconds=settings.prediction_kept_s),
+        )
+        session.add(made)
+        audit.record(session, "prediction.asked", job_id)
+        session.flush()
+        session.expunge(made)
+        return made
+
+
+def find(db: Database, caller: Caller, job_id: str, prediction_id: str) -> Prediction:
+    """A prediction of this key's, of a job that it may still use.
+
+    Raises:
+        NotFound: there is none, it has expired, or it is another key's.
+    """
+    with db.read() as session:
+        found = session.get(Prediction, prediction_id)
+        theirs = found is not None and found.key_id == caller.id and found.job_id == job_id
+        if found is None or not theirs or found.expires_at <= now():
+            raise NotFound("there is no such prediction: they are kept for a short time, for who asked for them")
+        require_job(session, caller, job_id, "train")
+        session.expunge(found)
+        return found

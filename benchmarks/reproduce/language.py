@@ -1,0 +1,157 @@
+"""Private tuning of language models on Brown text. `make reproduce-language`.
+
+    python -m benchmarks.reproduce.language [--only small | smol | cost]
+
+Brown stands in for TinyPTB and E2E. Finished runs are kept in benchmarks/reports/reproduce/language.json; delete it to
+begin anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import torch
+
+from app.contracts.hf import HfModel
+from app.formats import model_folder
+from benchmarks.reproduce import language_data, language_report
+from benchmarks.reproduce.language_data import LENGTH, MODELS, SMALL, SMOL
+from benchmarks.reproduce.runs import REPORTS, Data, Kept, run
+from worker.clipping.bookkeeping import Bookkeeping
+from worker.clipping.build import unclipped_engine
+from worker.metrics.scores import frequency_groups
+from worker.models.hf.model import HfTuning
+from worker.noise.gaussian import GaussianRelease
+
+KEPT = REPORTS / "language.json"
+EPSILON, DELTA = 3.0, 1e-5
+SMALL_RUN = {"batch": 128, "steps": 30, "scored": 200}
+SMOL_RUN = {"batch": 16, "steps": 12, "scored": 40, "length": 24}
+OPTIMIZERS: dict[str, tuple[float, ...]] = {
+    "dp_sgd": (0.3, 3.0, 10.0),
+    "dp_adam": (0.0003, 0.001, 0.003),
+    "dp_adambc": (0.0003, 0.001, 0.003),
+}
+
+
+def job(model: dict[str, Any], optimizer: dict[str, Any], batch: int, steps: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "model": {"kind": "hf"} | model,
+        "optimizer": optimizer,
+        "privacy": {"target_epsilon": EPSILON, "target_delta": DELTA},
+        "clipping": {"kind": "automatic", "max_grad_norm": 1.0},
+        "sampling": {"kind": "poisson", "expected_batch_size": batch},
+        "length": {"steps": steps},
+        "evaluation": {"points": 1, "by_frequency": True},
+    } | changes
+
+
+def small_runs(kept: Kept) -> None:
+    """The head of the small GPT, and LoRA in it, by optimizer; and what is there before."""
+    language_data.small()
+    of: list[Data] = []
+
+    def answer(what: dict[str, Any]) -> dict[str, Any]:
+        of[:] = of or [language_data.data(SMALL, LENGTH, SMALL_RUN["scored"])]
+        return run(of[0], what).kept()
+
+    batch, steps = SMALL_RUN["batch"], SMALL_RUN["steps"]
+    head = {"path": SMALL, "tuning": "head", "max_length": LENGTH}
+    still = {"kind": "dp_sgd", "learning_rate": 1e-12}
+    before = job(head, still, 1, 10)
+    kept.get({"run": "small, before", "job": before}, lambda: answer(before))
+    for kind, rates in OPTIMIZERS.items():
+        for rate in rates:
+            asked = job(head, {"kind": kind, "learning_rate": rate}, batch, steps)
+            kept.get({"run": "small, head", "job": asked}, lambda asked=asked: answer(asked))
+    lora = {"path": SMALL, "tuning": "lora", "max_length": LENGTH, "lora": {"rank": 4}}
+    for rate in (0.003,):
+        asked = job(lora, {"kind": "dp_adam", "learning_rate": rate}, batch, steps)
+        kept.get({"run": "small, lora", "job": asked}, lambda asked=asked: answer(asked))
+
+
+def smol_runs(kept: Kept) -> None:
+    """LoRA of rank 1 at the values of SmolLM2-135M, at ε = 3."""
+    language_data.smol()
+    asked: dict[str, Any] = {"path": SMOL, "tuning": "lora", "max_length": SMOL_RUN["length"]}
+    lora = {"lora": {"rank": 1, "alpha": 2.0, "targets": ["v_proj"]}}
+    what = job(asked | lora, {"kind": "dp_adam", "learning_rate": 0.01}, SMOL_RUN["batch"], SMOL_RUN["steps"])
+    what["runtime"] = {"physical_batch_size": 8}
+    loaded: list[Data] = []
+
+    def answer(changes: dict[str, Any]) -> dict[str, Any]:
+        loaded[:] = loaded or [language_data.data(SMOL, SMOL_RUN["length"], SMOL_RUN["scored"])]
+        return run(loaded[0], what | changes).kept()
+
+    kept.get({"run": "smol, lora", "job": what}, lambda: answer({}))
+    still = {"optimizer": {"kind": "dp_sgd", "learning_rate": 1e-12}, "length": {"steps": 10}}
+    before = still | {"sampling": {"kind": "poisson", "expected_batch_size": 1}}
+    kept.get({"run": "smol, before", "job": before}, lambda: answer(before))
+
+
+def counts(kept: Kept) -> None:
+    """How many tokens of each group are scored: groups are joined by it."""
+    sizes = {SMALL: (LENGTH, SMALL_RUN["scored"]), SMOL: (SMOL_RUN["length"], SMOL_RUN["scored"])}
+    for path, (length, scored) in sizes.items():
+        if (MODELS / path / "model.safetensors").exists():
+            kept.get(
+                {"counts": path, "scored": scored, "length": length},
+                lambda path=path, length=length, scored=scored: _counts(path, length, scored),
+            )
+
+
+def _counts(path: str, length: int, scored: int) -> dict[str, Any]:
+    spec = HfModel(path=path, max_length=length)
+    model, of = HfTuning(model_folder.read(MODELS, path), spec, ()), language_data.data(path, length, scored)
+    groups = frequency_groups(model.predicted(of.train), model.vocabulary)
+    ids = model.predicted(of.holdout)
+    return {name: int(torch.isin(ids, torch.tensor(places)).sum()) for name, places in groups.items()}
+
+
+def costs(kept: Kept) -> None:
+    """A step's processor time, private and not, one after the other."""
+    language_data.smol()
+    for rank, length in ((8, 32),):
+        asked = {"path": SMOL, "tuning": "lora", "max_length": length, "lora": {"rank": rank}}
+        kept.get({"cost": "smol", "rank": rank, "length": length}, lambda asked=asked: _cost(asked))
+
+
+def _cost(asked: dict[str, Any], rows: int = 4, rounds: int = 3) -> dict[str, Any]:
+    spec = HfModel.model_validate(asked)
+    model = HfTuning(model_folder.read(MODELS, spec.path), spec, ())
+    batch = language_data.data(spec.path, spec.max_length, 1).train.split(rows)[0]
+    parameters = model.init(bytes(range(32)))
+    private = Bookkeeping(model.module(), model.record_losses, len, kind="flat", max_grad_norm=1.0)
+    plain = unclipped_engine(model)
+    release = GaussianRelease(bytes(range(32)), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=rows)
+    times: dict[str, list[float]] = {"private": [], "plain": [], "noise": []}
+    for step in range(rounds + 1):
+        for name, taken in times.items():
+            began = time.process_time()
+            if name == "noise":
+                release.release(total, step + 1, 0, 1.0)  # noqa: F821 - of the pass before
+            else:
+                total = (private if name == "private" else plain).private_sum(parameters, [batch])  # noqa: F841
+            if step:  # the first one touches its memory for the first time
+                taken.append(time.process_time() - began)
+    return {"rows": rows, "trained": sum(value.numel() for value in parameters.values()), "seconds": times}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = {"cost": costs, "smol": smol_runs, "small": small_runs}
+    parser.add_argument("--only", choices=list(parts))
+    only = parser.parse_args().only
+    torch.set_num_threads(1)
+    kept = Kept(KEPT)
+    for name, part in parts.items():
+        if only in (None, name):
+            part(kept)
+            counts(kept)
+            language_report.write(kept.entries)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Predictions: what a released model says of inputs from outside, in a process of its own under a deadline."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from pydantic import TypeAdapter
+
+from app.contracts.dataset_spec import Features, Task
+from app.errors import InvalidRequest
+from app.formats.inputs import checked
+from tests.worker.support import key, spec
+from worker.attempt.messages import Part, Predict, Shape
+from worker.attempt.nursery import Nursery
+from worker.data.records import DenseRecords
+from worker.models.build import build_model
+from worker.models.files import save_model
+from worker.predicting.predict import predicted
+from worker.predicting.supervise import _asked
+
+KEY = bytes.fromhex(key("init"))
+CLASSES = {"kind": "classification", "label": "y", "classes": ["no", "yes", "perhaps"]}
+NUMBER = {"kind": "regression", "label": "y"}
+COLUMNS = {"kind": "columns", "columns": ["a", "b"]}
+ITEMS: dict[str, Any] = {"kind": "interactions", "layout": "tsv", "items": {"kind": "numbered", "count": 12}}
+USERS = ITEMS | {"users": {"kind": "listed", "ids": ["ada", "bob"]}}
+PIXELS = [0.5] * 784
+# model, task, features, width, records
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, list[Any]]] = {
+    "linear": ({"kind": "linear"}, CLASSES, COLUMNS, 2, [{"a": 1, "b": -2.5}, {"b": 0.0, "a": 3}]),
+    "text": (
+        {"kind": "linear", "bias": True},
+        CLASSES,
+        {"kind": "hashed_text", "column": "t", "buckets": 64},
+        64,
+        ["a fine film", ""],
+    ),
+    "mlp": ({"kind": "mlp", "hidden": [4]}, NUMBER, {"kind": "tensor", "array": "x"}, 3, [[1, 2, 3.5]] * 3),
+    "cnn": ({"kind": "cnn", "preset": "conv2"}, CLASSES, {"kind": "tensor", "array": "x"}, 784, [PIXELS, PIXELS]),
+    "ratings": (
+        {"kind": "matrix_factorization", "dim": 2},
+        {"kind": "rating", "scale": [1, 5]},
+        USERS,
+        14,
+        [{"user": "bob", "item": 3}, {"item": "12", "user": "ada"}],
+    ),
+    "transformer": (
+        {"kind": "transformer_rec", "dim": 4, "max_length": 5},
+        {"kind": "next_item"},
+        ITEMS,
+        12,
+        [[3, "4"], [1] * 9],
+    ),
+    "gru": ({"kind": "gru_rec", "dim": 4, "max_length": 5}, {"kind": "next_item"}, ITEMS, 12, [[3], [12, 1, 7]]),
+    "re-attention": (
+        {"kind": "transformer_rec", "dim": 4, "max_length": 5, "re_attention": {"mode": "logits"}},
+        {"kind": "next_item"},
+        ITEMS,
+        12,
+        [[3, 4, 5]],
+    ),
+}
+
+
+def message(tmp_path: Path, name: str, top: int = 2) -> tuple[Predict, Any]:
+    """What a worker is asked, with a model of first weights; and that model."""
+    model_spec, task, features, width, records = CASES[name]
+    outputs = len(task["classes"]) if "classes" in task else 1
+    shape = {"records_train": 40, "records_holdout": 0, "features": width, "outputs": outputs, "sparse": False}
+    job = spec(model=model_spec, evaluation=None)
+    asked: dict[str, Any] = {"spec": job, "task": task, "features": features, "shape": shape, "top": top}
+    read_task, read = (TypeAdapter(of).validate_python(each) for of, each in ((Task, task), (Features, features)))
+    made = Predict.model_validate(
+        asked
+        | {"records": checked(records, read_task, read, width), "weights": {"path": "/nowhere", "sha256": "0" * 64}}
+    )
+    model: Any = build_model(made.spec, Shape.model_validate(shape), read_task, read)
+    if getattr(model, "effective_errors", None) is not None:
+        model.effective_errors.instantiate(1.0, 40, torch.linspace(0.1, 1.0, 12), 0.01)
+    torch.manual_seed(0)
+    parameters = {each: value + 0.3 * torch.randn_like(value) for each, value in model.init(KEY).items()}
+    weights, _ = save_model(tmp_path, model, parameters, read_task, read)
+    part = Part(path=weights.path, sha256=weights.sha256)
+    return made.model_copy(update={"weights": part}), model
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_answers_are_the_model_s(tmp_path: Path, name: str) -> None:
+    asked, model = message(tmp_path, name)
+    answers = predicted(asked)
+    assert len(answers) == len(asked.records) and predicted(asked) == answers
+    if name in ("linear", "text", "cnn"):
+        for answer in answers:
+            (best, share), *rest = answer["probabilities"].items()
+            assert answer["class"] == best and share >= rest[0][1] > 0.0 and len(rest) == 1
+    elif name in ("mlp", "ratings"):
+        assert all(isinstance(answer["value"], float) for answer in answers)
+        assert name != "ratings" or all(1.0 <= answer["value"] <= 5.0 for answer in answers)
+    else:
+        for answer in answers:
+            one, two = answer["items"]
+            assert one["score"] >= two["score"] and one["item"] == str(one["row"] + 1)
+    if name == "linear":
+        weights = {k: v.double() for k, v in safetensors.torch.load_file(asked.weights.path).items()}
+        x = DenseRecords(torch.tensor([[1.0, -2.5], [3.0, 0.0]]), torch.zeros(2, dtype=torch.int64))
+        wanted = torch.softmax(model.forward(weights, x), dim=0).mT
+        assert [max(each["probabilities"].values()) for each in answers] == pytest.approx(wanted.amax(dim=1).tolist())
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("linear", {"a": 1}),
+    ("linear", {"a": 1, "b": "2"}),
+    ("linear", {"a": 1, "b": 1e39}),
+    ("linear", {"a": True, "b": 1}),
+    ("mlp", [1, 2]),
+    ("mlp", "1, 2, 3"),
+    ("text", 3),
+    ("ratings", {"user": "eve", "item": 3}),
+    ("ratings", ["ada", 3]),
+    ("transformer", []),
+    ("transformer", [13]),
+    ("transformer", [[1]]),
+    ("transformer", [1.5]),
+    ("transformer", "1"),
+]
+
+
+@pytest.mark.parametrize(("name", "record"), WRONG)
+def test_records_that_are_none_are_pointed_at(name: str, record: Any) -> None:
+    _, task, features, width, records = CASES[name]
+    read_task, read = (TypeAdapter(of).validate_python(each) for of, each in ((Task, task), (Features, features)))
+    with pytest.raises(InvalidRequest) as refused:
+        checked([records[0], record], read_task, read, width)
+    assert refused.value.members["errors"][0]["pointer"] == "/records/1"
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+def test_a_process_of_its_own_answers(tmp_path: Path, nursery: Nursery) -> None:
+    asked, _ = message(tmp_path, "transformer")
+    assert _asked(asked, 60.0, nursery) == (predicted(asked), None)
+    Path(asked.weights.path).write_bytes(b"x")
+    assert _asked(asked, 60.0, nursery) == (None, "model-damaged")
+    assert _asked(asked, 0.0, nursery) == (None, "time")
+
+
+def test_what_is_no_number_is_null(tmp_path: Path) -> None:
+    asked, _ = message(tmp_path, "mlp")
+    tensors = {name: value * torch.nan for name, value in safetensors.torch.load_file(asked.weights.path).items()}
+    content = safetensors.torch.save(tensors)
+    Path(asked.weights.path).write_bytes(content)
+    weights = asked.weights.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
+    assert predicted(asked.model_copy(update={"weights": weights})) == [{"value": None}] * 3

@@ -1,0 +1,113 @@
+"""A finished model on inputs from outside: post-processing of what was released, it costs no privacy.
+
+classification   {"class": …, "probabilities": {class: p} of the best `top`}
+regression       {"value": f};  rating: within the scale
+next_item        {"items": [{"item": id, "row": of the declared list, "score": …}]}, the best `top`
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from app.contracts.dataset_spec import ClassificationTask, Interactions, RatingTask
+from app.errors import PrivacyError
+from app.formats.inputs import finite, item_name
+from app.formats.parse import hashed
+from app.formats.stored import DataDamagedError, StoredPart, Texts
+from worker.attempt.messages import Part, Predict
+from worker.data.ratings import RatingRecords
+from worker.data.records import DenseRecords, Records, SparseRecords
+from worker.data.sequences import SequenceRecords
+from worker.extractors.features import opened
+from worker.extractors.files import ExtractorMissingError
+from worker.models.base import Model, Parameters
+from worker.models.build import build_model
+from worker.models.next_item import NextItem
+
+Answer = dict[str, Any]
+
+
+def predicted(asked: Predict) -> list[Answer]:
+    """One answer for each record.
+
+    Raises:
+        DataDamagedError: the weights are missing, or are not what was published.
+        ExtractorMissingError: the job's extractor is not here.
+    """
+    model = build_model(asked.spec, asked.shape, asked.task, asked.features)
+    parameters = _weights(asked.weights, model)
+    if isinstance(model, NextItem) and isinstance(asked.features, Interactions):
+        return _next_items(model, parameters, asked.records, asked.features, asked.top)
+    outputs = model.forward(parameters, _records(asked))
+    if isinstance(asked.task, ClassificationTask):
+        return [_classes(each, asked.task, asked.top) for each in torch.softmax(outputs, dim=0).mT]
+    values = outputs[0]
+    if isinstance(asked.task, RatingTask):
+        values = values.clamp(*asked.task.scale)
+    return [{"value": finite(value)} for value in values.tolist()]
+
+
+def _weights(file: Part, model: Model) -> Parameters:
+    """Float64, in the model's own order, without what is handed out beside them."""
+    path = Path(file.path)
+    content = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise DataDamagedError("the model's file is not what was published")
+    tensors = {name: value.double() for name, value in safetensors.torch.load(content).items()}
+    if isinstance(model, NextItem) and model.effective_errors is not None:
+        model.effective_errors.restore(float(tensors["errors.blocks"]), tensors["errors.items"])
+    return tensors
+
+
+def _records(asked: Predict) -> Records:
+    """The inputs as records of their kind; labels are not looked at."""
+    given, features = asked.records, asked.features
+    labels = torch.zeros(len(given), dtype=torch.int64 if asked.shape.outputs > 1 else torch.float64)
+    extractor = asked.spec.model.extractor if asked.spec.model.kind == "linear" else None
+    if extractor is not None:
+        if asked.extractor_dir is None or extractor.sha256 is None:
+            raise ExtractorMissingError("this worker has no models root")
+        x = Texts.of(given) if features.kind == "text" else np.asarray(given, dtype=np.float32)
+        part = StoredPart(x, np.zeros(len(given)))
+        extract, inputs = opened(part, Path(asked.extractor_dir), extractor.sha256, extractor.image)
+        return DenseRecords(torch.stack([extract(each) for each in inputs]), labels)
+    if features.kind == "interactions":
+        users, items = torch.tensor(given, dtype=torch.int64).unbind(dim=1)
+        return RatingRecords(users, items, labels)
+    if features.kind == "hashed_text":
+        csr = hashed(given, features)
+        return SparseRecords(scipy.sparse.csr_matrix((csr.data, csr.indices, csr.indptr), shape=csr.shape), labels)
+    if features.kind == "text":
+        raise PrivacyError("texts are read by an extractor only")
+    return DenseRecords(torch.tensor(given, dtype=torch.float32), labels)
+
+
+def _classes(probabilities: Tensor, task: ClassificationTask, top: int) -> Answer:
+    if not bool(torch.isfinite(probabilities).all()):
+        return {"class": None, "probabilities": {}}
+    best = probabilities.topk(min(top, len(probabilities)))
+    named = {str(task.classes[at]): p for at, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)}
+    return {"class": task.classes[int(probabilities.argmax())], "probabilities": named}
+
+
+def _next_items(model: NextItem, parameters: Parameters, given: list[Any], of: Interactions, top: int) -> list[Answer]:
+    ends = np.cumsum([len(each) for each in given])
+    rows = np.asarray([row for each in given for row in each], dtype=np.int32)
+    scores = model.next_scores(parameters, SequenceRecords(rows, np.append(0, ends)[:-1], ends))
+    best = scores.topk(min(top, scores.shape[1]), dim=1)
+    return [
+        {
+            "items": [
+                {"item": item_name(of.items, row), "row": row, "score": finite(s)} for row, s in zip(*each, strict=True)
+            ]
+        }
+        for each in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]

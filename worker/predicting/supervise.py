@@ -1,0 +1,86 @@
+"""A prediction, from the worker's side: claimed, handed to a process of its own under a deadline, and written down."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from app.db.engine import Database
+from app.db.models import Artifact, Dataset, Job
+from app.lifecycle.predictions import Held, answer, claim
+from app.settings import Settings
+from worker.attempt import messages
+from worker.attempt.nursery import Nursery
+
+logger = logging.getLogger(__name__)
+WEIGHTS = "model.safetensors"
+SPARE_S = 30.0  # of a lease: to start the process, and to write the answer
+CODES = {"extractor-missing": "extractor-missing", "out-of-memory": "out-of-memory", "data-damaged": "model-damaged"}
+
+
+def predict(db: Database, prediction_id: str, settings: Settings, nursery: Nursery) -> None:
+    """One prediction, where it is queued; a late or doubled message finds nothing to claim. Never raises for the model
+    or its inputs."""
+    with db.write() as session:
+        held = claim(session, prediction_id, settings.prediction_time_s + SPARE_S)
+    if held is None:
+        return
+    try:
+        outputs, code = _asked(_message(db, held, settings), settings.prediction_time_s, nursery)
+    except Exception as error:
+        logger.error("prediction %s: %s", held.id, type(error).__name__, exc_info=error)
+        outputs, code = None, "internal"
+    answer(db, held, outputs, code)
+
+
+def _asked(
+    message: messages.Predict, time_s: float, nursery: Nursery
+) -> tuple[list[dict[str, Any]] | None, str | None]:
+    """What a process of its own answers within the time, or the code of why there is no answer."""
+    ours, theirs = socket.socketpair()
+    channel = messages.Channel(ours, messages.TO_SUPERVISOR)
+    deadline = time.monotonic() + time_s
+    with theirs:
+        process = nursery.start(theirs.fileno())
+    try:
+        ours.settimeout(time_s)
+        channel.send(message)
+        while not channel.pending(max(0.0, min(1.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                return None, "time"
+        said = channel.receive()
+        if isinstance(said, messages.Predicted):
+            return said.outputs, None
+        return None, CODES.get(said.code, "internal") if isinstance(said, messages.Failed) else "internal"
+    except TimeoutError:
+        return None, "time"
+    except (EOFError, OSError):
+        return None, "internal"
+    finally:
+        process.kill()
+        process.close()
+        channel.close()
+
+
+def _message(db: Database, held: Held, settings: Settings) -> messages.Predict:
+    with db.read() as session:
+        job = session.get_one(Job, held.job_id)
+        dataset = session.get_one(Dataset, job.dataset_id)
+        weights = session.get_one(Artifact, (held.job_id, WEIGHTS))
+        extractor = (job.spec["model"].get("extractor") or {}).get("name")
+        models: Path | None = settings.models_root
+        return messages.Predict.model_validate(
+            {
+                "spec": job.spec,
+                "task": dataset.spec["task"],
+                "features": dataset.spec["features"],
+                "shape": dataset.shape,
+                "weights": {"path": str(settings.storage_root.resolve() / weights.path), "sha256": weights.sha256},
+                "records": held.records,
+                "top": held.top,
+                "extractor_dir": str(models.resolve() / extractor) if extractor and models else None,
+            }
+        )
