@@ -13,7 +13,7 @@ from app.hpo.draws import Draws
 Split = Literal["steps", "sample", "both"]
 NEAR = 0.05  # of r, for the split by sampling
 TRIES = 1000
-REDRAWS = 20  # of an r that was not split in so many tries
+REDRAWS = 4  # of an r that was not split in so many tries
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,13 @@ class Bounds:
         One that can not be split is drawn anew. `both` draws each number by itself, and so does a space so narrow that
         no r was found.
         """
-        for _ in range(REDRAWS if split != "both" else 0):
+        if split == "both":
+            return self.draw(draws)
+        # Without C, whether an r can be split into steps is no matter of chance.
+        redraws, tries = (TRIES, 1) if split == "steps" and self.max_grad_norm is None else (REDRAWS, TRIES)
+        for _ in range(redraws):
             r = draws.log_uniform(*self.r)
-            for _ in range(TRIES):
+            for _ in range(tries):
                 point = self._split(r, split, draws)
                 if point is not None:
                     return point
