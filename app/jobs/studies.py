@@ -75,7 +75,7 @@ def plan_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) ->
         for corner in bounds.corners
     ]
     warnings = dict.fromkeys(warning for each in at_corners for warning in each.warnings)
-    longest = replace(at_corners[-1], warnings=type(at_corners[-1].warnings)(warnings))
+    longest = replace(at_corners[-1], warnings=tuple(warnings))
     resolved = spec.model_copy(update={"optimizer": _with_side(spec, longest)})
     return StudyPlan(
         longest, resolved, spec.hpo, bounds, planned, evaluation, _pricing(spec, planned, bounds, evaluation, longest)
