@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Public data have no account: a job on them is priced all the same, and charged nothing (app.jobs.service).
 ANY_FILTER = {"kind": "rdp", "order": 8.0}
+LIKELY_GUESS = 6.0  # the loss of a guess among 400 tokens: below it hardly any model's losses fit under the bound
 
 
 @dataclass(frozen=True)
@@ -312,6 +313,8 @@ def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
         return ()
     if task.kind == "rating" and bound < (largest := (task.scale[1] - task.scale[0]) ** 2):
         return (f"squared errors above loss_bound = {bound:g} count as that; they reach {largest:g}",)
+    if task.kind == "language_model" and bound < LIKELY_GUESS:
+        return (f"losses above loss_bound = {bound:g} count as that; a guess among V tokens has ln V, 10.8 for 50,257",)
     among = {"next_item": facts.rows[1], "classification": facts.outputs}.get(task.kind, 1)
     if bound < (guess := math.log(among)):
         what = "items" if task.kind == "next_item" else "classes"

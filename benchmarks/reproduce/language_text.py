@@ -34,7 +34,7 @@ At ε = 3 the small GPT's loss falls, by very little: from 4.911 to 4.898 in 30 
 η = 0.001, and to 4.904 by LoRA. That is one seed, and 200 paragraphs. It falls for all tokens but the most frequent,
 whose loss rises by 0.02. Larger rates make it rise: with 196,608 numbers and expected batches of 128, the noise of a
 step is 2.3 times as long as a mean of clipped gradients can be. At the rates tried DP-SGD and DP-AdamBC end above
-where they began, rare tokens the most. So this is no comparison of the three at their best, which takes smaller rates,
+where they began, rarer tokens more. So this is no comparison of the three at their best, which takes smaller rates,
 more steps and larger batches.
 
 What is said to be not run is left to a quieter machine: `make reproduce-language` goes on where it was cut off.

@@ -166,3 +166,11 @@ def test_tokens_are_counted_in_public_texts_only(text_api: Api) -> None:
     assert post(text_api, "open", {"path": "gpt2"}, evaluation=evaluation).status_code == 200
     answer = post(text_api, "plain", {"path": "gpt2"}, evaluation=evaluation)
     assert answer.json()["errors"][0]["pointer"] == "/evaluation/by_frequency"
+
+
+def test_a_bound_below_any_guess_s_loss_is_warned_of(text_api: Api) -> None:
+    said = [
+        post(text_api, "plain", {"path": "gpt2"}, evaluation={"on": "holdout", "loss_bound": bound}).json()["warnings"]
+        for bound in (1.0, 11.0)
+    ]
+    assert "ln V" in said[0][0] and not said[1]
