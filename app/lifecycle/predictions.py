@@ -89,8 +89,8 @@ def due(db: Database, ring_again_s: float, limit: int) -> list[str]:
         .order_by(Prediction.created_at)
         .limit(limit)
     )
-    with db.read() as session:
-        return list(session.scalars(query))
+    with db.glance() as connection:
+        return list(connection.scalars(query))
 
 
 def rung(db: Database, ids: list[str]) -> None:

@@ -188,7 +188,7 @@ MOMENTS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "training": lambda job: job["progress"]["step"] > 0,
     "finishing": lambda job: job["progress"]["step"] > 3500,
 }
-KILLS = [*(("sqlite", moment) for moment in MOMENTS), ("postgres", "queued"), ("postgres", "training")]
+KILLS = [*(("sqlite", moment) for moment in MOMENTS), ("postgres", "training")]
 
 
 @pytest.mark.parametrize(("service", "moment"), KILLS, indirect=["service"])
