@@ -239,6 +239,7 @@ TRIALS: dict[str, Any] = {
     "next": None,
     "study": {
         "strategy": "linear_scaling",
+        "seed": "5b1f0c6f0a4e4f0f9c2d7e8a1b3c4d5e",
         "runs": 7,
         "ended": 1,
         "fit": None,
