@@ -17,7 +17,7 @@ from typing import Protocol
 
 from celery import Celery
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, and_, delete, select, tuple_, update
 
 from app.audit import chain
 from app.contracts.events import RUN_JOB
@@ -122,14 +122,14 @@ class Relay:
                 self._note(rung)
 
     def _note(self, rung: list[tuple[int, str]]) -> None:
-        rows, jobs = zip(*rung, strict=True)
+        jobs = [job_id for _, job_id in rung]
         # A row that is locked is being claimed, or noted by another relay: it need not be waited for.
         queued = (
             select(Job.id)
             .where(Job.id.in_(jobs), Job.status == "queued")
             .with_for_update(skip_locked=True, key_share=True)
         )
-        done = select(Outbox.id).where(Outbox.id.in_(rows)).with_for_update(skip_locked=True)
+        done = select(Outbox.id).where(_read("ring", rung)).with_for_update(skip_locked=True)
         with self.db.write() as session:
             session.execute(update(Job).where(Job.id.in_(queued)).values(rung_at=now()))
             session.execute(delete(Outbox).where(Outbox.id.in_(done)))
@@ -155,13 +155,19 @@ class Relay:
         with self.db.write() as session:
             if certificates.issue(session, job_id, self.signing_key, self.code_version):
                 append_event(session, job_id, "certificate_issued")
-            session.execute(delete(Outbox).where(Outbox.id == row_id))
+            session.execute(delete(Outbox).where(_read("certificate", [(row_id, job_id)])))
 
     def _discard(self, row_id: int, job_id: str) -> None:
         """Deletes the files of a run whose model is not kept."""
         shutil.rmtree(self.settings.storage_root / "jobs" / job_id, ignore_errors=True)
         with self.db.write() as session:
-            session.execute(delete(Outbox).where(Outbox.id == row_id))
+            session.execute(delete(Outbox).where(_read("discard", [(row_id, job_id)])))
+
+
+def _read(topic: str, rows: list[tuple[int, str]]) -> ColumnElement[bool]:
+    """These rows of the outbox, as they were read: SQLite gives a deleted row's number to the next one, and where two
+    relays are at work that may have happened since."""
+    return and_(Outbox.topic == topic, tuple_(Outbox.id, Outbox.job_id).in_(rows))
 
 
 def main() -> None:

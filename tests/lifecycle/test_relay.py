@@ -146,3 +146,27 @@ def test_two_relays_at_once_issue_one_certificate(db: Database, settings: Settin
         assert session.scalar(select(func.count()).select_from(Outbox)) == 0
         issued = select(func.count()).select_from(JobEvent).where(JobEvent.type == "certificate_issued")
         assert session.scalar(issued) == len(jobs)
+
+
+def test_a_slow_relay_takes_nothing_from_the_outbox_but_what_it_read(
+    db: Database, settings: Settings, submit: Submit
+) -> None:
+    """SQLite numbers a new row as the last deleted one: a certificate was dropped for another job's, and never came."""
+    jobs = [submit() for _ in range(2)]
+    slow, quick = (relay_of(db, settings, lambda _job: None) for _ in range(2))
+    quick.run_once()
+
+    def succeed(job_id: str) -> None:
+        log = claimed(db, job_id)
+        log.start_block(1, 50)
+        log.succeed([], 50, [])
+
+    succeed(jobs[0])
+    seen = slow._due("certificate", 10)
+    quick.run_once()
+    succeed(jobs[1])
+    for row_id, job_id in seen:
+        slow._certify(row_id, job_id)
+    quick.run_once()
+    with db.read() as session:
+        assert sorted(session.scalars(select(Certificate.job_id))) == sorted(jobs)
