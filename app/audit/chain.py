@@ -27,6 +27,7 @@ BATCH = 500
 # Every column of an entry but `hash` itself.
 COLUMNS = ("seq", "id", "at", "action", "actor", "target", "address", "user_agent", "outcome", "details", "prev_hash")
 ENTRY = [getattr(AuditEntry, name) for name in (*COLUMNS, "hash")]
+ANY_UNSEALED = select(AuditEntry.id).where(AuditEntry.seq.is_(None)).limit(1)
 
 
 def content(entry: EntryLike) -> dict[str, Any]:
@@ -41,8 +42,8 @@ def seal(db: Database) -> int:
     The head's row is locked first: a second relay waits, and then sees what the first one has sealed.
     """
     waiting = select(*ENTRY).where(AuditEntry.seq.is_(None)).order_by(AuditEntry.id).limit(BATCH)
-    with db.read() as session:
-        if session.execute(waiting.limit(1)).first() is None:
+    with db.glance() as connection:
+        if connection.scalar(ANY_UNSEALED) is None:
             return 0
     with db.write() as session:
         head = session.scalars(select(AuditHead).with_for_update()).one()

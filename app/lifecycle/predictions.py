@@ -23,6 +23,7 @@ from app.ids import now
 
 PREFIX = "pred"
 MAX_ATTEMPTS = 3
+UNRUNG = select(Prediction.id).where(Prediction.status == "queued", Prediction.rung_at.is_(None))
 FAILURES = {
     "lost": "the workers that tried were lost",
     "time": "it took too long: send fewer records",

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from celery import Celery
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import ColumnElement, and_, delete, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, delete, literal, select, tuple_, union_all, update
 
 from app.audit import chain
 from app.contracts.events import RUN_JOB
@@ -41,6 +41,7 @@ SEAL_S = 0.5
 JOIN_S = 3.0  # a delivery that is cut off is tried again
 RINGS, CERTIFICATES = 500, 100  # at most in one pass
 NO_ROW = 0
+DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).where(predictions.UNRUNG.exists()))
 
 
 class Bell(Protocol):
@@ -78,20 +79,26 @@ class Relay:
         if not self.published:
             publish(self.db, self.signing_key)
             self.published = True
-        self._empty_outbox()
-        self._ring_predictions()
+        due = self._glance()
+        self._empty_outbox(due)
+        if "predict" in due:
+            self._ring_predictions()
         if time.monotonic() >= self.next_sweep:
             reap_expired(self.db, self.settings.max_attempts)
             self._ring_again()
+            self._ring_predictions()
             predictions.sweep(self.db)
             self.next_sweep = time.monotonic() + self.settings.sweep_s
 
     def run(self, stop: threading.Event) -> None:
         repeat(self.run_once, stop, POLL_S)
 
-    def _empty_outbox(self) -> None:
-        with self.db.glance() as connection:  # ten times a second, and mostly for nothing
-            topics = set(connection.scalars(select(Outbox.topic).distinct()))
+    def _glance(self) -> set[str]:
+        """What there is to do: one statement, as it is asked ten times a second and mostly for nothing."""
+        with self.db.glance() as connection:
+            return set(connection.scalars(DUE))
+
+    def _empty_outbox(self, topics: set[str]) -> None:
         # Done first, deleted after: a crash between the two does it twice, and both are harmless twice.
         self._ring(self._due("ring", RINGS) if "ring" in topics else [])
         failed: ServiceError | None = None

@@ -14,6 +14,7 @@ import logging
 import random
 import ssl
 import threading
+import time
 from datetime import timedelta
 
 from sqlalchemy import delete, or_, select, update
@@ -35,6 +36,7 @@ from app.webhooks.sending import Result, send, signed, trust
 from app.webhooks.service import may_see, message
 from app.webhooks.targets import Policy, TargetRefused, parse
 
+ANY_EVENT = select(WebhookEvent.id).limit(1)
 logger = logging.getLogger(__name__)
 POLL_S = 0.5
 THREADS = 4
@@ -63,6 +65,7 @@ class Deliverer:
         self.db, self.key, self.policy, self.tls, self.retry_scale = db, key, policy, tls, retry_scale
         self._busy: set[str] = set()  # keys: the slow receivers of one take one thread, not all of them
         self._lock = threading.Lock()
+        self._look_at = 0.0
         self._forget_at = now()
 
     @classmethod
@@ -71,22 +74,31 @@ class Deliverer:
         return cls(db, key, Policy.of(settings), tls, settings.webhooks_retry_scale)
 
     def start(self, stop: threading.Event) -> list[threading.Thread]:
-        senders = [in_thread(f"webhooks-{i}", self.deliver_one, stop, POLL_S) for i in range(THREADS)]
+        senders = [in_thread(f"webhooks-{i}", self._look, stop, POLL_S) for i in range(THREADS)]
         return [in_thread("webhooks", self.fan_out, stop, POLL_S), *senders]
 
     def fan_out(self) -> int:
         """Makes deliveries of events; returns of how many events."""
         self._forget()
-        waiting = select(WebhookEvent).order_by(WebhookEvent.id).limit(BATCH)
-        with self.db.read() as session:
-            if session.scalar(waiting.limit(1)) is None:
+        with self.db.glance() as connection:
+            if connection.scalar(ANY_EVENT) is None:
                 return 0
+        waiting = select(WebhookEvent).order_by(WebhookEvent.id).limit(BATCH)
         with self.db.write() as session:
             events = session.scalars(waiting.with_for_update(skip_locked=True)).all()
             for event in events:
                 session.add_all(_deliveries(session, event))
                 session.delete(event)
             return len(events)
+
+    def _look(self) -> bool:
+        """`deliver_one`, unless another thread has just found nothing."""
+        if time.monotonic() < self._look_at:
+            return False
+        found = self.deliver_one()
+        if not found:
+            self._look_at = time.monotonic() + POLL_S
+        return found
 
     def deliver_one(self) -> bool:
         """Tries one delivery that is due; False where there is none."""
