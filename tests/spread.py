@@ -26,7 +26,9 @@ SLOW_FIRST = (
     "tests/worker/",
 )
 # Files that share what is started for each backing, and may be taken apart by it.
-TOGETHER = {"tests/e2e/test_events.py": "service", "tests/e2e/test_spine.py": "service"}
+TOGETHER = {
+    f"tests/e2e/test_{file}.py": "service" for file in ("events", "language", "probe", "ratings", "sequences", "spine")
+}
 APART = ("tests/e2e/test_cluster.py", "tests/e2e/test_studies.py", *TOGETHER)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.e2e.conftest import Service
 from tests.e2e.test_spine import finished, submit
@@ -53,6 +54,7 @@ def job(dataset: str, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
+@pytest.mark.parametrize("service", ["postgres"], indirect=True)
 def test_ratings_from_post_to_prediction(service: Service, tmp_path: Path) -> None:
     with service.client() as client:
         for name, sensitivity, seed in (("r-private", "private", 0), ("r-public", "public", 1)):

@@ -70,6 +70,7 @@ def job() -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("service", ["sqlite"], indirect=True)
 def test_next_items_from_post_to_prediction(service: Service, tmp_path: Path) -> None:
     with service.client() as client:
         client.create_dataset(spec(), histories(tmp_path))
