@@ -168,7 +168,7 @@ def test_cancelling_a_running_job_posts_what_was_started(service: Service, tmp_p
 
 def test_an_attempt_that_is_killed_is_replayed_free(service: Service, tmp_path: Path) -> None:
     dataset = register(service, "killed-attempt", tmp_path)
-    job = submit(service, job_of(dataset, length={"steps": 8000}))
+    job = submit(service, job_of(dataset, length={"steps": 3000}))
     until(lambda: service.get(f"/v1/jobs/{job}")["progress"]["step"] > 0)
     victim = until(lambda: worker_attempt(service))
     assert victim is not None
@@ -182,11 +182,12 @@ def test_an_attempt_that_is_killed_is_replayed_free(service: Service, tmp_path: 
     assert (train["spent"], train["held"]) == (ended["quote"]["charge"]["train"], 0)
 
 
+KILLED_STEPS = 2000
 MOMENTS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "queued": lambda _job: True,
     "starting": lambda job: job["status"] == "running",
     "training": lambda job: job["progress"]["step"] > 0,
-    "finishing": lambda job: job["progress"]["step"] > 3500,
+    "finishing": lambda job: job["progress"]["step"] > 0.8 * KILLED_STEPS,
 }
 KILLS = [*(("sqlite", moment) for moment in MOMENTS), ("postgres", "training")]
 
@@ -194,7 +195,7 @@ KILLS = [*(("sqlite", moment) for moment in MOMENTS), ("postgres", "training")]
 @pytest.mark.parametrize(("service", "moment"), KILLS, indirect=["service"])
 def test_killing_the_service_loses_no_job_and_no_charge(service: Service, tmp_path: Path, moment: str) -> None:
     dataset = register(service, f"killed-{moment}", tmp_path)
-    job = submit(service, job_of(dataset, length={"steps": 4000}))
+    job = submit(service, job_of(dataset, length={"steps": KILLED_STEPS}))
     until(lambda: MOMENTS[moment](service.get(f"/v1/jobs/{job}")))
     service.kill()
     service.start()
@@ -210,7 +211,7 @@ def test_killing_the_service_loses_no_job_and_no_charge(service: Service, tmp_pa
 def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(service: Service, tmp_path: Path) -> None:
     """A worker that comes back on another machine may compute other digits: here the record is what differs."""
     dataset = register(service, "differs", tmp_path)
-    job = submit(service, job_of(dataset, length={"steps": 4000}))
+    job = submit(service, job_of(dataset, length={"steps": KILLED_STEPS}))
     until(lambda: service.get(f"/v1/jobs/{job}")["progress"]["step"] > 500)  # three blocks and more
     service.kill()
     with sqlite3.connect(service.home / "scrimp.db") as database:
@@ -235,8 +236,14 @@ def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(serv
     database.close()
     old, new = sorted(salts.values())
     certificate = (until(lambda: _certificate(service, job)) or {})["certificate"]
-    assert certificate["steps"]["started"] == 4000
-    assert certificate["steps"]["effective"] == ended["progress"]["step"] == new == 4000 - (old - matched) < 4000
+    assert certificate["steps"]["started"] == KILLED_STEPS
+    assert (
+        certificate["steps"]["effective"]
+        == ended["progress"]["step"]
+        == new
+        == KILLED_STEPS - (old - matched)
+        < KILLED_STEPS
+    )
     train = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
     assert (train["spent"], train["held"]) == (ended["quote"]["charge"]["train"], 0)
     assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True

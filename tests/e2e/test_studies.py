@@ -39,7 +39,7 @@ def trials(cluster: Cluster, study: str) -> list[dict[str, Any]]:
 def test_a_worker_that_is_killed_in_a_pilot_costs_nothing(cluster: Cluster, tmp_path: Path) -> None:
     dataset = cluster.register("study-kill")
     with cluster.client() as client:
-        study = client.submit(search_of(dataset, 3000)).id
+        study = client.submit(search_of(dataset, 1500)).id
     pilots = [each["job"] for each in trials(cluster, study)]
     killed = until(
         lambda: next((job for job in pilots if cluster.get(f"/v1/jobs/{job}")["progress"]["step"] > 0), None)

@@ -49,7 +49,7 @@ ENDS = {
 
 @pytest.mark.parametrize("how", ENDS)
 def test_the_parent_sees_how_a_process_ends(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaigns, "SILENCE_S", 1.0)
+    monkeypatch.setattr(campaigns, "SILENCE_S", 5.0)
     monkeypatch.setattr(campaigns, "engines", lambda: {"structured": 1.0})
     program, outcome = ENDS[how]
     done = Campaign("csv").run(1, seed=1, found=tmp_path, worker=[sys.executable, "-c", program])
