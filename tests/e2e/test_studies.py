@@ -36,7 +36,25 @@ def trials(cluster: Cluster, study: str) -> list[dict[str, Any]]:
     return found
 
 
+def test_a_cancel_stops_every_run(cluster: Cluster) -> None:
+    dataset = cluster.register("study-cancel")
+    with cluster.client() as client:
+        study = client.submit(search_of(dataset, 5000, runs_per_level=2)).id
+        until(lambda: any(each["status"] == "running" for each in trials(cluster, study)))
+        job = trials(cluster, study)[0]["job"]
+        answer = client._http.post(f"/v1/jobs/{job}/cancel")
+        assert (answer.status_code, answer.json()["study"]) == (409, study)
+        client.cancel(study)
+    ended = until(lambda: (found := cluster.get(f"/v1/jobs/{study}"))["status"] == "cancelled" and found)
+    assert {each["status"] for each in trials(cluster, study)} <= {"cancelled", "succeeded"}
+    account = cluster.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
+    assert account["held"] == 0
+    assert account["spent"] < ended["quote"]["charge"]["train"] / 10
+    assert cluster.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+
+
 def test_a_worker_that_is_killed_in_a_pilot_costs_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """From here on there is one worker: the tests below need no second."""
     dataset = cluster.register("study-kill")
     with cluster.client() as client:
         study = client.submit(search_of(dataset, 3000)).id
@@ -67,7 +85,6 @@ def test_a_worker_that_is_killed_in_a_pilot_costs_nothing(cluster: Cluster, tmp_
     assert ended["metrics"]["accuracy"]["value"] > 0.8
     assert [each["id"] for each in cluster.get(f"/v1/jobs?dataset={dataset}")["items"]] == [study]
     recomputed(cluster, study, tmp_path)
-    cluster.start(workers=1)
 
 
 def recomputed(cluster: Cluster, study: str, folder: Path) -> None:
@@ -82,23 +99,6 @@ def recomputed(cluster: Cluster, study: str, folder: Path) -> None:
     assert body["released"]["weights"] is True
     assert body["study"]["procedure_epsilon"]["value"] == pytest.approx(2.0, abs=1e-6)
     assert body["study"]["final_run_epsilon"]["value"] < 2.0
-
-
-def test_a_cancel_stops_every_run(cluster: Cluster) -> None:
-    dataset = cluster.register("study-cancel")
-    with cluster.client() as client:
-        study = client.submit(search_of(dataset, 5000, runs_per_level=2)).id
-        until(lambda: any(each["status"] == "running" for each in trials(cluster, study)))
-        job = trials(cluster, study)[0]["job"]
-        answer = client._http.post(f"/v1/jobs/{job}/cancel")
-        assert (answer.status_code, answer.json()["study"]) == (409, study)
-        client.cancel(study)
-    ended = until(lambda: (found := cluster.get(f"/v1/jobs/{study}"))["status"] == "cancelled" and found)
-    assert {each["status"] for each in trials(cluster, study)} <= {"cancelled", "succeeded"}
-    account = cluster.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
-    assert account["held"] == 0
-    assert account["spent"] < ended["quote"]["charge"]["train"] / 10
-    assert cluster.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
 
 
 @pytest.mark.parametrize("cluster", ["sqlite"], indirect=True)
