@@ -27,9 +27,10 @@ SLOW_FIRST = (
 )
 # Files that share what is started for each backing, and may be taken apart by it.
 TOGETHER = {
-    f"tests/e2e/test_{file}.py": "service" for file in ("events", "language", "probe", "ratings", "sequences", "spine")
+    f"tests/e2e/test_{file}.py": "service"
+    for file in ("events", "language", "probe", "ratings", "sequences", "spine", "studies")
 }
-APART = ("tests/e2e/test_cluster.py", "tests/e2e/test_studies.py", *TOGETHER)
+APART = ("tests/e2e/test_cluster.py", *TOGETHER)
 
 
 class BySharing(LoadScopeScheduling):
@@ -37,8 +38,8 @@ class BySharing(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", maxsplit=1)[0]
-        backing = re.search(r"\[(sqlite|postgres)", nodeid) if file in APART else None
-        return TOGETHER.get(file, file) + (backing[0] if backing else "")
+        backing = re.search(r"\[(?:.*-)?(sqlite|postgres)", nodeid) if file in APART else None
+        return TOGETHER.get(file, file) + (backing[1] if backing else "")
 
 
 def make_scheduler(config: pytest.Config, log: Any) -> BySharing:

@@ -62,13 +62,15 @@ def price_runs(request: Json) -> list[Json]:
     filter_ = filter_of(request["filter"]["kind"], request["filter"].get("order"))
     trees = _release_trees(request)
     _check_holdout(request, trees)
+    scores = {
+        name: [filter_.charge_tree(tree[name]) if tree[name]["events"] else 0 for tree in trees] for name in _ACCOUNTS
+    }
     if request["training"]["sampling"] == "poisson":
         priced = _sampled(request, filter_, trees)
     else:
-        priced = _full_batch(request, filter_, trees)
-    for run, tree in zip(priced, trees, strict=True):
-        charges = {name: filter_.charge_tree(tree[name]) if tree[name]["events"] else 0 for name in _ACCOUNTS}
-        run["charge"] = {"train": run["share"] + charges["train"], "holdout": charges["holdout"]}
+        priced = _full_batch(request, filter_, scores["train"])
+    for run, train, holdout in zip(priced, *scores.values(), strict=True):
+        run["charge"] = {"train": run["share"] + train, "holdout": holdout}
     return priced
 
 
@@ -147,12 +149,11 @@ def _lines(request: Json, runs: list[Json], filter_: Filter) -> list[Json]:
     ]
 
 
-def _full_batch(request: Json, filter_: Filter, releases: list[dict[AccountName, Tree]]) -> list[Json]:
+def _full_batch(request: Json, filter_: Filter, scores: list[int]) -> list[Json]:
     """Shares in units: pilots what their levels are worth, scores their charge, and the rest to who takes it."""
     delta, runs = request["target_delta"], request["runs"]
     total = units_of(gdp.mu_from_epsilon(request["total_epsilon"], delta) ** 2, filter_)
     levels = [units_of(gdp.mu_from_epsilon(level, delta) ** 2, filter_) for level in request["levels"]]
-    scores = [filter_.charge_tree(tree["train"]) if tree["train"]["events"] else 0 for tree in releases]
     if request["oracle"]:
         shares = [total - score for score in scores]
     else:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,54 @@ FAST = {
 }
 
 
-class Cluster:
+class Looks(ABC):
+    """What tests do through an API, whoever started it."""
+
+    home: Path
+
+    @abstractmethod
+    def get(self, path: str, /) -> Any:
+        """The JSON itself."""
+
+    @abstractmethod
+    def client(self) -> Client: ...
+
+    def register(self, name: str) -> str:
+        path = write_csv(self.home.parent / f"{name}.csv", seed=seed_of(name))
+        with self.client() as client:
+            return client.create_dataset(csv_spec(name), path).id
+
+    def finished(self, jobs: list[str], timeout_s: float = 180.0) -> list[dict[str, Any]]:
+        """The jobs, when all have ended, and those that succeeded have their certificates."""
+
+        deadline = time.monotonic() + timeout_s
+
+        def look(job: str) -> dict[str, Any] | None:
+            found: dict[str, Any] = self.get(f"/v1/jobs/{job}")
+            if found["status"] not in ("succeeded", "failed", "cancelled"):
+                return None
+            return found if "certificate" in self.get(f"/v1/jobs/{job}/certificate") else None
+
+        # One after the other, so that what they wait for is not kept from working by their questions.
+        return [until(lambda job=job: look(job), deadline - time.monotonic()) or {} for job in jobs]
+
+    def assert_once(self, dataset: str, ended: list[dict[str, Any]]) -> Counter[str]:
+        """Each of a data set's jobs succeeded in one attempt and was charged once; how many each worker ran."""
+        for job in ended:
+            assert job["status"] == "succeeded", job
+            assert [attempt["status"] for attempt in job["attempts"]] == ["succeeded"], job["attempts"]
+        self.assert_charged(dataset, ended)
+        return Counter(job["attempts"][0]["worker"] for job in ended)
+
+    def assert_charged(self, dataset: str, ended: list[dict[str, Any]]) -> None:
+        ledger = self.get(f"/v1/datasets/{dataset}/ledger")["accounts"]
+        for account in ("train", "holdout"):
+            assert ledger[account]["spent"] == sum(job["quote"]["charge"][account] for job in ended)
+            assert ledger[account]["held"] == 0
+        assert self.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+
+
+class Cluster(Looks):
     """Starts `scrimp prepare`, then any number of `scrimp api | relay | worker`."""
 
     def __init__(self, home: Path, environment: dict[str, str]) -> None:
@@ -86,40 +134,6 @@ class Cluster:
 
     def client(self, api: int = 0) -> Client:
         return Client(f"http://127.0.0.1:{self.ports[api]}", (self.home / "admin.key").read_text().strip())
-
-    def register(self, name: str) -> str:
-        path = write_csv(self.home.parent / f"{name}.csv", seed=seed_of(name))
-        with self.client() as client:
-            return client.create_dataset(csv_spec(name), path).id
-
-    def finished(self, jobs: list[str], timeout_s: float = 180.0) -> list[dict[str, Any]]:
-        """The jobs, when all have ended, and those that succeeded have their certificates."""
-
-        deadline = time.monotonic() + timeout_s
-
-        def look(job: str) -> dict[str, Any] | None:
-            found: dict[str, Any] = self.get(f"/v1/jobs/{job}")
-            if found["status"] not in ("succeeded", "failed", "cancelled"):
-                return None
-            return found if "certificate" in self.get(f"/v1/jobs/{job}/certificate") else None
-
-        # One after the other, so that what they wait for is not kept from working by their questions.
-        return [until(lambda job=job: look(job), deadline - time.monotonic()) or {} for job in jobs]
-
-    def assert_once(self, dataset: str, ended: list[dict[str, Any]]) -> Counter[str]:
-        """Each of a data set's jobs succeeded in one attempt and was charged once; how many each worker ran."""
-        for job in ended:
-            assert job["status"] == "succeeded", job
-            assert [attempt["status"] for attempt in job["attempts"]] == ["succeeded"], job["attempts"]
-        self.assert_charged(dataset, ended)
-        return Counter(job["attempts"][0]["worker"] for job in ended)
-
-    def assert_charged(self, dataset: str, ended: list[dict[str, Any]]) -> None:
-        ledger = self.get(f"/v1/datasets/{dataset}/ledger")["accounts"]
-        for account in ("train", "holdout"):
-            assert ledger[account]["spent"] == sum(job["quote"]["charge"][account] for job in ended)
-            assert ledger[account]["held"] == 0
-        assert self.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
 
     def stop(self, *names: str) -> list[int]:
         """Ends all (of these names) in order; their exit codes."""

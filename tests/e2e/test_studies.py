@@ -1,29 +1,58 @@
-"""Private searches over real APIs, relays and workers: a worker that is killed in a pilot, a cancel, every strategy."""
+"""Private searches over real APIs, relays and workers: a kill in a pilot, a cancel, every strategy.
+
+On PostgreSQL several workers run a search's pilots side by side, and one is killed; the embedded service is killed as a
+whole, and started again.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scrimp.client import Client
 from tests.conftest import BACKINGS
-from tests.e2e.cluster import Cluster
-from tests.e2e.conftest import environment_of, job_of, until
+from tests.e2e.cluster import Cluster, Looks
+from tests.e2e.conftest import Service, csv_spec, environment_of, job_of, seed_of, until, write_csv
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
 
 
-@pytest.fixture(scope="module", params=BACKINGS)
+class Embedded(Looks):
+    """`scrimp serve` with its one worker, shared with other files."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self.home = service, service.home
+
+    def get(self, path: str, /) -> Any:
+        return self.service.get(path)
+
+    def client(self) -> Client:
+        return self.service.client()
+
+
+@pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     home = tmp_path_factory.mktemp("cluster") / "home"
-    made = Cluster(home, environment_of(str(request.param), request)).start(apis=1, relays=1, workers=2)
+    made = Cluster(home, environment_of("postgres", request)).start(apis=1, relays=1, workers=2)
     yield made
     made.stop()
+
+
+@pytest.fixture(params=BACKINGS)
+def place(request: pytest.FixtureRequest, services: Callable[[str], Service]) -> Looks:
+    if request.param == "sqlite":
+        return Embedded(services("sqlite"))
+    found: Cluster = request.getfixturevalue("cluster")
+    return found
+
+
+ON_SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 
 
 def search_of(dataset: str, steps: int, **hpo: Any) -> dict[str, Any]:
@@ -31,47 +60,71 @@ def search_of(dataset: str, steps: int, **hpo: Any) -> dict[str, Any]:
     return job_of(dataset, evaluation={"on": "holdout", "noise_mu": 0.1}, hpo=block)
 
 
-def trials(cluster: Cluster, study: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = cluster.get(f"/v1/jobs/{study}/trials")["items"]
+def trials(place: Looks, study: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = place.get(f"/v1/jobs/{study}/trials")["items"]
     return found
 
 
-def test_a_worker_that_is_killed_in_a_pilot_costs_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    dataset = cluster.register("study-kill")
-    with cluster.client() as client:
+def test_a_cancel_stops_every_run(place: Looks) -> None:
+    dataset = place.register("study-cancel")
+    with place.client() as client:
+        study = client.submit(search_of(dataset, 5000, runs_per_level=2)).id
+        until(lambda: any(each["status"] == "running" for each in trials(place, study)))
+        job = trials(place, study)[0]["job"]
+        answer = client._http.post(f"/v1/jobs/{job}/cancel")
+        assert (answer.status_code, answer.json()["study"]) == (409, study)
+        client.cancel(study)
+    ended = until(lambda: (found := place.get(f"/v1/jobs/{study}"))["status"] == "cancelled" and found)
+    assert {each["status"] for each in trials(place, study)} <= {"cancelled", "succeeded"}
+    account = place.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
+    assert account["held"] == 0
+    assert account["spent"] < ended["quote"]["charge"]["train"] / 10
+    assert place.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+
+
+def kill_worker_of(place: Looks, job: str) -> None:
+    """The one that runs a job, with kill -9; the embedded service as a whole, which is started again. From here on the
+    cluster has one worker: it can end the search alone, and the tests below need no second."""
+    if isinstance(place, Embedded):
+        place.service.kill()
+        place.service.start()
+    elif isinstance(place, Cluster):
+        worker = place.get(f"/v1/jobs/{job}")["attempts"][0]["worker"]
+        process = next(each for each in place.processes["worker"] if worker.endswith(f":{each.pid}"))
+        process.kill()
+        process.wait()
+
+
+def test_a_worker_that_is_killed_in_a_pilot_costs_nothing(place: Looks, tmp_path: Path) -> None:
+    dataset = place.register("study-kill")
+    with place.client() as client:
         study = client.submit(search_of(dataset, 1500)).id
-    pilots = [each["job"] for each in trials(cluster, study)]
-    killed = until(
-        lambda: next((job for job in pilots if cluster.get(f"/v1/jobs/{job}")["progress"]["step"] > 0), None)
-    )
-    worker = cluster.get(f"/v1/jobs/{killed}")["attempts"][0]["worker"]
-    process = next(each for each in cluster.processes["worker"] if worker.endswith(f":{each.pid}"))
-    process.kill()
-    process.wait()
-    (ended,) = cluster.finished([study], 300)
+    pilots = [each["job"] for each in trials(place, study)]
+    killed = until(lambda: next((job for job in pilots if place.get(f"/v1/jobs/{job}")["progress"]["step"] > 0), None))
+    kill_worker_of(place, killed)
+    (ended,) = place.finished([study], 300)
     assert ended["status"] == "succeeded", ended
-    found = trials(cluster, study)
+    found = trials(place, study)
     assert [(each["role"], each["status"], each["chosen"]) for each in found] == [
         ("pilot", "succeeded", False),
         ("pilot", "succeeded", False),
         ("final", "succeeded", True),
     ]
-    assert [each["status"] for each in cluster.get(f"/v1/jobs/{killed}")["attempts"]] == ["lost", "succeeded"]
+    assert [each["status"] for each in place.get(f"/v1/jobs/{killed}")["attempts"]] == ["lost", "succeeded"]
     # One bill, paid in full: no run was repeated or lost, and nothing of a pilot is there but its score.
-    cluster.assert_charged(dataset, [ended])
+    place.assert_charged(dataset, [ended])
     for pilot in found[:2]:
-        job = cluster.get(f"/v1/jobs/{pilot['job']}")
+        job = place.get(f"/v1/jobs/{pilot['job']}")
         assert (job["artifacts"], list(job["metrics"]), job["parent"]) == ([], ["accuracy"], study)
         assert pilot["score"]["on"] == "train"
     assert {each["name"] for each in ended["artifacts"]} == {"model.safetensors", "model.json"}
     assert ended["metrics"]["accuracy"]["value"] > 0.8
-    assert [each["id"] for each in cluster.get(f"/v1/jobs?dataset={dataset}")["items"]] == [study]
-    recomputed(cluster, study, tmp_path)
-    cluster.start(workers=1)
+    assert [each["id"] for each in place.get(f"/v1/jobs?dataset={dataset}")["items"]] == [study]
+    recomputed(place, study, tmp_path)
 
 
-def recomputed(cluster: Cluster, study: str, folder: Path) -> None:
-    document = cluster.get(f"/v1/jobs/{study}/certificate")
+def recomputed(place: Looks, study: str, folder: Path) -> None:
+    document = place.get(f"/v1/jobs/{study}/certificate")
     path = folder / "certificate.json"
     path.write_text(json.dumps(document))
     ran = subprocess.run([sys.executable, str(SCRIPT), str(path)], capture_output=True, text=True, check=False)
@@ -84,24 +137,7 @@ def recomputed(cluster: Cluster, study: str, folder: Path) -> None:
     assert body["study"]["final_run_epsilon"]["value"] < 2.0
 
 
-def test_a_cancel_stops_every_run(cluster: Cluster) -> None:
-    dataset = cluster.register("study-cancel")
-    with cluster.client() as client:
-        study = client.submit(search_of(dataset, 5000, runs_per_level=2)).id
-        until(lambda: any(each["status"] == "running" for each in trials(cluster, study)))
-        job = trials(cluster, study)[0]["job"]
-        answer = client._http.post(f"/v1/jobs/{job}/cancel")
-        assert (answer.status_code, answer.json()["study"]) == (409, study)
-        client.cancel(study)
-    ended = until(lambda: (found := cluster.get(f"/v1/jobs/{study}"))["status"] == "cancelled" and found)
-    assert {each["status"] for each in trials(cluster, study)} <= {"cancelled", "succeeded"}
-    account = cluster.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
-    assert account["held"] == 0
-    assert account["spent"] < ended["quote"]["charge"]["train"] / 10
-    assert cluster.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
-
-
-@pytest.mark.parametrize("cluster", ["sqlite"], indirect=True)
+@ON_SQLITE
 @pytest.mark.parametrize(
     "changes",
     [
@@ -110,52 +146,48 @@ def test_a_cancel_stops_every_run(cluster: Cluster) -> None:
     ],
     ids=lambda changes: str(changes["strategy"]),
 )
-def test_the_other_strategies(cluster: Cluster, changes: dict[str, Any]) -> None:
-    dataset = cluster.register(f"study-{changes['strategy']}")
+def test_the_other_strategies(place: Looks, changes: dict[str, Any]) -> None:
+    dataset = place.register(f"study-{changes['strategy']}")
     space = {"learning_rate": [0.3, 3.0], "steps": [20, 30]}
-    with cluster.client() as client:
+    with place.client() as client:
         spec = job_of(dataset, evaluation=None, hpo={"space": space, **changes})
         study = client.submit(spec).id
-    (ended,) = cluster.finished([study])
+    (ended,) = place.finished([study])
     assert ended["status"] == "succeeded", ended
-    cluster.assert_charged(dataset, [ended])
+    place.assert_charged(dataset, [ended])
     assert len(ended["artifacts"]) == 2
-    for run in trials(cluster, study):
-        assert cluster.get(f"/v1/jobs/{run['job']}")["artifacts"] == []
-        assert until(lambda run=run: not (cluster.home / "storage" / "jobs" / run["job"]).exists() or run["chosen"])
+    for run in trials(place, study):
+        assert place.get(f"/v1/jobs/{run['job']}")["artifacts"] == []
+        assert until(lambda run=run: not (place.home / "storage" / "jobs" / run["job"]).exists() or run["chosen"])
 
 
-@pytest.mark.parametrize("cluster", ["sqlite"], indirect=True)
-def test_under_poisson_sampling(cluster: Cluster) -> None:
-    from tests.e2e.conftest import csv_spec, seed_of, write_csv
-
-    path = write_csv(cluster.home.parent / "study-poisson.csv", seed=seed_of("study-poisson"))
-    with cluster.client() as client:
+@ON_SQLITE
+def test_under_poisson_sampling(place: Looks) -> None:
+    path = write_csv(place.home.parent / "study-poisson.csv", seed=seed_of("study-poisson"))
+    with place.client() as client:
         dataset = client.create_dataset(csv_spec("study-poisson", filter="rdp"), path).id
         hpo = {"levels": [0.3, 0.6], "runs_per_level": 1, "space": {"learning_rate": [0.3, 3.0]}}
         sampling = {"kind": "poisson", "expected_batch_size": 150}
         study = client.submit(job_of(dataset, evaluation=None, hpo=hpo, sampling=sampling)).id
-    (ended,) = cluster.finished([study])
+    (ended,) = place.finished([study])
     assert ended["status"] == "succeeded", ended
-    cluster.assert_charged(dataset, [ended])
-    runs = [cluster.get(f"/v1/jobs/{each['job']}") for each in trials(cluster, study)]
+    place.assert_charged(dataset, [ended])
+    runs = [place.get(f"/v1/jobs/{each['job']}") for each in trials(place, study)]
     assert [run["progress"]["steps"] for run in runs] == [30] * 3
     assert runs[-1]["quote"]["noise_multiplier"] == ended["quote"]["noise_multiplier"]
 
 
-@pytest.mark.parametrize("cluster", ["sqlite"], indirect=True)
-def test_an_oracle_on_public_data(cluster: Cluster) -> None:
-    from tests.e2e.conftest import csv_spec, seed_of, write_csv
-
-    path = write_csv(cluster.home.parent / "study-oracle.csv", seed=seed_of("study-oracle"))
+@ON_SQLITE
+def test_an_oracle_on_public_data(place: Looks) -> None:
+    path = write_csv(place.home.parent / "study-oracle.csv", seed=seed_of("study-oracle"))
     spec = csv_spec("study-oracle") | {"privacy": {"sensitivity": "public"}}
-    with cluster.client() as client:
+    with place.client() as client:
         dataset = client.create_dataset(spec, path).id
         points = {"learning_rate": 2, "steps": 1}
         hpo = {"strategy": "grid_oracle", "space": {"learning_rate": [0.3, 3.0], "points": points}}
         study = client.submit(job_of(dataset, evaluation=None, hpo=hpo, seed=1)).id
-    ended = until(lambda: (found := cluster.get(f"/v1/jobs/{study}"))["finished_at"] and found)
+    ended = until(lambda: (found := place.get(f"/v1/jobs/{study}"))["finished_at"] and found)
     assert ended["status"] == "succeeded", ended
-    scores = [each["score"] for each in trials(cluster, study)]
+    scores = [each["score"] for each in trials(place, study)]
     assert [score["std"] for score in scores] == [0.0, 0.0]
     assert ended["metrics"]["accuracy"]["value"] == max(score["value"] for score in scores)

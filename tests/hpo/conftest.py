@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,14 +23,19 @@ from tests.lifecycle.conftest import claimed
 Submit = Callable[..., str]
 
 
+@cache
+def price_once(request: str) -> dict[str, Any]:
+    return study.price(json.loads(request))
+
+
 class PlainPricing:
-    """The real prices, made in this process: the helper process has tests of its own."""
+    """The real prices, made in this process, each once: the helper process has tests of its own."""
 
     def price(self, request: dict[str, Any]) -> dict[str, Any]:
         return pricing.price(request)
 
     def price_study(self, request: dict[str, Any]) -> dict[str, Any]:
-        return study.price(request)
+        return price_once(json.dumps(request))
 
     def largest_study_that_fits(self, request: dict[str, Any], remaining: dict[str, int]) -> dict[str, Any]:
         return study.largest_that_fits(request | {"remaining": remaining})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import pytest
@@ -18,14 +19,13 @@ from app.jobs import repository
 from app.jobs.studies import plan_study
 from app.lifecycle.studies import run_spec
 from app.privacy.shares import run_mechanism
-from app.privacy.study import price
 from scrimp.cli import show
 from scrimp.models import Trials
 from tests.conftest import Api
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Key
 from tests.factories import add_dataset, job_spec
-from tests.hpo.conftest import play, runs_of, study_spec
+from tests.hpo.conftest import play, price_once, runs_of, study_spec
 from tests.worker.optimizing import OPTIMIZERS
 from worker.attempt.messages import Shape
 from worker.training.plan import build_plan
@@ -197,7 +197,7 @@ def test_what_runs_of_a_search_is_what_is_charged(db: Database, kind: str, sampl
         facts, other = (repository.dataset_facts(session, session.get_one(Dataset, each)) for each in (dataset, side))
     planned = plan_study(spec, facts, other)
     assert planned.pricing is not None and planned.evaluation is not None
-    priced = price(planned.pricing)
+    priced = price_once(json.dumps(planned.pricing))
     search = Study(planned.hpo, planned.bounds, "s", (0.05, 0.1), 0.4)
     for run in runs_at(search, {0: 0.5, 1: 0.6}):
         asked = planned.pricing["runs"][run.number]

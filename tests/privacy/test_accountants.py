@@ -156,3 +156,16 @@ def test_a_fractional_order_that_does_not_converge_is_bounded_by_its_neighbours(
         density = lambda z: mpmath.npdf(z, 0, s) * (1 - q + q * mpmath.exp((2 * z - 1) / (2 * s * s))) ** a  # noqa: E731
         exact = mpmath.log(mpmath.quad(density, [-14, -5, 0, 2, 5, 14])) / (a - 1)
     assert value >= float(exact)
+
+
+@given(st.floats(-4.0, -0.3), st.floats(-0.2, 1.5), st.integers(2, 5000), st.sampled_from([1e-3, 5e-3]))
+@settings(max_examples=25, deadline=None, database=None)
+def test_composing_is_dp_accountings(log_rate: float, log_sigma: float, count: int, grid: float) -> None:
+    """The same distribution, to the bit: only where its tails begin is found another way."""
+    leaf, tail = events.Leaf(10.0**log_rate, 10.0**log_sigma), 1e-12
+    ours = pld._composed(leaf, count, grid, tail)
+    theirs = pld._composed(leaf, 1, grid, tail / count).self_compose(count, tail)
+    for name in ("_pmf_remove", "_pmf_add"):
+        one, other = getattr(ours, name), getattr(theirs, name)
+        assert (one._lower_loss, one._infinity_mass) == (other._lower_loss, other._infinity_mass)
+        assert one._probs.tolist() == other._probs.tolist()
