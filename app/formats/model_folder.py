@@ -76,6 +76,10 @@ class ModelFolder:
         return int(self.config.get("pad_token_id", 1)) + 1 if self.kind == "roberta" else 0
 
     @property
+    def vocabulary(self) -> int:
+        return int(self.config["vocab_size"])
+
+    @property
     def tied(self) -> bool:
         """Whether its output layer is the embedding's matrix. transformers' own defaults."""
         return bool(self.config.get("tie_word_embeddings", self.kind != "llama"))

@@ -18,7 +18,7 @@ from app.contracts.hf import HfModel
 from app.formats import model_folder
 from benchmarks.reproduce import language_data, language_report
 from benchmarks.reproduce.language_data import LENGTH, MODELS, SMALL, SMOL
-from benchmarks.reproduce.runs import REPORTS, Data, Kept, run
+from benchmarks.reproduce.runs import REPORTS, Data, Kept, best, run
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import unclipped_engine
 from worker.metrics.scores import frequency_groups
@@ -28,7 +28,10 @@ from worker.noise.gaussian import GaussianRelease
 KEPT = REPORTS / "language.json"
 EPSILON, DELTA = 3.0, 1e-5
 SMALL_RUN = {"batch": 128, "steps": 30, "scored": 200}
-SMOL_RUN = {"batch": 16, "steps": 12, "scored": 40, "length": 24}
+SMOL_LENGTH, SMOL_SCORED = 32, 100
+SMOL_RATES = (0.01, 0.03)
+SMOL_TRIAL, SMOL_RUN = {"batch": 64, "steps": 10}, {"batch": 128, "steps": 30}
+STILL = {"kind": "dp_sgd", "learning_rate": 1e-12}
 OPTIMIZERS: dict[str, tuple[float, ...]] = {
     "dp_sgd": (0.3, 3.0, 10.0),
     "dp_adam": (0.0003, 0.001, 0.003),
@@ -73,27 +76,33 @@ def small_runs(kept: Kept) -> None:
 
 
 def smol_runs(kept: Kept) -> None:
-    """LoRA of rank 1 at the values of SmolLM2-135M, at ε = 3."""
+    """LoRA of rank 1 at the values of SmolLM2-135M, at ε = 3: two rates in few steps, then the better one in more."""
     language_data.smol()
-    asked: dict[str, Any] = {"path": SMOL, "tuning": "lora", "max_length": SMOL_RUN["length"]}
-    lora = {"lora": {"rank": 1, "alpha": 2.0, "targets": ["v_proj"]}}
-    what = job(asked | lora, {"kind": "dp_adam", "learning_rate": 0.01}, SMOL_RUN["batch"], SMOL_RUN["steps"])
-    what["runtime"] = {"physical_batch_size": 8}
-    loaded: list[Data] = []
+    of: list[Data] = []
 
-    def answer(changes: dict[str, Any]) -> dict[str, Any]:
-        loaded[:] = loaded or [language_data.data(SMOL, SMOL_RUN["length"], SMOL_RUN["scored"])]
-        return run(loaded[0], what | changes).kept()
+    def answer(what: dict[str, Any]) -> dict[str, Any]:
+        of[:] = of or [language_data.data(SMOL, SMOL_LENGTH, SMOL_SCORED)]
+        return run(of[0], what).kept()
 
-    kept.get({"run": "smol, lora", "job": what}, lambda: answer({}))
-    still = {"optimizer": {"kind": "dp_sgd", "learning_rate": 1e-12}, "length": {"steps": 10}}
-    before = still | {"sampling": {"kind": "poisson", "expected_batch_size": 1}}
+    def lora(optimizer: dict[str, Any], batch: int, steps: int, **changes: Any) -> dict[str, Any]:
+        asked = {"path": SMOL, "tuning": "lora", "max_length": SMOL_LENGTH}
+        model = asked | {"lora": {"rank": 1, "alpha": 2.0, "targets": ["v_proj"]}}
+        return job(model, optimizer, batch, steps, runtime={"physical_batch_size": 4}, **changes)
+
+    before = lora(STILL, 1, 10)
     kept.get({"run": "smol, before", "job": before}, lambda: answer(before))
+    tried = []
+    for rate in SMOL_RATES:
+        asked = lora({"kind": "dp_adam", "learning_rate": rate}, **SMOL_TRIAL)
+        tried.append((rate, kept.get({"run": "smol, a trial", "job": asked}, lambda asked=asked: answer(asked))))
+    rate, _ = best(tried, "loss", highest=False)
+    asked = lora({"kind": "dp_adam", "learning_rate": rate}, **SMOL_RUN)
+    kept.get({"run": "smol, lora", "job": asked}, lambda: answer(asked))
 
 
 def counts(kept: Kept) -> None:
     """How many tokens of each group are scored: groups are joined by it."""
-    sizes = {SMALL: (LENGTH, SMALL_RUN["scored"]), SMOL: (SMOL_RUN["length"], SMOL_RUN["scored"])}
+    sizes = {SMALL: (LENGTH, SMALL_RUN["scored"]), SMOL: (SMOL_LENGTH, SMOL_SCORED)}
     for path, (length, scored) in sizes.items():
         if (MODELS / path / "model.safetensors").exists():
             kept.get(
@@ -105,8 +114,8 @@ def counts(kept: Kept) -> None:
 def _counts(path: str, length: int, scored: int) -> dict[str, Any]:
     spec = HfModel(path=path, max_length=length)
     model, of = HfTuning(model_folder.read(MODELS, path), spec, ()), language_data.data(path, length, scored)
-    groups = frequency_groups(model.predicted(of.train), model.vocabulary)
-    ids = model.predicted(of.holdout)
+    groups = frequency_groups(model.predicted(of.train)[0], model.vocabulary)
+    ids = model.predicted(of.holdout)[0]
     return {name: int(torch.isin(ids, torch.tensor(places)).sum()) for name, places in groups.items()}
 
 

@@ -9,14 +9,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from app.contracts.hf import Lora
+from app.contracts.hf import ADAPTER, Lora
 from app.formats.model_folder import BESIDE, CONFIG, TOKENIZER, WEIGHTS
 from worker.models.base import Parameters
 from worker.models.hf.loading import config_of
-from worker.models.hf.lora import adapter_config, adapter_tensors
+from worker.models.hf.lora import PEFT, adapter_config, adapter_tensors
 from worker.models.hf.model import HfTuning
 
-ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 
 _CAUSAL = """\
 prompt = tokenizer("a text", return_tensors="pt", return_token_type_ids=False)
@@ -57,6 +57,12 @@ def tuned_files(model: HfTuning, parameters: Parameters) -> dict[str, bytes]:
         CONFIG: _json({**whole, "dtype": "float32"}),
         **{name: path.read_bytes() for name, path in beside.items() if path.is_file()},
     }
+
+
+def trained_tensors(model: HfTuning, tensors: dict[str, Tensor]) -> Parameters:
+    """What a job trained, of the tensors of its file of weights."""
+    found = {name.removeprefix(PEFT): value for name, value in tensors.items()}
+    return {name: found[name].double() for name in model.folder.trained(model.spec, model.outputs)}
 
 
 def tuned_usage(model: HfTuning) -> str:
