@@ -32,8 +32,7 @@ class Tokens:
         from tokenizers import Tokenizer  # noqa: PLC0415 - for jobs that need it
 
         try:
-            content = (folder.folder / TOKENIZER).read_text(encoding="utf-8")
-            self._tokenizer: Any = Tokenizer.from_str(content)
+            self._tokenizer: Any = Tokenizer.from_str(folder.content(TOKENIZER).decode())
         except Exception:  # the library raises nothing narrower
             raise ModelMissingError("the model's tokenizer can not be read") from None
         self._causal = folder.architecture.task == "language_model"
