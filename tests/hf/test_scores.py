@@ -13,7 +13,7 @@ from app.contracts.hf import rank_groups
 from app.contracts.job_spec import Clipping
 from app.errors import PrivacyError
 from app.privacy.mechanism import NoisySum
-from tests.hf.test_norms import model, records, some_parameters, training
+from tests.hf.test_norms import KEY, model, records, some_parameters, training
 from tests.hf.tiny import write
 from worker.clipping.build import build_engine
 from worker.data.sequences import SequenceRecords
@@ -76,7 +76,7 @@ def test_noisy_losses_of_tokens_by_rank(tmp_path: Path) -> None:
     m, batch = of_many_tokens(tmp_path)
     parameters, bound = some_parameters(m), 100.0
     release = ranked(1200, 1e9, bound)
-    score = noisy_score(release, bytes(32), 3, 0, m, parameters, batch)
+    score = noisy_score(release, KEY, 3, 0, m, parameters, batch)
     assert score.value == pytest.approx(float(m.token_scores(parameters, batch)[0].mean()), rel=1e-6)
     assert (
         {each.name for each in score.parts}
@@ -94,11 +94,11 @@ def test_noisy_losses_of_tokens_by_rank(tmp_path: Path) -> None:
         inside = ((ids >= low) & (ids <= high)).numpy()
         assert part.value == pytest.approx(np.average(losses.numpy()[inside], weights=weights[inside]), rel=1e-6)
     again, other = (
-        noisy_score(ranked(1200, 0.5, 6.0), bytes(32), step, 0, m, parameters, batch).parts for step in (3, 4)
+        noisy_score(ranked(1200, 0.5, 6.0), KEY, step, 0, m, parameters, batch).parts for step in (3, 4)
     )
     assert again != other and all(each.std > 0 for each in again)
     with pytest.raises(PrivacyError):
-        noisy_score(ranked(1199, 1.0, 6.0), bytes(32), 3, 0, m, parameters, batch)
+        noisy_score(ranked(1199, 1.0, 6.0), KEY, 3, 0, m, parameters, batch)
     with pytest.raises(ValueError, match="losses"):
         NoisySum(what="accuracy", account="holdout", noise_mu=1.0, records=6, ranks=1200)
 
