@@ -88,6 +88,8 @@ def test_texts_from_post_to_adapters_and_classifiers(service: Service, tmp_path:
     certificate = until(lambda: service.get(f"/v1/jobs/{jobs[0]}/certificate").get("certificate"))
     assert certificate["epsilon"]["unit"] == "example" and 7.9 < certificate["epsilon"]["value"] <= 8.0
     assert certificate["mechanism"]["releases"][0]["ranks"] == VOCABULARY
+    (weights,) = (each for each in adapters["artifacts"] if each["name"] == "adapter_model.safetensors")
+    assert certificate["released"]["weights"] and certificate["model_sha256"] == weights["sha256"]
     with peft_s_own_warnings():
         base = GPT2LMHeadModel.from_pretrained(service.models / "tiny" / "gpt2")
         adapted = PeftModel.from_pretrained(base, str(delivered(service, adapters, tmp_path / "lora")))

@@ -93,9 +93,7 @@ def test_noisy_losses_of_tokens_by_rank(tmp_path: Path) -> None:
         low, high = map(int, part.name.removeprefix("loss:rank-").split("-"))
         inside = ((ids >= low) & (ids <= high)).numpy()
         assert part.value == pytest.approx(np.average(losses.numpy()[inside], weights=weights[inside]), rel=1e-6)
-    again, other = (
-        noisy_score(ranked(1200, 0.5, 6.0), KEY, step, 0, m, parameters, batch).parts for step in (3, 4)
-    )
+    again, other = (noisy_score(ranked(1200, 0.5, 6.0), KEY, step, 0, m, parameters, batch).parts for step in (3, 4))
     assert again != other and all(each.std > 0 for each in again)
     with pytest.raises(PrivacyError):
         noisy_score(ranked(1199, 1.0, 6.0), KEY, 3, 0, m, parameters, batch)
