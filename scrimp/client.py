@@ -282,7 +282,7 @@ class Client:
         Args:
             records: as the data set has them: of columns dicts, of arrays lists of numbers, texts, of ratings dicts
                 with user and item, of next items lists of items' ids.
-            top: how many classes or items are named of each.
+            top: how many classes, items or next tokens are named of each.
             timeout: seconds to wait at most.
 
         Raises:

@@ -43,6 +43,7 @@ def resolved(spec: JobSpec, models_root: Path | None, outputs: int) -> JobSpec:
         "architecture": found.kind,
         "parameters": size(tensors),
         "trained": size(found.trained(asked, outputs)),
+        "vocabulary": found.vocabulary,
     }
     for name, fact in facts.items():
         if getattr(asked, name) not in (None, fact):

@@ -6,6 +6,7 @@ worker trains.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,7 @@ ModelPath = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}$")
 ]
 LayerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]{1,100}$")]
+WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"  # delivered
 FROM_FOLDER = "filled in from the model's folder"
 
 
@@ -61,6 +63,7 @@ class HfModel(Document):
     architecture: Literal["gpt2", "llama", "bert", "roberta"] | None = None
     parameters: Annotated[int, Field(ge=1)] | None = None
     trained: Annotated[int, Field(ge=1)] | None = None
+    vocabulary: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _adapts(self) -> HfModel:
@@ -177,6 +180,21 @@ def trained(of: Architecture, asked: HfModel, shapes: Shapes, blocks: int) -> di
             found[f"{layer}.lora_A.weight"] = (lora.rank, inputs)
             found[f"{layer}.lora_B.weight"] = (outputs, lora.rank)
     return found
+
+
+def weights_file(model: Document) -> str:
+    """The delivered file that holds what was trained of a job's model, of any kind."""
+    return ADAPTER if isinstance(model, HfModel) and model.tuning == "lora" else WEIGHTS
+
+
+def rank_groups(vocabulary: int) -> dict[str, range]:
+    """Tokens by their ids, by name: up to 255, 1,023, 4,095, and so on.
+
+    Tokenizers of GPT-2's and Llama's kinds number tokens in the order in which they were merged, about from frequent to
+    rare in the texts that they were made from: public knowledge. Before them come single bytes.
+    """
+    edges = [0, *(256 * 4**k for k in range(12) if 256 * 4**k < vocabulary), vocabulary]
+    return {f"rank-{low}-{end - 1}": range(low, end) for low, end in itertools.pairwise(edges)}
 
 
 def size(shapes: Shapes) -> int:

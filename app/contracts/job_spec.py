@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
 from app.contracts.extractor import ExtractorRef
-from app.contracts.hf import HfModel
+from app.contracts.hf import ARCHITECTURES, HfModel
 from app.contracts.hpo import Hpo
 from app.contracts.optimizers import Optimizer
 
@@ -259,7 +259,9 @@ class Evaluation(Document):
     `groups` asks for scores of groups of classes too: by name, the places of their classes in the data set's list. On
     private data a score becomes a histogram over the groups, of which a record is in one cell: the price stays, and
     the noise is on every cell. `by_frequency`, on public data: classes with 2ᵏ … 2ᵏ⁺¹ − 1 training
-    records are one group. Of a language model: tokens, by their counts in public training data or a public hold-out.
+    records are one group. Of a language model: tokens, by their counts in public training data or a public hold-out;
+    where scores are noisy, by their ids, which tokenizers give out about from frequent to rare. Losses are then those
+    of tokens, each clipped to `loss_bound`; a record's tokens share its weight, so that the price stays here too.
     """
 
     on: Literal["holdout", "train"] = "holdout"
@@ -291,6 +293,14 @@ class Evaluation(Document):
             return {"ranking": 1.0}
         names = self.metrics or (["accuracy"] if classes else ["loss"])
         return {name: 1.0 if name == "accuracy" else self.loss_bound for name in names}
+
+
+def token_ranks(evaluation: Evaluation | None, model: Model) -> int | None:
+    """How many tokens there are that noisy losses are grouped by the ids of; None: they are not."""
+    if evaluation is None or not evaluation.by_frequency or not isinstance(model, HfModel):
+        return None
+    causal = model.architecture is not None and ARCHITECTURES[model.architecture].task == "language_model"
+    return model.vocabulary if causal else None
 
 
 class Runtime(Document):

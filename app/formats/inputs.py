@@ -10,6 +10,7 @@ interactions, next_item   a list of items' ids, from the first to the latest
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from app.contracts.dataset_spec import Features, Ids, Task
@@ -18,6 +19,7 @@ from app.formats.ids import IdColumn
 
 MAX_TEXT_CHARACTERS = 100_000
 MAX_ITEMS = 10_000
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can say it, UTF-8 can not
 
 
 def checked(records: list[Any], task: Task, features: Features, width: int) -> list[Any]:
@@ -65,8 +67,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _text(record: Any, at: int) -> str:
-    if not isinstance(record, str) or len(record) > MAX_TEXT_CHARACTERS:
-        raise _wrong(at, f"a text of at most {MAX_TEXT_CHARACTERS} characters")
+    if not isinstance(record, str) or len(record) > MAX_TEXT_CHARACTERS or LONE_SURROGATE.search(record):
+        raise _wrong(at, f"a text of at most {MAX_TEXT_CHARACTERS} characters of Unicode")
     return record
 
 

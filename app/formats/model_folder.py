@@ -45,18 +45,35 @@ class ModelFolder:
     """What is known of a model before any tensor of it is read.
 
     Attributes:
-        folder: resolved.
-        sha256: of the hashes of all files that are used.
+        files: those that are used, by name, resolved.
+        hashes: the SHA-256 of each.
         config: config.json.
         kind: its key in ARCHITECTURES.
         shapes: of its tensors, by canonical names, output layers included where the file has them.
     """
 
-    folder: Path
-    sha256: str
+    files: dict[str, Path]
+    hashes: dict[str, str]
     config: dict[str, Any]
     kind: str
     shapes: dict[str, tuple[int, ...]]
+
+    @property
+    def sha256(self) -> str:
+        """Of the hashes of all files."""
+        content = json.dumps(self.hashes, sort_keys=True, separators=(",", ":")).encode()
+        return hashlib.sha256(content).hexdigest()
+
+    def content(self, name: str) -> bytes:
+        """A file as it was hashed: read into memory as a whole, so that nothing changes it between the two.
+
+        Raises:
+            UnfitModelError: it is another one by now.
+        """
+        content = self.files[name].read_bytes()
+        if hashlib.sha256(content).hexdigest() != self.hashes[name]:
+            raise UnfitModelError(f"its {name} was changed while it was read")
+        return content
 
     @property
     def architecture(self) -> Architecture:
@@ -74,6 +91,10 @@ class ModelFolder:
     @property
     def first_position(self) -> int:
         return int(self.config.get("pad_token_id", 1)) + 1 if self.kind == "roberta" else 0
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.config["vocab_size"])
 
     @property
     def tied(self) -> bool:
@@ -114,7 +135,7 @@ def read(root: Path, path: str) -> ModelFolder:
     folder = _inside(root, root / path)
     if folder is None or not folder.is_dir():
         raise UnfitModelError("there is no such folder in the models root")
-    config = _config(_inside(root, folder / CONFIG))
+    config, config_hash = _config(_inside(root, folder / CONFIG))
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise UnfitModelError(f"models of type {_shown(kind)} are not supported; there are {', '.join(ARCHITECTURES)}")
@@ -122,10 +143,8 @@ def read(root: Path, path: str) -> ModelFolder:
     files = {name: found for name, found in inside.items() if found is not None}
     _check_files(folder, [name for name in NEEDED if name not in files])
     _check_bytes(files)
-    hashes = {name: _sha256(found) for name, found in files.items()}
-    content = json.dumps(hashes, sort_keys=True, separators=(",", ":")).encode()
-    shapes = _shapes(files[WEIGHTS], ARCHITECTURES[kind])
-    made = ModelFolder(folder, hashlib.sha256(content).hexdigest(), config, kind, shapes)
+    hashes = {name: _sha256(found) for name, found in files.items() if name != CONFIG} | {CONFIG: config_hash}
+    made = ModelFolder(files, hashes, config, kind, _shapes(files[WEIGHTS], ARCHITECTURES[kind]))
     _check_sizes(made)
     return made
 
@@ -139,12 +158,13 @@ def _inside(root: Path, path: Path) -> Path | None:
     return found if found.is_relative_to(root.resolve()) else None
 
 
-def _config(path: Path | None) -> dict[str, Any]:
-    config = None
+def _config(path: Path | None) -> tuple[dict[str, Any], str]:
+    """The document, and the SHA-256 of what it was read from."""
+    config, content = None, b""
     if path is not None and path.is_file():
         try:
             with path.open("rb") as file:
-                config = json.loads(file.read(MAX_CONFIG_BYTES))
+                config = json.loads(content := file.read(MAX_CONFIG_BYTES))
         except (OSError, ValueError, RecursionError):
             config = None
     if not isinstance(config, dict):
@@ -153,7 +173,7 @@ def _config(path: Path | None) -> dict[str, Any]:
         raise UnfitModelError("it brings code of its own, which is never run here")
     if "quantization_config" in config:
         raise UnfitModelError("it is quantized: gradients want its plain weights")
-    return config
+    return config, hashlib.sha256(content).hexdigest()
 
 
 def _check_files(folder: Path, absent: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from app.catalogue import models, optimizers
 from app.contracts.base import AccountName, Unit
 from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import AdaptiveNorm, Clipping, Evaluation, JobSpec
+from app.contracts.job_spec import AdaptiveNorm, Clipping, Evaluation, JobSpec, Model, token_ranks
 from app.contracts.optimizers import PublicSideSettings
 from app.errors import InvalidRequest
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, delayed_of
@@ -211,8 +211,6 @@ def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
         raise InvalidRequest.at("/evaluation/metrics", "`accuracy` is of classes: this data set's task has none")
     where = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
     tokens = evaluation.by_frequency and facts.spec.task.kind == "language_model"
-    if tokens and facts.holdout_is_private:
-        raise InvalidRequest.at(where, "how frequent a token is, is private: this data set has no public hold-out")
     if (evaluation.groups or evaluation.by_frequency) and not tokens and facts.spec.task.kind != "classification":
         raise InvalidRequest.at(where, "groups are of classes: this data set's task has none")
     if evaluation.by_frequency and not tokens and facts.is_private:
@@ -242,7 +240,7 @@ def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: f
         "target_epsilon": spec.privacy.target_epsilon,
         "noise_multiplier": spec.privacy.noise_multiplier,
         "target_delta": spec.privacy.target_delta or facts.cap_delta or default_delta(facts.records_train),
-        "releases": releases(spec.evaluation, facts),
+        "releases": releases(spec.evaluation, facts, spec.model),
         **_frequencies(spec),
         "unit": facts.unit,
         "filter": {"kind": facts.filter, "order": facts.order} if facts.filter else ANY_FILTER,
@@ -260,7 +258,7 @@ def _is_noisy(evaluation: Evaluation | None, facts: DatasetFacts) -> bool:
     return evaluation is not None and (evaluation.on == "train" or facts.holdout_is_private)
 
 
-def releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[str, Any]]:
+def releases(evaluation: Evaluation | None, facts: DatasetFacts, model: Model) -> list[dict[str, Any]]:
     """The noisy sums that a private job's scores are."""
     if evaluation is None or not _is_noisy(evaluation, facts):
         return []
@@ -275,6 +273,7 @@ def releases(evaluation: Evaluation | None, facts: DatasetFacts) -> list[dict[st
             "records_per_unit": facts.records_per_unit,
             "records": facts.records_train if evaluation.on == "train" else facts.records_holdout,
             **({"groups": evaluation.groups} if evaluation.groups else {}),
+            **({"ranks": token_ranks(evaluation, model)} if token_ranks(evaluation, model) else {}),
             **({"cutoff": evaluation.ranking.k} if evaluation.ranking else {}),
         }
         for what, sensitivity in evaluation.sensitivities(classes=classes).items()

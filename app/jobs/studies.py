@@ -265,8 +265,8 @@ def _pricing(
     if "frequencies" in longest.pricing:
         detail = "every run of a study would count the items again: declare them with the data set, and use `public`"
         raise InvalidRequest.at("/model/re_attention/frequencies", detail)
-    scored = releases(evaluation, longest.facts)
-    final = releases(spec.evaluation, longest.facts)
+    scored = releases(evaluation, longest.facts, spec.model)
+    final = releases(spec.evaluation, longest.facts, spec.model)
     runs = [
         {"role": slot.role, "level": slot.level, "releases": final if slot.role == "final" else scored}
         for slot in planned

@@ -21,6 +21,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.contracts.hf import weights_file
+from app.contracts.job_spec import JobSpec
 from app.db.models import Artifact, Certificate, Dataset, Job, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
 from app.ids import new_id, now, rfc3339
@@ -29,8 +31,6 @@ from app.ledger.accounts import filter_for, find
 from app.ledger.entries import canonical_json
 from app.ledger.repository import dataset_with_account
 from app.privacy.mechanism import MechanismConfig
-
-MODEL = "model.safetensors"
 
 
 def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_version: str) -> bool:
@@ -91,8 +91,10 @@ def verify(document: dict[str, Any], public_key: str | None = None) -> bool:
 
 def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -> dict[str, Any]:
     dataset, account = dataset_with_account(session, job.dataset_id)
-    model = session.get(Artifact, (job.id, MODEL))
-    what_ran = _training(job, model is not None) if job.study is None else _study(session, job, model is not None)
+    weights = weights_file(JobSpec.model_validate(job.spec).model)
+    model = session.get(Artifact, (job.id, weights))
+    released = model is not None
+    what_ran = _training(job, released) if job.study is None else _study(session, job, weights, released)
     unit = filter_for(account.filter, account.order).unit
     charged = {"train": settled.train, "holdout": settled.holdout}
     if job.study is not None:  # its runs have drawn on its hold; the settlement is of what they left
@@ -112,7 +114,7 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         "filter": {"kind": account.filter, "order": account.order},
         "cap": {"epsilon": account.cap_epsilon, "delta": account.cap_delta},
         "ledger": {"entry_seq": settled.seq, "balance_after": settled.memo["balance"], "head": settled.hash},
-        "released": {"weights": model is not None, "metrics": _metrics(session, job.id)},
+        "released": {"weights": released, "metrics": _metrics(session, job.id)},
         "warnings": job.warnings,
         "code_version": code_version,
         "model_sha256": model.sha256 if model is not None else None,
@@ -143,13 +145,13 @@ def _training(job: Job, has_model: bool) -> dict[str, Any]:
     }
 
 
-def _study(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
+def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[str, Any]:
     """What a study and each of its runs did. `events` is the plan of all of it: a full-batch run is one Gaussian sum
     with noise 1/μ there, which its T steps with σ = √T/μ are, exactly."""
     stored = job.study or {}
     runs = list(session.scalars(select(Job).where(Job.parent_id == job.id).order_by(Job.trial_number)))
     posts = [find(session, job.dataset_id, f"settle:{run.id}") for run in runs]
-    of_runs = select(Artifact.job_id).where(Artifact.job_id.in_([run.id for run in runs]), Artifact.name == MODEL)
+    of_runs = select(Artifact.job_id).where(Artifact.job_id.in_([run.id for run in runs]), Artifact.name == weights)
     handed_out = set(session.scalars(of_runs))
     chosen = next((run for run in runs if run.trial_number == stored["chosen"]), None)
     if chosen is not None and has_model:  # its model is the study's now

@@ -29,6 +29,7 @@ FAILURES = {
     "time": "it took too long: send fewer records",
     "model-damaged": "the model's file is missing, or is not what was published",
     "extractor-missing": "the extractor is not in this worker's models root, or is not the one that was admitted",
+    "model-missing": "the folder of the model that was tuned is not in this worker's models root, or was changed",
     "out-of-memory": "it needs more memory than there is: send fewer records",
     "internal": "it failed",
 }

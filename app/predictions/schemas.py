@@ -15,7 +15,8 @@ MAX_RECORDS = 1000
 
 class PredictionRequest(Document):
     """The caller's own inputs. `records`: of columns objects, of tensors lists of numbers, texts, of ratings objects
-    with `user` and `item`, of next items lists of items' ids. `top`: how many classes or items are named of each.
+    with `user` and `item`, of next items lists of items' ids. `top`: how many classes, items or next tokens are named
+    of each.
     """
 
     records: Annotated[list[Any], Field(min_length=1, max_length=MAX_RECORDS)]
@@ -24,7 +25,8 @@ class PredictionRequest(Document):
 
 class PredictionView(BaseModel):
     """`predictions`, one for each record in order, once it has succeeded: `class` and the `top` classes'
-    `probabilities`; `value` of a regression or rating; `items`, the best ones with their scores."""
+    `probabilities`; `value` of a regression or rating; `items`, the best ones with their scores; of a language model
+    the text's `loss`, `perplexity` and number of `tokens`, and the `top` most probable `next` ones."""
 
     id: str
     job: str

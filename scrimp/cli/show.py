@@ -342,13 +342,17 @@ def refusal(failure: BudgetRefused) -> RenderableType:
 
 
 def predictions(console: Console, found: list[dict[str, Any]]) -> None:
-    """One line a record: its class, its value, or its best items."""
+    """One line a record: its class, its value, its best items, or its loss and next tokens."""
     for each in found:
         if "items" in each:
             line = "  ".join(str(item["item"] if item["item"] is not None else item["row"]) for item in each["items"])
         elif "class" in each:
             shares = "  ".join(f"{name} {share:.3f}" for name, share in each["probabilities"].items())
             line = f"{each['class']}  ({shares})"
+        elif "next" in each:
+            loss = "—" if each["loss"] is None else f"{each['loss']:.3f}"
+            tokens = "  ".join(f"{token['token']!r} {token['probability']:.3f}" for token in each["next"])
+            line = f"loss {loss}  next {tokens}"
         else:
             line = str(each["value"])
         console.print(line, markup=False, highlight=False)

@@ -13,7 +13,7 @@ from app.audit.chain import seal
 from app.db.engine import Database
 from app.ledger.signing_keys import public_key, publish
 from app.settings import Settings
-from scrimp.cli import app, audit
+from scrimp.cli import app, audit, predict
 from scrimp.cli.session import connection
 from tests.cli.conftest import Cli
 from tests.e2e.conftest import job_of
@@ -82,6 +82,19 @@ def test_without_a_model_there_is_nothing_to_predict_with(cli: Cli, job_file: st
     refused = cli("predict", job["id"], records)
     assert refused.exit_code == 1 and "there is no model to predict with" in refused.stderr
     assert cli("predict", job["id"], cli.file("none.json", {"rows": []})).exit_code == 2
+    (table := cli.folder / "rows.csv").write_text("a,b\n1,2.5\n3,word\n")
+    wrong = cli("predict", job["id"], str(table), "--column", "text")
+    assert wrong.exit_code == 2 and "rows without 'text'" in wrong.stderr
+    assert cli("predict", job["id"], records, "--column", "a").exit_code == 2
+
+
+def test_rows_of_a_file_are_records(tmp_path: Path) -> None:
+    (table := tmp_path / "rows.csv").write_text('a,b\n1,2.5\n3,"word, word"\n')
+    assert predict._rows(table, None) == [{"a": 1, "b": 2.5}, {"a": 3, "b": "word, word"}]
+    assert predict._rows(table, "a") == ["1", "3"], "texts stay texts"
+    (lines := tmp_path / "rows.jsonl").write_text('{"text": "one"}\n\n{"text": "two"}\n')
+    assert predict._rows(lines, "text") == ["one", "two"]
+    assert predict._rows(lines, None) == [{"text": "one"}, {"text": "two"}]
 
 
 def test_the_signing_key_is_printed(cli: Cli) -> None:

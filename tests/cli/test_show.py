@@ -106,6 +106,7 @@ def test_predictions_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None
         {"class": "yes", "probabilities": {"yes": 0.9, "[no]": 0.1}},
         {"value": 3.5},
         {"items": [{"item": "50", "row": 49, "score": 1.0}, {"item": None, "row": 7, "score": 0.5}]},
+        {"loss": None, "perplexity": None, "tokens": 0, "next": [{"token": " a", "id": 3, "probability": 0.5}]},
     ]
     show.predictions(show.console(), found)
-    assert capsys.readouterr().out == "yes  (yes 0.900  [no] 0.100)\n3.5\n50  7\n"
+    assert capsys.readouterr().out == "yes  (yes 0.900  [no] 0.100)\n3.5\n50  7\nloss —  next ' a' 0.500\n"

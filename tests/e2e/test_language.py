@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from scrimp.errors import PredictionFailed
 from tests.e2e.conftest import Service, until
 from tests.e2e.test_spine import finished, submit
 from tests.hf.test_files import peft_s_own_warnings
-from tests.hf.tiny import write
+from tests.hf.tiny import VOCABULARY, write
 
 ON_SQLITE = pytest.mark.parametrize("service", ["sqlite"], indirect=True)
 PRIVACY = {"sensitivity": "private", "records": 400, "cap": {"epsilon": 20.0, "delta": 1e-4}, "filter": "rdp"}
@@ -65,7 +67,7 @@ def delivered(service: Service, ended: dict[str, Any], folder: Path) -> Path:
 @ON_SQLITE
 def test_texts_from_post_to_adapters_and_classifiers(service: Service, tmp_path: Path) -> None:
     from peft import PeftModel
-    from transformers import GPT2LMHeadModel, RobertaForSequenceClassification
+    from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast, RobertaForSequenceClassification
 
     for kind in ("gpt2", "roberta"):
         write(service.models / "tiny" / kind, kind)
@@ -74,16 +76,20 @@ def test_texts_from_post_to_adapters_and_classifiers(service: Service, tmp_path:
         labels = {"kind": "classification", "label": "even", "classes": ["no", "yes"]}
         client.create_dataset(spec("starts", labels), texts(tmp_path / "b", labelled=True))
     jobs = [
-        submit(service, job("counting", {"path": "tiny/gpt2", "tuning": "lora"}, loss_bound=10.0)),
+        submit(service, job("counting", {"path": "tiny/gpt2", "tuning": "lora"}, loss_bound=10.0, by_frequency=True)),
         submit(service, job("starts", {"path": "tiny/roberta", "tuning": "head"})),
     ]
     adapters, classifier = (finished(service, each) for each in jobs)
     assert adapters["status"] == "succeeded" == classifier["status"], (adapters["failure"], classifier["failure"])
     loss = adapters["metrics"]["loss"]
     assert loss["released_by"] == "noisy_sum" and loss["std"] > 0 and 0 < loss["value"] < 10
+    assert adapters["metrics"]["loss:rank-0-31"]["released_by"] == "noisy_sum"
     assert classifier["metrics"]["accuracy"]["released_by"] == "noisy_count"
     certificate = until(lambda: service.get(f"/v1/jobs/{jobs[0]}/certificate").get("certificate"))
     assert certificate["epsilon"]["unit"] == "example" and 7.9 < certificate["epsilon"]["value"] <= 8.0
+    assert certificate["mechanism"]["releases"][0]["ranks"] == VOCABULARY
+    (weights,) = (each for each in adapters["artifacts"] if each["name"] == "adapter_model.safetensors")
+    assert certificate["released"]["weights"] and certificate["model_sha256"] == weights["sha256"]
     with peft_s_own_warnings():
         base = GPT2LMHeadModel.from_pretrained(service.models / "tiny" / "gpt2")
         adapted = PeftModel.from_pretrained(base, str(delivered(service, adapters, tmp_path / "lora")))
@@ -95,3 +101,14 @@ def test_texts_from_post_to_adapters_and_classifiers(service: Service, tmp_path:
     assert names == {"adapter_config.json", "adapter_model.safetensors", "model.json"}
     names = {each["name"] for each in classifier["artifacts"]}
     assert names == {"config.json", "model.json", "model.safetensors", "tokenizer.json"}
+    with service.client() as client:
+        said = client.predict(jobs[0], ["w4 w6 w8", ""], top=3)
+        (asked,) = client.predict(jobs[1], ["w4 w6 w8"])
+        (service.models / "tiny" / "gpt2" / "tokenizer.json").write_text("{}")
+        with pytest.raises(PredictionFailed, match="was changed"):
+            client.predict(jobs[0], ["w4"])
+    assert [each["tokens"] for each in said] == [3, 0] and said[0]["next"][0]["token"].startswith("w")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "head" / "tokenizer.json"))
+    inputs = tokenizer("w4 w6 w8", return_tensors="pt", return_token_type_ids=False)
+    shares = torch.softmax(loaded.eval()(**inputs).logits[0], dim=0)
+    assert asked["probabilities"]["yes"] == pytest.approx(float(shares[1]), rel=1e-4)

@@ -158,14 +158,18 @@ def test_old_names_and_missing_prefixes_are_understood(models_root: Path, tmp_pa
         assert one.shapes == other.shapes and one.sha256 != other.sha256
 
 
-def test_tokens_are_counted_in_public_texts_only(text_api: Api) -> None:
+def test_tokens_are_counted_in_public_texts_and_ranked_for_private_ones(text_api: Api) -> None:
     public = declared("open", features=TEXT, task={"kind": "language_model"}, holdout={"kind": "public"})
     other = "t\n" + "".join(f'"w{i % 11} w{i * 3 % 20}"\n' for i in range(20))
     assert text_api.upload(public, OTHER.replace("w1 ", "w2 "), other).status_code == 201
     evaluation = {"noise_mu": 0.1, "by_frequency": True}
     assert post(text_api, "open", {"path": "gpt2"}, evaluation=evaluation).status_code == 200
-    answer = post(text_api, "plain", {"path": "gpt2"}, evaluation=evaluation)
-    assert answer.json()["errors"][0]["pointer"] == "/evaluation/by_frequency"
+    whole = post(text_api, "plain", {"path": "gpt2"}, evaluation={"noise_mu": 0.1}).json()
+    ranked = post(text_api, "plain", {"path": "gpt2"}, evaluation=evaluation).json()
+    assert ranked["charge"] == whole["charge"], "a record's tokens share its weight: the price is the same"
+    assert ranked["charge"]["holdout"] > 0
+    labelled = post(text_api, "labelled", {"path": "roberta"}, evaluation=evaluation)
+    assert labelled.json()["errors"][0]["pointer"] == "/evaluation/by_frequency"
 
 
 def test_a_bound_below_any_guess_s_loss_is_warned_of(text_api: Api) -> None:

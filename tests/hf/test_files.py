@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,19 +103,18 @@ def test_transformers_and_peft_compute_what_was_trained(
 
 
 @pytest.mark.parametrize(("path", "tuning"), [("gpt2", "lora"), ("roberta", "head")])
-def test_the_snippet_on_the_card_runs(models_root: Path, tmp_path: Path, path: str, tuning: str) -> None:
+def test_the_snippet_on_the_card_runs(
+    models_root: Path, tmp_path: Path, path: str, tuning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     m = model(models_root, path, tuning=tuning)
     task = ClassificationTask(label="y", classes=list(m.classes)) if m.classes else LanguageModelTask()
     (folder := tmp_path / "a" / "b" / "c").mkdir(parents=True)
     save_model(folder, m, m.init(KEY), task, FEATURES)
-    usage = json.loads((folder / "model.json").read_text())["usage"].replace("'gpt2'", repr(str(models_root / "gpt2")))
-    before, printed = Path.cwd(), io.StringIO()
-    try:
-        os.chdir(folder)
-        with peft_s_own_warnings(), contextlib.redirect_stdout(printed):
-            exec(usage, {})  # noqa: S102 - ours
-    finally:
-        os.chdir(before)
+    monkeypatch.setenv("SCRIMP_MODELS_ROOT", str(models_root))
+    monkeypatch.chdir(folder)
+    printed = io.StringIO()
+    with peft_s_own_warnings(), contextlib.redirect_stdout(printed):
+        exec(json.loads((folder / "model.json").read_text())["usage"], {})  # noqa: S102 - ours
     last = printed.getvalue().strip().splitlines()[-1]
     assert last in m.classes if m.classes else last
 

@@ -16,6 +16,7 @@ from app.contracts.hf import HfModel
 from app.formats import model_folder
 from app.formats.model_folder import UnfitModelError
 from tests.hf.test_norms import KEY, model, records
+from worker.models.hf.files import tuned_files
 from worker.models.hf.loading import ModelMissingError, load
 from worker.models.hf.tokens import Tokens
 
@@ -41,6 +42,32 @@ def test_a_text_on_which_the_library_panics_has_no_tokens(models_root: Path, tmp
     copied(models_root, tmp_path, tokenizer=slow_split)
     tokens = Tokens(model_folder.read(tmp_path, "m"), 8)
     assert tokens.ids("x" * 40) == [2], "the end of text alone"
+
+
+def rewritten(path: Path) -> None:
+    """In place, with the same size and time: a hash that is known by them does not see it."""
+    known, content = path.stat(), bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
+
+
+def test_what_is_read_is_what_was_hashed(models_root: Path, tmp_path: Path) -> None:
+    folder = copied(models_root, tmp_path)
+    (folder / "generation_config.json").write_text("{} ")
+    pinned = model_folder.read(tmp_path, "m").sha256
+    m = model(tmp_path, "m", tuning="head")
+    rewritten(folder / "generation_config.json")
+    delivered = tuned_files(m, m.init(KEY))
+    assert "tokenizer.json" in delivered and "generation_config.json" not in delivered
+    for name in ("model.safetensors", "tokenizer.json"):
+        rewritten(folder / name)
+    read = model_folder.read(tmp_path, "m")
+    assert read.sha256 == pinned, "as an attempt finds it, whose hashes are known already"
+    with pytest.raises(ModelMissingError):
+        load(read, m.spec, (), torch.float64)
+    with pytest.raises(ModelMissingError):
+        Tokens(read, 8)
 
 
 @pytest.mark.parametrize("end", [50256, -1, "2", True, [32]])

@@ -18,6 +18,7 @@ from tests.hf.tiny import VOCABULARY
 from tests.worker.support import key
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine, unclipped_engine
+from worker.clipping.engine import ClippingKind
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.hf.model import HfTuning
@@ -27,9 +28,9 @@ LENGTH = 8
 CASES = [
     *(("gpt2", tuning) for tuning in ("full", "head", "last_block", "bias", "lora")),
     *(("roberta", tuning) for tuning in ("full", "head", "last_block", "bias", "lora")),
-    *(("bert", tuning) for tuning in ("full", "last_block", "bias")),
+    *(("bert", tuning) for tuning in ("full", "head", "last_block", "bias", "lora")),
     *(("llama", tuning) for tuning in ("full", "head", "last_block", "lora")),
-    ("llama-tied", "full"),
+    *(("llama-tied", tuning) for tuning in ("full", "head")),
 ]
 
 
@@ -92,6 +93,35 @@ def test_clipped_sums_are_those_of_autograd_record_by_record(models_root: Path, 
         if size > 0:
             part = tiny.private_sum(parameters, [batch.select(np.array([at]))])
             assert norm(part) == pytest.approx(1e-6, rel=1e-10) and norm(part) <= 1e-6 * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["per_layer", "automatic"])
+@pytest.mark.parametrize(
+    ("path", "tuning"),
+    [("gpt2", "full"), ("gpt2", "bias"), ("roberta", "head"), ("bert", "lora"), ("llama", "last_block")],
+)
+def test_clipped_by_layers_or_automatically_they_are_those_of_autograd(
+    models_root: Path, path: str, tuning: str, kind: ClippingKind
+) -> None:
+    m, batch = model(models_root, path, tuning=tuning), records()
+    parameters = some_parameters(m)
+    alone = one_at_a_time(m, parameters, batch)
+    C = float(np.median([norm(each) for each in alone]))
+    found = build_engine(m, Clipping(kind=kind), training(C, kind)).private_sum(parameters, [batch])
+    groups = [[name for name in found if layer in (name.rpartition(".")[0], "")] for layer in layers_of(found, kind)]
+    wanted: dict[str, Tensor] = {}
+    for names in groups:
+        sizes = [norm({name: each[name] for name in names}) for each in alone]
+        share = C / len(groups) ** 0.5
+        factors = [share / (size + 0.01) if kind == "automatic" else share / max(share, size) for size in sizes]
+        for name in names:
+            wanted[name] = sum((each[name] * f for each, f in zip(alone, factors, strict=True)), torch.zeros(1))
+    assert norm({name: found[name] - wanted[name] for name in found}) <= 1e-10 * norm(wanted)
+
+
+def layers_of(parameters: Parameters, kind: str) -> list[str]:
+    """The modules whose parameters are clipped together; "" holds all."""
+    return sorted({name.rpartition(".")[0] for name in parameters}) if kind == "per_layer" else [""]
 
 
 @pytest.mark.parametrize(("path", "tuning"), [("gpt2", "full"), ("roberta", "lora"), ("llama", "last_block")])

@@ -39,7 +39,7 @@ def made(kind: str, **changes: Any) -> Any:
     from transformers import AutoConfig, BertModel, GPT2LMHeadModel, LlamaForCausalLM, RobertaModel
 
     classes: dict[str, Any] = {"gpt2": GPT2LMHeadModel, "llama": LlamaForCausalLM, "bert": BertModel}
-    config = AutoConfig.for_model(kind, vocab_size=VOCABULARY, **(SIZES[kind] | changes))
+    config = AutoConfig.for_model(kind, **({"vocab_size": VOCABULARY} | SIZES[kind] | changes))
     model = classes.get(kind, RobertaModel)(config)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

@@ -121,6 +121,7 @@ WRONG: list[tuple[str, Any]] = [
     ("mlp", [1, 2]),
     ("mlp", "1, 2, 3"),
     ("text", 3),
+    ("text", "half of a letter: \ud800"),
     ("ratings", {"user": "eve", "item": 3}),
     ("ratings", ["ada", 3]),
     ("transformer", []),

@@ -189,10 +189,10 @@ class Predict(Document):
 
     Attributes:
         spec: the job's.
-        weights: model.safetensors, as published.
+        weights: model.safetensors, or adapter_model.safetensors, as published.
         records: what app.formats.inputs made of the request.
-        top: how many classes or items are named.
-        extractor_dir: the extractor's folder, where the job has one.
+        top: how many classes, items or tokens are named.
+        models_root: where the job's extractor or Hugging Face model is, where it has one.
     """
 
     kind: Literal["predict"] = "predict"
@@ -203,7 +203,7 @@ class Predict(Document):
     weights: Part
     records: list[Any]
     top: Annotated[int, Field(ge=1)]
-    extractor_dir: str | None = None
+    models_root: str | None = None
 
 
 class Go(Document):

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from app.contracts.hf import rank_groups
 from app.contracts.job_spec import Ranking
 from app.errors import PrivacyError
 from app.privacy.mechanism import NoisySum
@@ -37,8 +38,8 @@ class ScoresTokens(Protocol):
     @property
     def vocabulary(self) -> int: ...
 
-    def predicted(self, records: Any) -> Tensor:
-        """The ids of all tokens that are predicted, int64 (tokens,)."""
+    def predicted(self, records: Any) -> tuple[Tensor, Tensor]:
+        """The ids of all tokens that are predicted, int64 (tokens,), and how many of them each record has, (n,)."""
         ...
 
     def token_scores(self, parameters: Parameters, records: Any) -> tuple[Tensor, Tensor]:
@@ -103,7 +104,7 @@ def _of_tokens(groups: Groups, model: ScoresTokens, parameters: Parameters, reco
     group_of = torch.full((model.vocabulary,), -1)
     for number, places in enumerate(groups.values()):
         group_of[list(places)] = number
-    numbers = group_of[model.predicted(records)]
+    numbers = group_of[model.predicted(records)[0]]
     return [Score("loss", float(losses.mean()), 0.0)] + [
         Score(f"loss:{name}", float(of_tokens[numbers == number].mean()), 0.0)
         for number, name in enumerate(groups)
@@ -135,7 +136,8 @@ def noisy_score(
 ) -> Score:
     """A mean over private records, from two noisy sums: a = S̃ / (S̃ + M̃), times Δ.
 
-    With groups of classes, each group and the rest have such sums of their own; the whole is their total.
+    With groups of classes, each group and the rest have such sums of their own; the whole is their total. With ranks of
+    tokens it is the mean over the records of the mean over their tokens, of losses that are clipped one by one.
 
     Each record adds s ∈ [0, Δ] to S and what is missing, Δ − s, to M. accuracy: s counts correct predictions, Δ = 1.
     loss: s is the error or loss (Model.errors) clipped to [0, Δ], Δ = `sensitivity`; a NaN counts as Δ.
@@ -168,7 +170,7 @@ def noisy_score(
     noisy = add_noise(private_sums, noise, noise_std, generator.stream, step, index).view(-1, 2)
     groups = tuple(
         Score(f"{release.what}:{name}", *_ratio(inside, rest, noise_std, bound))
-        for name, (inside, rest) in zip(release.groups, noisy.tolist(), strict=False)
+        for name, (inside, rest) in zip(release.group_names, noisy.tolist(), strict=False)
     )
     whole, rest = noisy.sum(dim=0).tolist()
     value, std = _ratio(whole, rest, noise_std * math.sqrt(len(noisy)), bound)
@@ -231,6 +233,8 @@ def _ratio(noisy_sum: float, noisy_rest: float, noise_std: float, bound: float) 
 
 def _private_sums(release: NoisySum, model: Model, parameters: Parameters, records: Records) -> tuple[float, ...]:
     """Σ s and Σ (Δ − s): of each group of classes, and last of all records that are in none."""
+    if release.ranks is not None:
+        return _sums_by_rank(release, release.ranks, model, parameters, records)
     if release.what == "accuracy":
         if not model.classification or release.sensitivity != 1.0:
             raise PrivacyError("a count of correct predictions has sensitivity 1 and needs classes")
@@ -245,6 +249,23 @@ def _private_sums(release: NoisySum, model: Model, parameters: Parameters, recor
     nowhere = ~torch.stack(inside).any(dim=0) if inside else torch.ones(len(parts), dtype=torch.bool)
     cells = [(parts[each], release.sensitivity - parts[each]) for each in (*inside, nowhere)]
     return tuple(float(values.sum()) for cell in cells for values in cell)
+
+
+def _sums_by_rank(
+    release: NoisySum, ranks: int, model: Model, parameters: Parameters, records: Records
+) -> tuple[float, ...]:
+    """Σ s/T and Σ (Δ − s)/T over the tokens of each group, s a token's clipped loss and T how many its record has; last
+    of all records without any, which count as records without loss."""
+    if model.classification or not isinstance(model, ScoresTokens) or model.vocabulary != ranks:
+        raise PrivacyError("ranks are of the tokens of a language model")
+    (_, losses), (ids, lengths) = model.token_scores(parameters, records), model.predicted(records)
+    groups = rank_groups(ranks)
+    clipped, bound = _clipped(losses, release.sensitivity), release.sensitivity
+    weights = (1.0 / lengths.double()).repeat_interleave(lengths)
+    of = torch.bucketize(ids, torch.tensor([each.stop for each in groups.values()]), right=True)
+    cells = torch.zeros(len(groups), 2, dtype=torch.float64)
+    cells.index_add_(0, of, torch.stack([weights * clipped, weights * (bound - clipped)], dim=1))
+    return (*cells.flatten().tolist(), 0.0, bound * float((lengths == 0).sum()))
 
 
 def _of_each(

@@ -13,9 +13,10 @@ import torch
 
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.extractor import ExtractorRef
+from app.contracts.hf import WEIGHTS, weights_file
 from worker.attempt.messages import ArtifactFile
 from worker.models.base import Model, Parameters
-from worker.models.hf.files import ADAPTER, tuned_files, tuned_usage
+from worker.models.hf.files import tuned_files, tuned_usage
 from worker.models.hf.model import HfTuning
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.modules import ModuleModel
@@ -23,7 +24,6 @@ from worker.models.networks import Network
 from worker.models.next_item import NextItem
 from worker.models.usage import usage
 
-WEIGHTS = "model.safetensors"
 CARD = "model.json"
 
 
@@ -76,7 +76,7 @@ def model_card(
     return {
         "format": "scrimp-model/1",
         "kind": _kind(model),
-        "weights": ADAPTER if isinstance(model, HfTuning) and model.spec.tuning == "lora" else WEIGHTS,
+        "weights": weights_file(model.spec) if isinstance(model, HfTuning) else WEIGHTS,
         "inputs": model.features,
         "outputs": model.outputs,
         **asked,

@@ -3,6 +3,7 @@
 classification   {"class": …, "probabilities": {class: p} of the best `top`}
 regression       {"value": f};  rating: within the scale
 next_item        {"items": [{"item": id, "row": of the declared list, "score": …}]}, the best `top`
+language_model   worker.predicting.language
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from app.formats.inputs import finite, item_name
 from app.formats.parse import hashed
 from app.formats.stored import DataDamagedError, StoredPart, Texts
 from worker.attempt.messages import Part, Predict
+from worker.data.parts import records_of
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords
@@ -30,7 +32,11 @@ from worker.extractors.features import opened
 from worker.extractors.files import ExtractorMissingError
 from worker.models.base import Model, Parameters
 from worker.models.build import build_model
+from worker.models.hf.files import trained_tensors
+from worker.models.hf.model import HfTuning
+from worker.models.hf.tokens import Tokens
 from worker.models.next_item import NextItem
+from worker.predicting.language import continuations
 
 Answer = dict[str, Any]
 
@@ -40,13 +46,16 @@ def predicted(asked: Predict) -> list[Answer]:
 
     Raises:
         DataDamagedError: the weights are missing, or are not what was published.
-        ExtractorMissingError: the job's extractor is not here.
+        ExtractorMissingError, ModelMissingError: the job's extractor, or the model that it tuned, is not here.
     """
-    model = build_model(asked.spec, asked.shape, asked.task, asked.features)
+    root = Path(asked.models_root) if asked.models_root else None
+    model = build_model(asked.spec, asked.shape, asked.task, asked.features, root)
     parameters = _weights(asked.weights, model)
+    if isinstance(model, HfTuning) and not model.classes:
+        return continuations(model, parameters, asked.records, asked.top)
     if isinstance(model, NextItem) and isinstance(asked.features, Interactions):
         return _next_items(model, parameters, asked.records, asked.features, asked.top)
-    outputs = model.forward(parameters, _records(asked))
+    outputs = model.forward(parameters, _tokens(model, asked) if isinstance(model, HfTuning) else _records(asked))
     if isinstance(asked.task, ClassificationTask):
         return [_classes(each, asked.task, asked.top) for each in torch.softmax(outputs, dim=0).mT]
     values = outputs[0]
@@ -61,7 +70,10 @@ def _weights(file: Part, model: Model) -> Parameters:
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != file.sha256:
         raise DataDamagedError("the model's file is not what was published")
-    tensors = {name: value.double() for name, value in safetensors.torch.load(content).items()}
+    tensors = safetensors.torch.load(content)
+    if isinstance(model, HfTuning):
+        return trained_tensors(model, tensors)
+    tensors = {name: value.double() for name, value in tensors.items()}
     if isinstance(model, NextItem) and model.effective_errors is not None:
         model.effective_errors.restore(float(tensors["errors.blocks"]), tensors["errors.items"])
     return tensors
@@ -73,11 +85,11 @@ def _records(asked: Predict) -> Records:
     labels = torch.zeros(len(given), dtype=torch.int64 if asked.shape.outputs > 1 else torch.float64)
     extractor = asked.spec.model.extractor if asked.spec.model.kind == "linear" else None
     if extractor is not None:
-        if asked.extractor_dir is None or extractor.sha256 is None:
+        if asked.models_root is None or extractor.sha256 is None:
             raise ExtractorMissingError("this worker has no models root")
         x = Texts.of(given) if features.kind == "text" else np.asarray(given, dtype=np.float32)
         part = StoredPart(x, np.zeros(len(given)))
-        extract, inputs = opened(part, Path(asked.extractor_dir), extractor.sha256, extractor.image)
+        extract, inputs = opened(part, Path(asked.models_root) / extractor.name, extractor.sha256, extractor.image)
         return DenseRecords(torch.stack([extract(each) for each in inputs]), labels)
     if features.kind == "interactions":
         users, items = torch.tensor(given, dtype=torch.int64).unbind(dim=1)
@@ -88,6 +100,12 @@ def _records(asked: Predict) -> Records:
     if features.kind == "text":
         raise PrivacyError("texts are read by an extractor only")
     return DenseRecords(torch.tensor(given, dtype=torch.float32), labels)
+
+
+def _tokens(model: HfTuning, asked: Predict) -> Records:
+    """The texts as the model reads them; labels are not looked at."""
+    part = StoredPart(Texts.of(asked.records), np.zeros(len(asked.records), dtype=np.int64))
+    return records_of(Tokens(model.folder, model.spec.max_length).of_part(part, lambda: None))
 
 
 def _classes(probabilities: Tensor, task: ClassificationTask, top: int) -> Answer:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from pathlib import Path
 from typing import Any
 
+from app.contracts.hf import weights_file
+from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Artifact, Dataset, Job
 from app.lifecycle.predictions import Held, answer, claim
@@ -16,9 +17,10 @@ from worker.attempt import messages
 from worker.attempt.nursery import Nursery
 
 logger = logging.getLogger(__name__)
-WEIGHTS = "model.safetensors"
 SPARE_S = 30.0  # of a lease: to start the process, and to write the answer
-CODES = {"extractor-missing": "extractor-missing", "out-of-memory": "out-of-memory", "data-damaged": "model-damaged"}
+CODES = {code: code for code in ("extractor-missing", "model-missing", "out-of-memory")} | {
+    "data-damaged": "model-damaged"
+}
 
 
 def predict(db: Database, prediction_id: str, settings: Settings, nursery: Nursery) -> None:
@@ -69,9 +71,9 @@ def _message(db: Database, held: Held, settings: Settings) -> messages.Predict:
     with db.read() as session:
         job = session.get_one(Job, held.job_id)
         dataset = session.get_one(Dataset, job.dataset_id)
-        weights = session.get_one(Artifact, (held.job_id, WEIGHTS))
-        extractor = (job.spec["model"].get("extractor") or {}).get("name")
-        models: Path | None = settings.models_root
+        model = JobSpec.model_validate(job.spec).model
+        weights = session.get_one(Artifact, (held.job_id, weights_file(model)))
+        models = settings.models_root
         return messages.Predict.model_validate(
             {
                 "spec": job.spec,
@@ -81,6 +83,6 @@ def _message(db: Database, held: Held, settings: Settings) -> messages.Predict:
                 "weights": {"path": str(settings.storage_root.resolve() / weights.path), "sha256": weights.sha256},
                 "records": held.records,
                 "top": held.top,
-                "extractor_dir": str(models.resolve() / extractor) if extractor and models else None,
+                "models_root": str(models.resolve()) if models else None,
             }
         )

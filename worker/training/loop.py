@@ -229,7 +229,7 @@ class Training:
         if counted is None:
             return {}
         if isinstance(model, ScoresTokens) and not model.classification:
-            return frequency_groups(model.predicted(counted), model.vocabulary)
+            return frequency_groups(model.predicted(counted)[0], model.vocabulary)
         return frequency_groups(counted.labels, model.outputs)
 
     def _count_items(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from app.contracts.base import AccountName
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import AdaptiveNorm as AdaptiveClipping
-from app.contracts.job_spec import Clipping, JobSpec, Ranking
+from app.contracts.job_spec import Clipping, JobSpec, Ranking, token_ranks
 from app.errors import PrivacyError
 from app.privacy.mechanism import (
     MIN_POISSON_BLOCK_STEPS,
@@ -260,13 +260,13 @@ def build_plan(
 def _counted_in(
     spec: JobSpec, task: Task, data_public: bool, holdout_public: bool
 ) -> Literal["train", "holdout"] | None:
-    """The public part whose labels or tokens make groups, where a job asks for them."""
+    """The public part whose labels or tokens make groups, where a job asks for them and scores are exact."""
     if spec.evaluation is None or not spec.evaluation.by_frequency:
         return None
     if data_public:
         return "train"
-    if holdout_public and task.kind == "language_model":
-        return "holdout"
+    if task.kind == "language_model":
+        return "holdout" if holdout_public and spec.evaluation.on == "holdout" else None
     raise PrivacyError("how frequent a label is, is private")
 
 
@@ -345,6 +345,7 @@ def _expected_releases(
             records_per_unit=mechanism.training.records_per_unit,
             records=records,
             groups=_groups(spec),
+            ranks=token_ranks(spec.evaluation, spec.model),
             cutoff=spec.evaluation.ranking.k if spec.evaluation.ranking else None,
         )
         for what, sensitivity in spec.evaluation.sensitivities(classes=shape.outputs > 1).items()

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from app.contracts.hf import Lora
-from app.formats.model_folder import BESIDE, CONFIG, TOKENIZER, WEIGHTS
+from app.contracts.hf import ADAPTER, Lora
+from app.formats.model_folder import BESIDE, CONFIG, TOKENIZER, WEIGHTS, ModelFolder, UnfitModelError
 from worker.models.base import Parameters
 from worker.models.hf.loading import config_of
-from worker.models.hf.lora import adapter_config, adapter_tensors
+from worker.models.hf.lora import PEFT, adapter_config, adapter_tensors
 from worker.models.hf.model import HfTuning
 
-ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 
 _CAUSAL = """\
 prompt = tokenizer("a text", return_tensors="pt", return_token_type_ids=False)
@@ -32,9 +34,10 @@ model = {auto}.from_pretrained(".").eval()  # the folder of these files
 tokenizer = PreTrainedTokenizerFast(tokenizer_file="tokenizer.json")
 """
 _ADAPTER = """\
+import os
 from peft import PeftModel
 from transformers import {auto}, PreTrainedTokenizerFast
-base = {path!r}  # the folder of the model that was tuned
+base = os.path.join(os.environ["SCRIMP_MODELS_ROOT"], {path!r})  # the folder of the model that was tuned
 model = {auto}.from_pretrained(base{labels})
 model = PeftModel.from_pretrained(model, ".").eval()  # the folder of these files
 tokenizer = PreTrainedTokenizerFast(tokenizer_file=f"{{base}}/tokenizer.json")
@@ -51,12 +54,17 @@ def tuned_files(model: HfTuning, parameters: Parameters) -> dict[str, bytes]:
         config = adapter_config(of, model.spec.lora or Lora(), model.spec.path)
         return {ADAPTER: _tensors(adapter_tensors(parameters)), ADAPTER_CONFIG: _json(config)}
     whole = json.loads(config_of(model.folder, model.spec, model.classes).to_json_string())
-    beside = {name: model.folder.folder / name for name in (TOKENIZER, *BESIDE)}
     return {
         WEIGHTS: _tensors(_whole(model, parameters)),
         CONFIG: _json({**whole, "dtype": "float32"}),
-        **{name: path.read_bytes() for name, path in beside.items() if path.is_file()},
+        **dict(_handed_on(model.folder)),
     }
+
+
+def trained_tensors(model: HfTuning, tensors: dict[str, Tensor]) -> Parameters:
+    """What a job trained, of the tensors of its file of weights."""
+    found = {name.removeprefix(PEFT): value for name, value in tensors.items()}
+    return {name: found[name].double() for name in model.folder.trained(model.spec, model.outputs)}
 
 
 def tuned_usage(model: HfTuning) -> str:
@@ -74,6 +82,15 @@ def tuned_usage(model: HfTuning) -> str:
 def _whole(model: HfTuning, parameters: Parameters) -> dict[str, Tensor]:
     """All tensors, one that is shared once, under the name that it has first."""
     return dict(model.filled(parameters).named_parameters())
+
+
+def _handed_on(folder: ModelFolder) -> Iterator[tuple[str, bytes]]:
+    """What lies beside the weights. A file that was changed meanwhile is left out: a model that was paid for is not
+    lost to it."""
+    for name in (TOKENIZER, *BESIDE):
+        if name in folder.files:
+            with contextlib.suppress(OSError, UnfitModelError):
+                yield name, folder.content(name)
 
 
 def _tensors(tensors: dict[str, Tensor]) -> bytes:

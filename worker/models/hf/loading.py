@@ -160,8 +160,8 @@ def _plain_norms(model: nn.Module) -> None:
 def _tensors(folder: ModelFolder, config: Any) -> dict[str, Tensor]:
     of = folder.architecture
     try:
-        found = safetensors.torch.load_file(folder.folder / WEIGHTS)
-    except (OSError, ValueError, safetensors.SafetensorError):
+        found = safetensors.torch.load(folder.content(WEIGHTS))
+    except (OSError, ValueError, UnfitModelError, safetensors.SafetensorError):
         raise ModelMissingError("the model's weights can not be read") from None
     head = f"{of.head}weight"
     if of.task == "classification":  # a classifier begins fresh, whatever the file has

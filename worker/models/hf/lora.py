@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from app.contracts.hf import Architecture, Lora
 from app.errors import PermanentError
 
+PEFT = "base_model.model."  # before the names in its files
+
 
 class LoraLayer(nn.Module):
     """W x + (alpha/rank) B A x, W frozen. A (rank, inputs) and B (outputs, rank) are layers, so that they have rules.
@@ -61,4 +63,4 @@ def adapter_config(of: Architecture, lora: Lora, base: str) -> dict[str, Any]:
 
 def adapter_tensors(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """adapter_model.safetensors: the adapters and what is trained beside them, under peft's names."""
-    return {f"base_model.model.{name}": value for name, value in parameters.items()}
+    return {f"{PEFT}{name}": value for name, value in parameters.items()}

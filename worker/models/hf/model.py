@@ -90,23 +90,27 @@ class HfTuning(ModuleModel):
 
         Texts are filled up on the right, so that the causal mask alone keeps fillings out of sight.
         """
+        logits, targets = self.token_logits(module, records)
+        losses = F.cross_entropy(logits.flatten(0, 1), (targets - 1).clamp(min=0).flatten(), reduction="none")
+        return losses.view(targets.shape), targets
+
+    def token_logits(self, module: nn.Module, records: SequenceRecords) -> tuple[Tensor, Tensor]:
+        """Behind each token what the module makes of the next, (n, T, V), and that one's id + 1, 0 where there is none,
+        (n, T)."""
         known, targets = records.windows(self.spec.max_length)
         ids, length = self._filled_up(known, records), known.shape[1]
         places = torch.arange(length).expand(len(ids), length)
         logits = module(input_ids=(ids - 1).clamp(min=0), position_ids=places, use_cache=False).logits[: len(known)]
-        flat = logits.flatten(0, 1)
-        flat = flat.float() if flat.itemsize < 4 else flat
-        losses = F.cross_entropy(flat, (targets - 1).clamp(min=0).flatten(), reduction="none")
-        return losses.view(len(known), length), targets
+        return logits.float() if logits.itemsize < 4 else logits, targets
 
     @property
     def vocabulary(self) -> int:
-        return int(self.folder.config["vocab_size"])
+        return self.folder.vocabulary
 
-    def predicted(self, records: SequenceRecords) -> Tensor:
-        """The ids of all tokens that follow another one, (tokens,)."""
+    def predicted(self, records: SequenceRecords) -> tuple[Tensor, Tensor]:
+        """The ids of all tokens that follow another one, (tokens,), and how many of them each record has, (n,)."""
         targets = records.windows(self.spec.max_length)[1]
-        return targets[targets != 0] - 1
+        return targets[targets != 0] - 1, (targets != 0).sum(dim=1)
 
     def token_scores(self, parameters: Parameters, records: SequenceRecords) -> tuple[Tensor, Tensor]:
         """Each record's loss, float64 (n,), and each predicted token's, float64 (tokens,)."""

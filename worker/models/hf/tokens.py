@@ -32,14 +32,13 @@ class Tokens:
         from tokenizers import Tokenizer  # noqa: PLC0415 - for jobs that need it
 
         try:
-            content = (folder.folder / TOKENIZER).read_text(encoding="utf-8")
-            self._tokenizer: Any = Tokenizer.from_str(content)
+            self._tokenizer: Any = Tokenizer.from_str(folder.content(TOKENIZER).decode())
         except Exception:  # the library raises nothing narrower
             raise ModelMissingError("the model's tokenizer can not be read") from None
         self._causal = folder.architecture.task == "language_model"
-        self._size, self._vocabulary = max_length + self._causal, int(folder.config["vocab_size"])
+        self._size, self._vocabulary = max_length + self._causal, folder.vocabulary
         # Looked at here, where nothing is private yet.
-        if max(self._tokenizer.get_vocab().values(), default=0) >= int(folder.config["vocab_size"]):
+        if max(self._tokenizer.get_vocab().values(), default=0) >= self._vocabulary:
             raise ModelMissingError("the model's tokenizer is not that of its embedding")
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self._size)
@@ -64,6 +63,18 @@ class Tokens:
         if self._causal and self._end is not None and len(found) < self._size:
             found = [*found, self._end]
         return [each if 0 <= each < self._vocabulary else 0 for each in found] or [0]
+
+    def followed(self, text: str) -> tuple[list[int], int | None]:
+        """What a language model reads of a text, at most `max_length` tokens and at least one, and the one behind it:
+        the text's own next, or its end. None where there is no such one."""
+        ids = self.ids(text)
+        if len(ids) == 1 or (self._end is None and len(ids) < self._size):
+            return ids, None
+        return ids[:-1], ids[-1]
+
+    def text(self, token: int) -> str:
+        """A token as text."""
+        return str(self._tokenizer.decode([token], skip_special_tokens=False))
 
     def of_part(self, stored: StoredPart, poll: Callable[[], None]) -> StoredPart:
         """The part with tokens in place of its texts.

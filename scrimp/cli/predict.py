@@ -1,0 +1,74 @@
+"""`scrimp predict`: a finished model on records from a file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from scrimp.cli import show
+from scrimp.cli.session import Session, command, read_json
+
+AT_ONCE = 1000  # what one request takes
+
+
+def register(root: typer.Typer) -> None:
+    @command(root, "predict")
+    def predict(
+        session: Session,
+        job_id: Annotated[str, typer.Argument(help="A job's id.")],
+        file: Annotated[
+            Path, typer.Argument(help='A .csv or .jsonl file, or {"records": […], "top": 10} (JSON); - reads it.')
+        ],
+        column: Annotated[str | None, typer.Option(help="The column of a .csv or .jsonl file with the texts.")] = None,
+        top: Annotated[int | None, typer.Option(help="How many classes, items or next tokens of each.")] = None,
+        timeout: Annotated[float, typer.Option(help="Seconds to wait for at most.")] = 120.0,
+    ) -> None:
+        """Use a job's model on records of your own. It costs no privacy."""
+        if file.suffix in (".csv", ".jsonl"):
+            asked: dict[str, Any] = {"records": _rows(file, column)}
+        elif column is not None:
+            raise typer.BadParameter("--column is of a .csv or .jsonl file")
+        else:
+            asked = read_json(file)
+        records, most = asked.get("records"), top if top is not None else asked.get("top", 10)
+        if not isinstance(records, list) or not isinstance(most, int):
+            raise typer.BadParameter(f'{file} is not {{"records": […], "top": 10}}')
+        pieces = [records[at : at + AT_ONCE] for at in range(0, max(1, len(records)), AT_ONCE)]
+        found = [each for piece in pieces for each in session.client.predict(job_id, piece, top=most, timeout=timeout)]
+        session.result(found, lambda: show.predictions(session.console, found))
+
+
+def _rows(file: Path, column: str | None) -> list[Any]:
+    """A record of each row: the text in its column, or all of it."""
+    try:
+        with file.open(encoding="utf-8", newline="") as lines:
+            rows: list[Any] = (
+                [json.loads(line) for line in lines if line.strip()]
+                if file.suffix == ".jsonl"
+                else list(csv.DictReader(lines))
+            )
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}") from None
+    except (ValueError, csv.Error) as error:
+        raise typer.BadParameter(f"{file} can not be read: {error}") from None
+    if column is not None:
+        if not all(isinstance(row, dict) and column in row for row in rows):
+            raise typer.BadParameter(f"{file} has rows without {column!r}")
+        return [row[column] for row in rows]
+    if file.suffix == ".jsonl":
+        return rows
+    return [{str(name): _cell(text) for name, text in row.items()} for row in rows]
+
+
+def _cell(text: str) -> float | str:
+    """A number where it is one."""
+    for read in (int, float):
+        try:
+            return read(text)
+        except (TypeError, ValueError):
+            continue
+    return text

@@ -1,0 +1,66 @@
+"""What a tuned language model makes of texts: how well it predicts each, and what it expects next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from app.formats.inputs import finite
+from worker.data.sequences import SequenceRecords
+from worker.models.base import Parameters
+from worker.models.hf.model import HfTuning, token_mean
+from worker.models.hf.tokens import Tokens
+
+Answer = dict[str, Any]
+
+
+def continuations(model: HfTuning, parameters: Parameters, texts: list[str], top: int) -> list[Answer]:
+    """{"loss": …, "perplexity": …, "tokens": …, "next": [{"token": text, "id": …, "probability": …}]} of each text.
+
+    Of a text at most `max_length` tokens are read. loss: the mean of −log p of those that are predicted, in natural
+    units, the text's end among them where it is read to it, as in training; perplexity: e to it. tokens: how many are
+    predicted; none of a text of one token that nothing ends. next: the `top` most probable after those that are read;
+    none of a model whose numbers are no longer finite.
+
+    Raises:
+        ModelMissingError: the model or its tokenizer is not there.
+    """
+    tokens = Tokens(model.folder, model.spec.max_length)
+    read = [tokens.followed(text) for text in texts]
+    # What nothing follows is followed by the first token, which is not scored.
+    ids = [[*known, 0 if behind is None else behind] for known, behind in read]
+    open_ends = torch.tensor([behind is None for _, behind in read])
+    ends = np.cumsum([len(each) for each in ids])
+    records = SequenceRecords(np.concatenate(ids).astype(np.int32), np.append(0, ends)[:-1], ends)
+    rows = model.physical_batch_size
+    pieces = zip(records.split(rows), open_ends.split(rows), strict=True)
+    return [each for piece, ends_open in pieces for each in _of(model, parameters, tokens, piece, ends_open, top)]
+
+
+def _of(
+    model: HfTuning, parameters: Parameters, tokens: Tokens, records: SequenceRecords, open_ends: Tensor, top: int
+) -> Iterator[Answer]:
+    with torch.no_grad():
+        logits, targets = model.token_logits(model.filled(parameters), records)
+    rows, last = torch.arange(len(records)), (targets != 0).sum(dim=1) - 1
+    best = torch.softmax(logits[rows, last].double(), dim=1).topk(min(top, model.vocabulary), dim=1)
+    targets[rows[open_ends], last[open_ends]] = 0
+    losses = F.cross_entropy(logits.mT, (targets - 1).clamp(min=0), reduction="none")
+    means, counts = token_mean(losses, targets).double(), (targets != 0).sum(dim=1).tolist()
+    perplexities = means.exp().tolist()
+    for at, count in enumerate(counts):
+        expected = zip(best.indices[at].tolist(), best.values[at].tolist(), strict=True)
+        yield {
+            "loss": finite(float(means[at])) if count else None,
+            "perplexity": finite(perplexities[at]) if count else None,
+            "tokens": count,
+            "next": [
+                {"token": tokens.text(id_), "id": id_, "probability": p} for id_, p in expected if math.isfinite(p)
+            ],
+        }
