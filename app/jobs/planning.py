@@ -120,7 +120,7 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
     unfit = optimizers.refusal(spec, steps)
     if unfit is not None:
         raise InvalidRequest.at(*unfit)
-    if facts.is_private and spec.sampling.kind == "poisson" and steps < MIN_POISSON_BLOCK_STEPS:
+    if spec.privacy is not None and spec.sampling.kind == "poisson" and steps < MIN_POISSON_BLOCK_STEPS:
         least = f"a Poisson-sampled job has at least {MIN_POISSON_BLOCK_STEPS}, so that no single step's time is seen"
         raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
     _check_evaluation(spec, facts, steps)

@@ -69,7 +69,8 @@ def test_steps_of_epochs_are_floored_as_everywhere() -> None:
 def test_epochs_are_exact_in_decimal() -> None:
     """0.7 · 10 is 7 steps; in binary floating point it would be 6."""
     poisson = {"kind": "poisson", "expected_batch_size": 1}
-    made = plan(spec_of(sampling=poisson, length={"epochs": 0.7}, evaluation=None), facts(10, 0, privacy=PUBLIC))
+    asked = spec_of(sampling=poisson, length={"epochs": 0.7}, evaluation=None, privacy=None)
+    made = plan(asked, facts(10, 0, privacy=PUBLIC))
     assert made.steps == 7
 
 
@@ -86,6 +87,11 @@ REFUSED = [
     (
         spec_of(sampling={"kind": "poisson", "expected_batch_size": 64}, length={"steps": 9}, evaluation=None),
         facts(privacy=RDP),
+        "/length",
+    ),
+    (
+        spec_of(sampling={"kind": "poisson", "expected_batch_size": 64}, length={"steps": 9}, evaluation=None),
+        facts(privacy=PUBLIC),  # with privacy all the same: of so few not one would be made
         "/length",
     ),
     (spec_of(), facts(holdout=None), "/evaluation"),

@@ -1,4 +1,4 @@
-"""A tiny extractor, randomly initialized, in the files of a real one."""
+"""Extractors, randomly initialized, in the files of real ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
+from torch import nn
 
 CONFIG = {
     "model_type": "bert",
@@ -60,3 +61,24 @@ def _value(name: str, drawn: torch.Tensor) -> torch.Tensor:
     if "norm" in name or name.endswith("bias"):
         return 0.01 * drawn + name.endswith("norm.weight")
     return 4 * drawn if name.startswith("words") else drawn
+
+
+def write_image_extractor(folder: Path) -> str:
+    """Writes EfficientNet-Lite0 with random weights, at 32 pixels; returns the extractor's SHA-256."""
+    from worker.extractors.efficientnet import Encoder, SameConv
+
+    folder.mkdir(parents=True)
+    torch.manual_seed(0)
+    encoder = Encoder()
+    for module in encoder.modules():
+        if isinstance(module, SameConv):
+            nn.init.kaiming_normal_(module.weight)  # else an image is lost on its way through so many layers
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean = 0.1 * torch.randn(module.num_features)
+            module.running_var = 0.5 + torch.rand(module.num_features)
+    weights = safetensors.torch.save(encoder.state_dict())
+    (folder / "model.safetensors").write_bytes(weights)
+    manifest = {"format": "scrimp-extractor/1", "kind": "efficientnet_lite0", "image_size": 32, "mean": 0.5, "std": 0.5}
+    text = json.dumps(manifest | {"files": {"model.safetensors": hashlib.sha256(weights).hexdigest()}}).encode()
+    (folder / "extractor.json").write_bytes(text)
+    return hashlib.sha256(text).hexdigest()

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from torch import nn
 
 from app.contracts.extractor import ImageInput
 from app.formats.stored import DataDamagedError, StoredPart, Texts, save_part
-from tests.worker.extractor import write_extractor
+from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, run_thread, spec, start_of
 from worker.attempt.messages import Finished
 from worker.extractors import features
@@ -31,20 +30,7 @@ GRAY = ImageInput(height=8, width=6, channels=1, input_scale=1 / 255)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The full architecture with random weights, at 32 pixels."""
     made = tmp_path_factory.mktemp("models") / "e"
-    made.mkdir()
-    torch.manual_seed(0)
-    encoder = Encoder()
-    for module in encoder.modules():
-        if isinstance(module, SameConv):
-            nn.init.kaiming_normal_(module.weight)  # else an image is lost on its way through so many layers
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean = 0.1 * torch.randn(module.num_features)
-            module.running_var = 0.5 + torch.rand(module.num_features)
-    weights = safetensors.torch.save(encoder.state_dict())
-    (made / "model.safetensors").write_bytes(weights)
-    manifest = {"format": "scrimp-extractor/1", "kind": "efficientnet_lite0", "image_size": 32, "mean": 0.5, "std": 0.5}
-    files = {"model.safetensors": hashlib.sha256(weights).hexdigest()}
-    (made / "extractor.json").write_text(json.dumps(manifest | {"files": files}))
+    write_image_extractor(made)
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,21 @@ import torch
 from pydantic import TypeAdapter
 
 from app.contracts.dataset_spec import Features, Task
-from app.errors import InvalidRequest
+from app.db.engine import Database
+from app.db.models import Prediction
+from app.errors import InvalidRequest, TransientError
 from app.formats.inputs import checked
+from app.ids import now
+from app.settings import Settings
+from tests.dashboard.scene import Scene
 from tests.worker.support import key, spec
 from worker.attempt.messages import Part, Predict, Shape
-from worker.attempt.nursery import Nursery
+from worker.attempt.nursery import START_S, Nursery, Process
 from worker.data.records import DenseRecords
 from worker.models.build import build_model
 from worker.models.files import save_model
 from worker.predicting.predict import predicted
-from worker.predicting.supervise import _asked
+from worker.predicting.supervise import _asked, predict
 
 KEY = bytes.fromhex(key("init"))
 CLASSES = {"kind": "classification", "label": "y", "classes": ["no", "yes", "perhaps"]}
@@ -31,6 +37,7 @@ COLUMNS = {"kind": "columns", "columns": ["a", "b"]}
 ITEMS: dict[str, Any] = {"kind": "interactions", "layout": "tsv", "items": {"kind": "numbered", "count": 12}}
 USERS = ITEMS | {"users": {"kind": "listed", "ids": ["ada", "bob"]}}
 PIXELS = [0.5] * 784
+TIME_S = 2.0  # a fork answers in a tenth
 # model, task, features, width, records
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, list[Any]]] = {
     "linear": ({"kind": "linear"}, CLASSES, COLUMNS, 2, [{"a": 1, "b": -2.5}, {"b": 0.0, "a": 3}]),
@@ -163,3 +170,61 @@ def test_what_is_no_number_is_null(tmp_path: Path) -> None:
     Path(asked.weights.path).write_bytes(content)
     weights = asked.weights.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
     assert predicted(asked.model_copy(update={"weights": weights})) == [{"value": None}] * 3
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_nursery_that_does_not_start_leaves_no_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.attempt.nursery.START_S", 0.001)
+    asked, _ = message(tmp_path, "linear")
+    before = open_files()
+    with pytest.raises(TransientError) as refused:
+        _asked(asked, 60.0, Nursery())
+    assert open_files() == before, refused  # whose traceback keeps alive what was left open
+
+
+class Slow(Nursery):
+    """Starts late: after the prediction's own time."""
+
+    def start(self, channel: int) -> Process:
+        process = super().start(channel)
+        assert not process.ended(TIME_S)
+        return process
+
+
+def test_the_time_begins_when_the_process_has_started(tmp_path: Path) -> None:
+    asked, _ = message(tmp_path, "linear")
+    slow = Slow()
+    try:
+        assert _asked(asked, TIME_S, slow) == (predicted(asked), None)
+    finally:
+        slow.close()
+
+
+def test_a_lease_outlasts_a_slow_start(db: Database, settings: Settings) -> None:
+    scene = Scene(db, settings)
+    job = scene.succeeded(scene.dataset("incomes"), "finished", [0.8])
+    moment = now()
+    made = {"id": "pred_1", "job_id": job, "key_id": scene.owner.id, "status": "queued", "records": [[1.0, 2.0]]}
+    times = {"created_at": moment, "expires_at": moment + timedelta(hours=1)}
+    with db.write() as session:
+        session.add(Prediction(**made, **times, top=1, attempt=0))
+
+    class Failing(Nursery):
+        lease_s = 0.0
+
+        def start(self, channel: int) -> Process:
+            with db.read() as session:
+                expires = session.get_one(Prediction, "pred_1").lease_expires_at
+            assert expires is not None
+            self.lease_s = (expires - now()).total_seconds()
+            raise TransientError("the process of an attempt can not be started")
+
+    failing = Failing()
+    predict(db, "pred_1", settings, failing)
+    assert failing.lease_s > START_S + settings.prediction_time_s
+    with db.read() as session:
+        failure = session.get_one(Prediction, "pred_1").failure
+    assert failure is not None and failure["code"] == "internal"

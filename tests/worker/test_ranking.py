@@ -54,6 +54,18 @@ def test_ranks_are_over_all_items(settings: dict[str, Any], leave_out_seen: bool
     assert m.ranks(parameters, some.select(np.array([], dtype=np.int64)), leave_out_seen=leave_out_seen).shape == (0,)
 
 
+@pytest.mark.parametrize("settings", KINDS)
+def test_a_rank_does_not_depend_on_who_else_is_scored(settings: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    m, some = model(torch.float32, items=300, dim=32, **settings), records(40)
+    parameters = parameters_of(m)
+    rows = parameters["embedding.weight"]
+    close = parameters | {"embedding.weight": rows[:1] + 1e-6 * torch.randn_like(rows)}
+    together = m.ranks(close, some, leave_out_seen=False)
+    alone = [m.ranks(close, some.select(np.array([at])), leave_out_seen=False) for at in range(len(some))]
+    assert together.tolist() == torch.cat(alone).tolist() and len({*together.tolist()}) > 20
+
+
 def test_ties_and_what_is_no_number_rank_last() -> None:
     m, some = model(), records(40).select(np.arange(3, 40))
     alike = {name: torch.zeros_like(value) for name, value in parameters_of(m).items()}

@@ -84,16 +84,17 @@ class NextItem(ModuleModel):
         """The rank ρ ≥ 1 of each user's last item among all items, given those before it: float64 (n,).
 
         Items with the same score count as better. ∞ for a user with fewer than two items, and where the scores are not
-        numbers.
+        numbers. Passes are in float64 and their scores rounded: in single precision a product's last digits depend on
+        how large the batch is, and with them, where scores lie close together, a user's rank on who else is scored.
 
         Args:
             leave_out_seen: items that the user had before are not ranked, unless it is the last one again.
         """
-        module = cast(Recommender, self.filled(parameters))
+        module = cast(Recommender, self.filled(parameters).double())
         found = [torch.zeros(0, dtype=torch.float64)]
         for each in records.split(self.physical_batch_size):
             ids, targets = each.windows(self.spec.max_length)
-            scores = _last_scores(module, ids)
+            scores = _last_scores(module, ids).float()
             target = targets.gather(1, last_place(ids)[:, None])
             own = scores.gather(1, target)
             if leave_out_seen:

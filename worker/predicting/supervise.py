@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from contextlib import closing
 from typing import Any
 
 from app.contracts.hf import weights_file
@@ -14,10 +15,10 @@ from app.db.models import Artifact, Dataset, Job
 from app.lifecycle.predictions import Held, answer, claim
 from app.settings import Settings
 from worker.attempt import messages
-from worker.attempt.nursery import Nursery
+from worker.attempt.nursery import START_S, Nursery
 
 logger = logging.getLogger(__name__)
-SPARE_S = 30.0  # of a lease: to start the process, and to write the answer
+SPARE_S = 30.0  # of a lease, beside the start of the process and the prediction's own time: to write the answer
 CODES = {code: code for code in ("extractor-missing", "model-missing", "out-of-memory")} | {
     "data-damaged": "model-damaged"
 }
@@ -27,7 +28,7 @@ def predict(db: Database, prediction_id: str, settings: Settings, nursery: Nurse
     """One prediction, where it is queued; a late or doubled message finds nothing to claim. Never raises for the model
     or its inputs."""
     with db.write() as session:
-        held = claim(session, prediction_id, settings.prediction_time_s + SPARE_S)
+        held = claim(session, prediction_id, START_S + settings.prediction_time_s + SPARE_S)
     if held is None:
         return
     try:
@@ -41,30 +42,35 @@ def predict(db: Database, prediction_id: str, settings: Settings, nursery: Nurse
 def _asked(
     message: messages.Predict, time_s: float, nursery: Nursery
 ) -> tuple[list[dict[str, Any]] | None, str | None]:
-    """What a process of its own answers within the time, or the code of why there is no answer."""
+    """What a process of its own answers within the time, which begins when it has started; or the code of why there is
+    no answer."""
     ours, theirs = socket.socketpair()
-    channel = messages.Channel(ours, messages.TO_SUPERVISOR)
-    deadline = time.monotonic() + time_s
-    with theirs:
-        process = nursery.start(theirs.fileno())
-    try:
-        ours.settimeout(time_s)
-        channel.send(message)
-        while not channel.pending(max(0.0, min(1.0, deadline - time.monotonic()))):
-            if time.monotonic() >= deadline:
-                return None, "time"
-        said = channel.receive()
-        if isinstance(said, messages.Predicted):
-            return said.outputs, None
-        return None, CODES.get(said.code, "internal") if isinstance(said, messages.Failed) else "internal"
-    except TimeoutError:
-        return None, "time"
-    except (EOFError, OSError):
-        return None, "internal"
-    finally:
-        process.kill()
-        process.close()
-        channel.close()
+    with closing(messages.Channel(ours, messages.TO_SUPERVISOR)) as channel:
+        with theirs:
+            process = nursery.start(theirs.fileno())
+        try:
+            ours.settimeout(time_s)
+            return _answered(channel, message, time.monotonic() + time_s)
+        except TimeoutError:
+            return None, "time"
+        except (EOFError, OSError):
+            return None, "internal"
+        finally:
+            process.kill()
+            process.close()
+
+
+def _answered(
+    channel: messages.Channel, message: messages.Predict, deadline: float
+) -> tuple[list[dict[str, Any]] | None, str | None]:
+    channel.send(message)
+    while not channel.pending(max(0.0, min(1.0, deadline - time.monotonic()))):
+        if time.monotonic() >= deadline:
+            return None, "time"
+    said = channel.receive()
+    if isinstance(said, messages.Predicted):
+        return said.outputs, None
+    return None, CODES.get(said.code, "internal") if isinstance(said, messages.Failed) else "internal"
 
 
 def _message(db: Database, held: Held, settings: Settings) -> messages.Predict:
