@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -182,9 +182,13 @@ def trained(of: Architecture, asked: HfModel, shapes: Shapes, blocks: int) -> di
     return found
 
 
-def weights_file(model: Document) -> str:
-    """The delivered file that holds what was trained of a job's model, of any kind."""
-    return ADAPTER if isinstance(model, HfModel) and model.tuning == "lora" else WEIGHTS
+def weights_file(model: Mapping[str, Any]) -> str:
+    """The delivered file that holds what was trained.
+
+    Args:
+        model: a job's, of any kind, as its stored specification has it.
+    """
+    return ADAPTER if model.get("kind") == "hf" and model.get("tuning") == "lora" else WEIGHTS
 
 
 def rank_groups(vocabulary: int) -> dict[str, range]:

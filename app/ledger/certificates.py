@@ -22,7 +22,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.contracts.hf import weights_file
-from app.contracts.job_spec import JobSpec
 from app.db.models import Artifact, Certificate, Dataset, Job, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
 from app.ids import new_id, now, rfc3339
@@ -91,7 +90,7 @@ def verify(document: dict[str, Any], public_key: str | None = None) -> bool:
 
 def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -> dict[str, Any]:
     dataset, account = dataset_with_account(session, job.dataset_id)
-    weights = weights_file(JobSpec.model_validate(job.spec).model)
+    weights = weights_file(job.spec.get("model", {}))
     model = session.get(Artifact, (job.id, weights))
     released = model is not None
     what_ran = _training(job, released) if job.study is None else _study(session, job, weights, released)

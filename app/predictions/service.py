@@ -9,7 +9,6 @@ from sqlalchemy import func, select
 from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.hf import weights_file
-from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Prediction
 from app.errors import Conflict, NotFound
@@ -35,7 +34,7 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
         job = require_job(session, caller, job_id, "train")
         if job.status != "succeeded":
             raise Conflict("wrong-state", f"the job is {job.status}: there is no model to predict with")
-        repository.artifact(session, job_id, weights_file(JobSpec.model_validate(job.spec).model))
+        repository.artifact(session, job_id, weights_file(job.spec["model"]))
         dataset = session.get_one(Dataset, job.dataset_id)
         spec = DatasetSpec.model_validate(dataset.spec)
         records = inputs.checked(asked.records, spec.task, spec.features, dataset.shape["features"])

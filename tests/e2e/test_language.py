@@ -83,7 +83,7 @@ def test_texts_from_post_to_adapters_and_classifiers(service: Service, tmp_path:
     assert adapters["status"] == "succeeded" == classifier["status"], (adapters["failure"], classifier["failure"])
     loss = adapters["metrics"]["loss"]
     assert loss["released_by"] == "noisy_sum" and loss["std"] > 0 and 0 < loss["value"] < 10
-    assert adapters["metrics"]["loss:rank-0-31"]["released_by"] == "noisy_sum"
+    assert adapters["metrics"]["loss:rank-0-31"]["released_by"] == "post_processing", "of the one release"
     assert classifier["metrics"]["accuracy"]["released_by"] == "noisy_count"
     certificate = until(lambda: service.get(f"/v1/jobs/{jobs[0]}/certificate").get("certificate"))
     assert certificate["epsilon"]["unit"] == "example" and 7.9 < certificate["epsilon"]["value"] <= 8.0
@@ -110,5 +110,5 @@ def test_texts_from_post_to_adapters_and_classifiers(service: Service, tmp_path:
     assert [each["tokens"] for each in said] == [3, 0] and said[0]["next"][0]["token"].startswith("w")
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "head" / "tokenizer.json"))
     inputs = tokenizer("w4 w6 w8", return_tensors="pt", return_token_type_ids=False)
-    shares = torch.softmax(loaded.eval()(**inputs).logits[0], dim=0)
+    shares = torch.softmax(loaded.eval()(**inputs).logits[0].detach(), dim=0)
     assert asked["probabilities"]["yes"] == pytest.approx(float(shares[1]), rel=1e-4)

@@ -9,7 +9,6 @@ from contextlib import closing
 from typing import Any
 
 from app.contracts.hf import weights_file
-from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Artifact, Dataset, Job
 from app.lifecycle.predictions import Held, answer, claim
@@ -77,8 +76,7 @@ def _message(db: Database, held: Held, settings: Settings) -> messages.Predict:
     with db.read() as session:
         job = session.get_one(Job, held.job_id)
         dataset = session.get_one(Dataset, job.dataset_id)
-        model = JobSpec.model_validate(job.spec).model
-        weights = session.get_one(Artifact, (held.job_id, weights_file(model)))
+        weights = session.get_one(Artifact, (held.job_id, weights_file(job.spec["model"])))
         models = settings.models_root
         return messages.Predict.model_validate(
             {
