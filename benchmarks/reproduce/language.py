@@ -39,8 +39,8 @@ TUNED: dict[str, dict[str, Any]] = {
     "head": {"path": SMALL, "tuning": "head", "max_length": LENGTH},
 }
 RATES: dict[str, dict[str, tuple[float, ...]]] = {
-    "lora": {"dp_sgd": (1.0, 3.0), "dp_adam": (0.003, 0.01), "dp_adambc": (0.003, 0.01)},
-    "head": {"dp_sgd": (0.3, 1.0), "dp_adam": (0.0003, 0.001), "dp_adambc": (0.0003, 0.001)},
+    "lora": {"dp_sgd": (0.03, 0.1, 1.0), "dp_adam": (0.003, 0.01), "dp_adambc": (0.003, 0.01)},
+    "head": {"dp_sgd": (0.1, 0.3), "dp_adam": (0.0003, 0.001), "dp_adambc": (0.0003, 0.001)},
 }
 SMOL_LENGTH, SMOL_SCORED = 32, 100
 SMOL_RATES = (0.01, 0.03)
