@@ -179,7 +179,8 @@ def check_count(body: Json, training: Json) -> list[str]:
 
 
 def expected_tree(mechanism: Json, account: str) -> Json:
-    """T sums over (sampled) records with noise σ; releases with std sensitivity/μ, which is σ = 1/μ."""
+    """T sums over (sampled) records with noise σ; releases, and what is released before the first step, with std
+    sensitivity/μ, which is σ = 1/μ."""
 
     def sums(sample_rate: float, sigma: float, count: int) -> Json:
         event: Json = {"kind": "gaussian", "noise_multiplier": sigma}
@@ -201,6 +202,8 @@ def expected_tree(mechanism: Json, account: str) -> Json:
 
     training = mechanism["training"]
     trees = [training_sums()] if account == "train" else []
+    first = (mechanism.get(name) for name in ("frequencies", "mean")) if account == "train" else ()
+    trees += [sums(1.0, 1.0 / release["noise_mu"], 1) for release in first if release]
     trees += [sums(1.0, 1.0 / r["noise_mu"], r["times"]) for r in mechanism["releases"] if r["account"] == account]
     return {"kind": "composed", "events": trees}
 

@@ -19,7 +19,8 @@ PRESETS: dict[str, Preset] = {
         "learning rate and steps by linear scaling.",
         "Classification with good features. Give the data set and the total ε, and nothing else need be chosen.",
         'Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive '
-        'Hyperparameter Optimization", Section 3. Its centring of features by a private mean is not part of it.',
+        'Hyperparameter Optimization", Section 3. Its centring of features by a private mean is `model.center`, which '
+        "each run is charged for by itself.",
         {
             "model": {"kind": "linear", "bias": False, "init": "zeros"},
             "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "momentum": 0.9, "free_step": True},

@@ -68,13 +68,26 @@ class PrivateLoss(Document):
     loss_bound: Annotated[float, Field(strict=True, ge=1e-6, le=1e6)] = 1.0
 
 
+class PrivateRanking(Document):
+    """NDCG at k of next items, with HIT beside it, from one release: a user weighs 1, noise std 1/noise_mu.
+
+    `on`: last items are held out of the users who are trained on, and charged to the training account.
+    """
+
+    kind: Literal["private_ranking"] = "private_ranking"
+    on: Literal["train", "holdout"] = "holdout"
+    noise_mu: NoiseMu = 0.01
+    k: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 10
+    leave_out_seen: bool = False
+
+
 class PublicScore(Document):
-    """The exact score of a hold-out that is declared public: accuracy, or the loss where there are no classes. Free."""
+    """The exact score of a hold-out that is declared public: accuracy, NDCG@10 of next items, or the loss. Free."""
 
     kind: Literal["public"] = "public"
 
 
-Score = Annotated[PrivateCount | PrivateLoss | PublicScore, Field(discriminator="kind")]
+Score = Annotated[PrivateCount | PrivateLoss | PrivateRanking | PublicScore, Field(discriminator="kind")]
 
 
 class Search(Document):
@@ -94,6 +107,8 @@ class LinearScaling(ScoredSearch):
     A few cheap runs at each of the small `levels` (ε of one run) find r there; the line through them, at what is left
     of the budget, gives that of the final run. `split`, of r into (η, T): `steps` draws T and sets η = r/T; `sample`
     draws (η, T) until their product is near r; `both` draws η and T for the trials, and splits r* as `steps`.
+    `final_steps`: the final run has the most steps with which η stays within the space, which costs time and no
+    privacy, as a large η may not settle; or as many as `split` draws (the paper's).
 
     Source: Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive
     Hyperparameter Optimization", Algorithm 1.
@@ -103,6 +118,7 @@ class LinearScaling(ScoredSearch):
     levels: Annotated[list[EpsilonValue], Field(min_length=2, max_length=3)] = [0.1, 0.2]  # noqa: RUF012 - a field
     runs_per_level: Annotated[int, Field(strict=True, ge=1, le=20)] = 3
     split: Literal["steps", "sample", "both"] = "steps"
+    final_steps: Literal["longest", "drawn"] = "longest"
     fit_in: Literal["mu", "epsilon"] = "mu"
     curve: Literal["line", "quadratic"] = "line"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.contracts.hpo import GridPoints, Space
@@ -90,6 +90,12 @@ class Bounds:
             if point is not None:
                 return point
         return min((self._at(steps, r) for steps in self._few_steps()), key=lambda each: abs(math.log(each.r / r)))
+
+    def longest(self, r: float) -> Bounds:
+        """These bounds with T fixed: the most steps with which r can be split. η is as small then as it can be."""
+        least_rate = self.learning_rate[0] * (self.max_grad_norm[0] if self.max_grad_norm else 1.0)
+        most = min(max(math.floor(r / least_rate * (1.0 + 1e-12)), self.steps[0]), self.steps[1])
+        return replace(self, steps=(most, most))
 
     def grid(self) -> list[Point]:
         """All points of the log grid."""

@@ -112,7 +112,8 @@ def runs_of(study: Study, scores: Mapping[int, float]) -> list[Run]:
     ]
     if all(each.number in scores for each in pilots):
         r_star = decide(study, runs, scores).fit.r_star
-        runs.append(Run(final.number, "final", None, study.bounds.split(r_star, split, _draws(study, final))))
+        bounds = study.bounds.longest(r_star) if study.hpo.final_steps == "longest" else study.bounds
+        runs.append(Run(final.number, "final", None, bounds.split(r_star, split, _draws(study, final))))
     return runs
 
 

@@ -115,6 +115,7 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
     _check_privacy(spec, facts)
     _check_model(spec, facts)
     _check_re_attention(spec, facts)
+    _check_center(spec, facts)
     spec = _with_side(spec, facts, side)
     steps = _steps(spec, records, batch)
     unfit = optimizers.refusal(spec, steps)
@@ -242,6 +243,7 @@ def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: f
         "target_delta": spec.privacy.target_delta or facts.cap_delta or default_delta(facts.records_train),
         "releases": releases(spec.evaluation, facts, spec.model),
         **_frequencies(spec),
+        "mean": _mean(spec, facts),
         "unit": facts.unit,
         "filter": {"kind": facts.filter, "order": facts.order} if facts.filter else ANY_FILTER,
     }
@@ -294,12 +296,31 @@ def _check_re_attention(spec: JobSpec, facts: DatasetFacts) -> None:
         raise InvalidRequest.at("/model/re_attention/frequencies", detail)
 
 
+def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
+    if spec.model.kind != "linear" or spec.model.center is None:
+        return
+    where = "/model/center"
+    if facts.spec.features.kind == "hashed_text":
+        raise InvalidRequest.at(where, "hashed text is sparse, and would not be once it is centred")
+    if facts.unit == "user":
+        detail = "this data set protects users, and how many records they have together is private: it has no mean"
+        raise InvalidRequest.at(where, detail)
+    if isinstance(spec.optimizer, PublicSideSettings):
+        raise InvalidRequest.at(where, "gradients of public side information are those of features as they are")
+
+
 def _frequencies(spec: JobSpec) -> dict[str, Any]:
     """The histogram of items that a job releases first, where it does."""
     asked = spec.model.re_attention if spec.model.kind == "transformer_rec" else None
     if asked is None or asked.noise_mu is None or spec.model.kind != "transformer_rec":
         return {}
     return {"frequencies": {"noise_mu": asked.noise_mu, "max_items": spec.model.max_length}}
+
+
+def _mean(spec: JobSpec, facts: DatasetFacts) -> dict[str, Any] | None:
+    """The mean of features that a job is centred by, where it is."""
+    asked = spec.model.center if spec.model.kind == "linear" else None
+    return None if asked is None else {**asked.model_dump(), "records": facts.records_train}
 
 
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:

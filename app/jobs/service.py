@@ -46,6 +46,7 @@ from app.privacy.mechanism import MechanismConfig
 
 INSERT = insert(table_of(Job))
 NO_CHARGE = {"train": 0, "holdout": 0, "unit": None}
+UNPRICED: dict[str, Any] = {"mechanism": None, "epsilon": None, "comparison": None, "charge": NO_CHARGE, "lines": []}
 
 
 def quote(
@@ -223,37 +224,29 @@ def pinned(spec: JobSpec, models_root: Path | None, facts: DatasetFacts) -> JobS
 def _price(
     pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None
 ) -> tuple[Plan, dict[str, Any]]:
+    """The plan, of a search that of its final run at its longest, and what it costs: nothing on public data."""
     if spec.hpo is not None:
-        return _price_study(pricing, plan_study(spec, facts, side))
-    planned = plan(spec, facts, side)
-    if planned.pricing is None:
-        return planned, {"mechanism": None, "epsilon": None, "comparison": None, "charge": NO_CHARGE, "lines": []}
-    priced = pricing.price(planned.pricing)
-    if not planned.facts.is_private:
-        free = [line | {"charge": 0} for line in priced["lines"]]
-        return planned, priced | {"charge": NO_CHARGE, "lines": free}
-    return planned, priced
+        planned, priced = _price_study(pricing, plan_study(spec, facts, side))
+    else:
+        planned = plan(spec, facts, side)
+        priced = UNPRICED if planned.pricing is None else pricing.price(planned.pricing)
+    return planned, priced if facts.is_private else _free(priced)
 
 
 def _price_study(pricing: PricingService, study: StudyPlan) -> tuple[Plan, dict[str, Any]]:
-    """As `_price`: the plan is that of the final run at its longest."""
     planned = replace(study.longest, spec=study.spec, study=study)
     if study.pricing is None:
-        unpriced: dict[str, Any] = {
-            "events": None,
-            "epsilon": None,
-            "comparison": None,
-            "charge": NO_CHARGE,
-            "lines": [],
-        }
-        return planned, unpriced | {"mechanism": None, "runs": studies.unpriced(study)}
+        return planned, UNPRICED | {"events": None, "runs": studies.unpriced(study)}
     priced = pricing.price_study(study.pricing) | {"mechanism": None}
-    planned = replace(planned, warnings=(*planned.warnings, *studies.check_levels(study, priced)))
-    if not planned.facts.is_private:
-        free = [line | {"charge": 0} for line in priced["lines"]]
-        runs = [run | {"charge": {"train": 0, "holdout": 0}} for run in priced["runs"]]
-        return planned, priced | {"charge": NO_CHARGE, "lines": free, "runs": runs}
-    return planned, priced
+    return replace(planned, warnings=(*planned.warnings, *studies.check_levels(study, priced))), priced
+
+
+def _free(priced: dict[str, Any]) -> dict[str, Any]:
+    """Public data have no account."""
+    free = priced | {"charge": NO_CHARGE, "lines": [line | {"charge": 0} for line in priced["lines"]]}
+    if "runs" in priced:
+        free["runs"] = [run | {"charge": {"train": 0, "holdout": 0}} for run in priced["runs"]]
+    return free
 
 
 def _quote_body(planned: Plan, priced: dict[str, Any]) -> dict[str, Any]:
@@ -372,8 +365,6 @@ def _explain(refusal: BudgetError, pricing: PricingService, planned: Plan, acces
     more = (
         f"the largest target_epsilon that fits is {math.floor(largest * 1e4) / 1e4}"
         if largest
-        else "ask for less"
-        if planned.study
         else "nothing like it fits"
     )
     refusal.message = f"{refusal.message}; {more}"

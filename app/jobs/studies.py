@@ -14,13 +14,23 @@ from typing import Any
 from pydantic import ValidationError
 
 from app.contracts.base import AccountantName, Epsilon
-from app.contracts.hpo import GridOracle, Hpo, LinearScaling, PrivateCount, PublicScore, Random, ScoredSearch
-from app.contracts.job_spec import Evaluation, JobSpec
+from app.contracts.hpo import (
+    GridOracle,
+    Hpo,
+    LinearScaling,
+    PrivateCount,
+    PrivateRanking,
+    PublicScore,
+    Random,
+    ScoredSearch,
+)
+from app.contracts.job_spec import Evaluation, JobSpec, Ranking
 from app.errors import InvalidRequest
 from app.hpo.space import Bounds
 from app.hpo.strategies import Run, Slot, slots
 from app.jobs.planning import DatasetFacts, Plan, plan, releases
 from app.lifecycle.studies import run_spec
+from app.privacy.shares import COMMON
 
 Json = dict[str, Any]
 # From a level to the next, in the unit of the fit. Calibrated noise (Poisson sampling) is right to 5e-4.
@@ -97,7 +107,7 @@ def stored(study: StudyPlan, priced: Json) -> Json:
         for slot, run, asked in zip(study.slots, priced["runs"], _asked(study), strict=True)
     ]
     levels, final = _levels(study, priced)
-    score = (study.evaluation.metrics or ["accuracy"])[0] if study.evaluation else None
+    score = study.evaluation.compared_by if study.evaluation else None
     seed = secrets.token_hex(16) if study.spec.seed is None else str(study.spec.seed)
     return {
         "seed": seed,
@@ -108,9 +118,7 @@ def stored(study: StudyPlan, priced: Json) -> Json:
         "larger_is_better": score != "loss",
         "trial_evaluation": study.evaluation.model_dump(mode="json") if study.evaluation else None,
         "keep_weights": getattr(hpo, "keep_weights", False),
-        "common": {name: study.pricing[name] for name in ("training", "target_delta", "unit", "filter")}
-        if study.pricing
-        else None,
+        "common": {name: study.pricing[name] for name in COMMON} if study.pricing else None,
         "runs": runs,
         "decision": None,
         "chosen": None,
@@ -208,14 +216,23 @@ def _evaluation(hpo: Hpo, facts: DatasetFacts) -> Evaluation | None:
     """What trials are compared by, as the evaluation that they have."""
     if isinstance(hpo, Random):
         return None
-    score, classes = hpo.score, facts.spec.task.kind == "classification"
+    score, task = hpo.score, facts.spec.task.kind
+    classes, ranked = task == "classification", task == "next_item"
+    if isinstance(score, PrivateRanking):
+        if not ranked:
+            raise InvalidRequest.at("/hpo/score/kind", f"next items are ranked; this data set's task is `{task}`")
+        ranking = Ranking(k=score.k, leave_out_seen=score.leave_out_seen)
+        return Evaluation(on=score.on, noise_mu=score.noise_mu, ranking=ranking)
     if isinstance(score, PrivateCount):
         if not classes:
-            raise InvalidRequest.at("/hpo/score/kind", "nothing is predicted right or wrong here: use `private_loss`")
+            other = "private_ranking" if ranked else "private_loss"
+            raise InvalidRequest.at("/hpo/score/kind", f"nothing is predicted right or wrong here: use `{other}`")
         return Evaluation(on=score.on, noise_mu=score.noise_mu, metrics=["accuracy"])
     if isinstance(score, PublicScore):
         if facts.spec.holdout is None or facts.holdout_is_private:
             raise InvalidRequest.at("/hpo/score/kind", "this data set has no public hold-out: use a private score")
+        if ranked:
+            return Evaluation(ranking=Ranking())
         return Evaluation(metrics=["accuracy" if classes else "loss"])
     return Evaluation(on=score.on, noise_mu=score.noise_mu, loss_bound=score.loss_bound, metrics=["loss"])
 
@@ -277,5 +294,5 @@ def _pricing(
         "total_epsilon": spec.privacy.target_epsilon,
         "steps": list(bounds.steps),
         "oracle": isinstance(spec.hpo, GridOracle),
-        **{name: longest.pricing[name] for name in ("training", "target_delta", "unit", "filter")},
+        **{name: longest.pricing[name] for name in COMMON},
     }

@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 
 from app.contracts.base import AccountName
 from app.errors import PrivacyError
-from app.privacy.mechanism import MechanismConfig, NoisyFrequencies, NoisySum, TrainingMechanism, of_two_queries
+from app.privacy.mechanism import (
+    MechanismConfig,
+    NoisyFrequencies,
+    NoisyMean,
+    NoisySum,
+    TrainingMechanism,
+    of_two_queries,
+)
 
 Tree = dict[str, Any]
 
@@ -69,6 +76,17 @@ def frequencies_tree(frequencies: NoisyFrequencies) -> Tree:
     return noisy_sums(1.0, 1.0 / frequencies.noise_mu, 1)
 
 
+def mean_tree(mean: NoisyMean) -> Tree:
+    """A sum of sensitivity B with std B/μ: Gaussian(1/μ), once."""
+    return noisy_sums(1.0, 1.0 / mean.noise_mu, 1)
+
+
+def first_releases(frequencies: NoisyFrequencies | None, mean: NoisyMean | None) -> dict[str, Tree]:
+    """What a job releases of its training part before the first step, by the name of its line on the bill."""
+    found = {"frequencies": frequencies and frequencies_tree(frequencies), "mean": mean and mean_tree(mean)}
+    return {what: tree for what, tree in found.items() if tree}
+
+
 def event_tree(mechanism: MechanismConfig, account: AccountName) -> Tree:
     """All that `mechanism` does to the records of one account, as a `composed` tree.
 
@@ -83,8 +101,8 @@ def event_tree(mechanism: MechanismConfig, account: AccountName) -> Tree:
         A `composed` tree, with no events where the mechanism never touches the account. Public.
     """
     training = [training_tree(mechanism.training)] if account == "train" else []
-    if account == "train" and mechanism.frequencies is not None:
-        training.append(frequencies_tree(mechanism.frequencies))
+    if account == "train":
+        training += first_releases(mechanism.frequencies, mechanism.mean).values()
     return composed(training + [release_tree(r) for r in mechanism.releases if r.account == account])
 
 

@@ -231,8 +231,24 @@ class NoisyFrequencies(Document):
         return math.sqrt(self.max_items) / self.noise_mu
 
 
+class NoisyMean(Document):
+    """The sum of the features of the training part, before the first step, each record's clipped to `max_norm`: its ℓ₂
+    sensitivity. The noise has std max_norm / noise_mu, and the sum is one Gaussian mechanism with noise multiplier
+    1 / noise_mu. Divided by the public `records` it is their mean."""
+
+    noise_mu: Annotated[float, Field(gt=0.0)]
+    max_norm: Annotated[float, Field(gt=0.0)]
+    records: Annotated[int, Field(ge=1)]
+
+    @property
+    def noise_std(self) -> float:
+        """Of the sum."""
+        return self.max_norm / self.noise_mu
+
+
 class MechanismConfig(Document):
-    """Everything that a job does to private data. Training is on the `train` account, and so is a histogram of items.
+    """Everything that a job does to private data. Training is on the `train` account, and so are a histogram of items
+    and a mean of features.
 
     A split hold-out is disjoint from the training part, so the two accounts compose in parallel. Last items are held
     out of the same users: scores on them are on the `train` account too.
@@ -245,6 +261,7 @@ class MechanismConfig(Document):
     training: TrainingMechanism
     releases: tuple[NoisySum, ...] = ()
     frequencies: NoisyFrequencies | None = None
+    mean: NoisyMean | None = None
 
     @model_validator(mode="after")
     def _one_unit(self) -> MechanismConfig:
@@ -253,4 +270,6 @@ class MechanismConfig(Document):
             raise ValueError("an example is one record, and a user has the same number of them everywhere")
         if self.frequencies is not None and sizes != {1}:
             raise ValueError("items are counted where a record is all of a user")
+        if self.mean is not None and self.unit != "example":
+            raise ValueError("a mean of features is one of records, each of which is a unit")
         return self

@@ -24,6 +24,7 @@ from app.privacy.mechanism import (
     MIN_COUNT_NOISE,
     MechanismConfig,
     NoisyFrequencies,
+    NoisyMean,
     NoisySum,
     TrainingMechanism,
     of_two_queries,
@@ -44,14 +45,14 @@ def price(request: Json) -> Json:
 
     Args:
         request: `training` (a TrainingMechanism without its noise), either `target_epsilon` or `noise_multiplier`,
-            `target_delta`, `releases` (NoisySums), `frequencies` (NoisyFrequencies, where there are any) and `filter`
-            (kind and order).
+            `target_delta`, `releases` (NoisySums), `frequencies` and `mean` (NoisyFrequencies, NoisyMean, where there
+            are any) and `filter` (kind and order).
 
     Returns:
         `mechanism`; `epsilon` of the account that costs most, by the accountant of record (gdp where nothing is
         sampled, else pld); `comparison`, what gdp, rdp and pld say of that account (None where they can not);
-        `charge` per account, in the filter's unit; `lines`, one for the training, one for a histogram of items and one
-        for each release.
+        `charge` per account, in the filter's unit; `lines`, one for the training, for a histogram of items, for a mean
+        of features, and for each release.
 
     Raises:
         InvalidRequest: the plan can not be run within the bounds, the filter does not admit it, or the evaluation
@@ -95,13 +96,13 @@ def largest_that_fits(request: Json) -> Json:
     releases = [NoisySum.model_validate(release) for release in request["releases"]]
     remaining = request["remaining"]
     trees = {name: [events.release_tree(r) for r in releases if r.account == name] for name in _ACCOUNTS}
-    trees["train"] += [events.frequencies_tree(each) for each in _frequencies(request)]
+    trees["train"] += events.first_releases(*first_of(request)).values()
     charges = {name: sum(filter_.charge_tree(tree) for tree in trees[name]) for name in _ACCOUNTS}
     if charges["holdout"] > remaining["holdout"]:
         return {"epsilon": None, "account": "holdout"}
     sample_rate, steps = request["training"]["sample_rate"], request["training"]["steps"]
     double = double_steps(request["training"], steps)
-    sigma = _smallest_sigma(filter_, sample_rate, steps, double, remaining["train"] - charges["train"])
+    sigma = smallest_sigma(filter_, sample_rate, steps, double, remaining["train"] - charges["train"])
     count = (request["training"].get("adaptive") or {}).get("count_noise_multiplier")
     if sigma is None or (count is not None and sigma > count / MIN_COUNT_NOISE):
         return {"epsilon": None, "account": "train"}
@@ -155,7 +156,7 @@ def _mechanism(request: Json, releases: Sequence[NoisySum]) -> tuple[MechanismCo
         raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")
     if target is not None:
         others = [events.release_tree(release) for release in releases if release.account == "train"]
-        others += [events.frequencies_tree(each) for each in _frequencies(request)]
+        others += events.first_releases(*first_of(request)).values()
         sigma, value = calibration.calibrate(target, delta, training["sampling"], sample_rate, steps, others, double)
         calibrated = Epsilon(value=value, delta=delta, accountant="gdp" if sample_rate == 1.0 else "pld")
     elif not SIGMA_MIN <= sigma <= SIGMA_MAX:
@@ -165,6 +166,7 @@ def _mechanism(request: Json, releases: Sequence[NoisySum]) -> tuple[MechanismCo
     if double and of_two_queries(sigma) < SIGMA_MIN:
         detail = f"a step of two queries has σ/√2 = {of_two_queries(sigma):.4g}, below {SIGMA_MIN:g}: take more noise"
         raise InvalidRequest.at(_SIGMA if target is None else "/privacy/target_epsilon", detail)
+    frequencies, mean = first_of(request)
     mechanism = MechanismConfig(
         unit=request.get("unit", "example"),
         target_delta=delta,
@@ -172,15 +174,19 @@ def _mechanism(request: Json, releases: Sequence[NoisySum]) -> tuple[MechanismCo
             {**training, "noise_multiplier": sigma, **count_noise(training, sigma)}
         ),
         releases=tuple(releases),
-        frequencies=next(iter(_frequencies(request)), None),
+        frequencies=frequencies,
+        mean=mean,
     )
     return mechanism, calibrated
 
 
-def _frequencies(request: Json) -> list[NoisyFrequencies]:
-    """The histogram of items that a plan releases, or none."""
-    asked = request.get("frequencies")
-    return [NoisyFrequencies.model_validate(asked)] if asked else []
+def first_of(request: Json) -> tuple[NoisyFrequencies | None, NoisyMean | None]:
+    """The histogram of items and the mean of features that a plan releases before its first step."""
+    frequencies, mean = request.get("frequencies"), request.get("mean")
+    return (
+        NoisyFrequencies.model_validate(frequencies) if frequencies else None,
+        NoisyMean.model_validate(mean) if mean else None,
+    )
 
 
 def _rdp_epsilon(sample_rate: float, sigma: float, steps: int, double: int, delta: float) -> float:
@@ -217,9 +223,8 @@ def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None
     tree = events.training_tree(mechanism.training)
     bill: list[tuple[str, AccountName, Tree, Epsilon]]
     bill = [("training", "train", tree, training or epsilon_of(tree, delta, mechanism.unit))]
-    if mechanism.frequencies is not None:
-        tree = events.frequencies_tree(mechanism.frequencies)
-        bill.append(("frequencies", "train", tree, epsilon_of(tree, delta, mechanism.unit)))
+    for what, tree in events.first_releases(mechanism.frequencies, mechanism.mean).items():
+        bill.append((what, "train", tree, epsilon_of(tree, delta, mechanism.unit)))
     for release in mechanism.releases:
         tree = events.release_tree(release)
         bill.append(("evaluation", release.account, tree, epsilon_of(tree, delta, mechanism.unit)))
@@ -254,8 +259,12 @@ def _tight(tree: Tree, delta: float) -> float:
     return value if math.isfinite(value) else rdp.epsilon(tree, delta)[0]
 
 
-def _smallest_sigma(filter_: Filter, sample_rate: float, steps: int, double: int, remaining: int) -> float | None:
-    """The smallest σ of the range whose charge is at most `remaining`, to 1e-9 of it; None where there is none."""
+def smallest_sigma(filter_: Filter, sample_rate: float, steps: int, double: int, remaining: int) -> float | None:
+    """The smallest σ of the range whose charge is at most `remaining` units, to 1e-9 of it; None where there is none.
+
+    Args:
+        double: how many of the steps query their batch twice.
+    """
 
     def charge(sigma: float) -> int:
         return filter_.charge_tree(events.gradient_sums(sample_rate, sigma, steps, double))

@@ -22,12 +22,15 @@ from app.privacy.mechanism import (
     MIN_COUNT_NOISE,
     DelayedMechanism,
     MechanismConfig,
+    NoisyMean,
     NoisySum,
     TrainingMechanism,
     of_two_queries,
 )
 
 Json = dict[str, Any]
+# What all runs of a study have in common, of what they are priced with.
+COMMON = ("training", "target_delta", "unit", "filter", "mean")
 # Of float arithmetic on the way from μ² to units: more than a charge is rounded up by.
 _ROUNDING = 4e-12
 
@@ -89,7 +92,7 @@ def run_mechanism(common: Json, run: Json, steps: int, max_grad_norm: float | No
     """What a run of a study does to private data, and is charged for.
 
     Args:
-        common: of the study: `training` (without T and noise), `target_delta`, `unit`, `filter`.
+        common: of the study, COMMON: `training` (without T and noise), `target_delta`, `unit`, `filter`, `mean`.
         run: its `share` of the training, in units; or, where batches are drawn, its `noise_multiplier`, fixed with T
             at admission; and its `releases`.
         steps: T.
@@ -115,4 +118,5 @@ def run_mechanism(common: Json, run: Json, steps: int, max_grad_norm: float | No
             {**training, "noise_multiplier": sigma, **count_noise(training, sigma)}
         ),
         releases=tuple(NoisySum.model_validate(release) for release in run["releases"]),
+        mean=NoisyMean.model_validate(common["mean"]) if common.get("mean") else None,
     )

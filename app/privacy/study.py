@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from functools import lru_cache
 from typing import Any
 
 from app.contracts.base import AccountName
 from app.errors import InvalidRequest
 from app.privacy import calibration, events, gdp, pld, pricing
-from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN
+from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN, Calibration
 from app.privacy.events import Tree
 from app.privacy.filters import Filter, filter_of
-from app.privacy.mechanism import NoisySum, of_two_queries
+from app.privacy.mechanism import NoisyMean, NoisySum, of_two_queries
 from app.privacy.shares import (
+    COMMON,
     count_noise,
     double_steps,
     mu_of_share,
@@ -45,7 +47,8 @@ def price_runs(request: Json) -> list[Json]:
     """Divides the total among the runs of a study.
 
     Args:
-        request: `runs`, each with its `role`, `level` and `releases` (NoisySums); `levels`, ε of each; `total_epsilon`,
+        request: `runs`, each with its `role`, `level` and `releases` (NoisySums); `mean` (NoisyMean, where there is
+            one), of which each run releases its own; `levels`, ε of each; `total_epsilon`,
             `target_delta`, `unit`, `filter`; `training` (a TrainingMechanism without its noise), whose T is that of
             every run under Poisson sampling; `steps`, the least and the largest T otherwise; `oracle`: each run has the
             total.
@@ -63,7 +66,8 @@ def price_runs(request: Json) -> list[Json]:
     trees = _release_trees(request)
     _check_holdout(request, trees)
     scores = {
-        name: [filter_.charge_tree(tree[name]) if tree[name]["events"] else 0 for tree in trees] for name in _ACCOUNTS
+        name: [sum(filter_.charge_tree(event) for event in tree[name]["events"]) for tree in trees]
+        for name in _ACCOUNTS
     }
     if request["training"]["sampling"] == "poisson":
         priced = _sampled(request, filter_, trees)
@@ -108,29 +112,50 @@ def price(request: Json) -> Json:
 
 
 def largest_that_fits(request: Json) -> Json:
-    """The largest total ε that what is `remaining` covers; None where none does, or where batches are drawn: each
-    figure would take a search of its own."""
+    """The largest total ε that what is `remaining` covers; None where none does."""
     filter_ = filter_of(request["filter"]["kind"], request["filter"].get("order"))
     remaining, delta = request["remaining"], request["target_delta"]
-    if request["training"]["sampling"] == "poisson" or remaining["train"] < 1:
+    if remaining["train"] < 1:
         return {"epsilon": None}
-    most = min(gdp.epsilon_from_mu(mu_of_share(remaining["train"], filter_), delta) * (1.0 - 1e-6), 100.0)
-    most = _rounded(most, ROUND_FLOOR)
+    if request["training"]["sampling"] == "poisson":
+        most = _most_sampled(request, filter_, remaining["train"])
+    else:
+        most = gdp.epsilon_from_mu(mu_of_share(remaining["train"], filter_), delta)
+    most = _rounded(min(most * (1.0 - 1e-6), 100.0), ROUND_FLOOR) if most > 0.0 else 0.0
     try:
-        charges = [run["charge"]["holdout"] for run in price_runs(request | {"total_epsilon": most})]
+        charges = [run["charge"] for run in price_runs(request | {"total_epsilon": most})] if most else []
     except InvalidRequest:
         return {"epsilon": None}
-    return {"epsilon": most if sum(charges) <= remaining["holdout"] else None}
+    fits = charges and all(sum(charge[name] for charge in charges) <= remaining[name] for name in _ACCOUNTS)
+    return {"epsilon": most if fits else None}
+
+
+def _most_sampled(request: Json, filter_: Filter, remaining: int) -> float:
+    """ε of the study whose final run has the least noise that what the others leave can pay; 0 where there is none."""
+    training, trees = request["training"], _release_trees(request)
+    rate, steps = training["sample_rate"], training["steps"]
+    double = double_steps(training, steps)
+    others = _others(request, trees)
+    left = remaining - sum(filter_.charge_tree(event) for event in others)
+    takers = sum(run["level"] is None for run in request["runs"])
+    sigma = pricing.smallest_sigma(filter_, rate, steps, double, left // takers)
+    if sigma is None:
+        return 0.0
+    final = events.gradient_sums(rate, sigma, steps, double)
+    return pld.epsilon(events.composed([*others, *[final] * takers]), request["target_delta"])
 
 
 def _lines(request: Json, runs: list[Json], filter_: Filter) -> list[Json]:
-    """The bill: one line for the trainings of each level, of candidates and of the final run, one for their scores."""
+    """The bill: one line for the trainings of each level, of candidates and of the final run, one for their scores and
+    one for their means."""
     delta, unit = request["target_delta"], request["unit"]
     bill: dict[tuple[str, AccountName], list[tuple[Tree, int]]] = {}
     for asked, run in zip(request["runs"], runs, strict=True):
         what = f"pilots of level {asked['level'] + 1}" if asked["role"] == "pilot" else asked["role"]
-        tree = study_tree(request | {"runs": [asked | {"releases": []}]}, [run], "train")
+        tree = study_tree(request | {"runs": [asked | {"releases": []}], "mean": None}, [run], "train")
         bill.setdefault((what, "train"), []).append((tree, run["share"]))
+        for tree in _means(request):
+            bill.setdefault(("mean", "train"), []).append((tree, filter_.charge_tree(tree)))
         for release in asked["releases"]:
             scored = events.release_tree(NoisySum.model_validate(release))
             line = ("evaluation" if asked["role"] == "final" else "scores", release["account"])
@@ -186,15 +211,10 @@ def _sampled(request: Json, filter_: Filter, releases: list[dict[AccountName, Tr
     delta, runs, training = request["target_delta"], request["runs"], request["training"]
     steps, rate = training["steps"], training["sample_rate"]
     double = double_steps(training, steps)
-    at_level = [calibration.calibrate(level, delta, "poisson", rate, steps, (), double) for level in request["levels"]]
-    others = [event for tree in releases for event in tree["train"]["events"]]
-    takers = sum(run["level"] is None for run in runs)
+    at_level = [_at_level(level, delta, rate, steps, double) for level in request["levels"]]
+    others, takers = _others(request, releases), sum(run["level"] is None for run in runs)
     if request["oracle"]:  # each by itself: they are all alike
         others, takers = releases[0]["train"]["events"], 1
-    for run in runs:
-        if run["level"] is not None:
-            sigma = at_level[run["level"]].noise_multiplier
-            others.append(events.gradient_sums(rate, sigma, steps, double))
     # Where the final run would be noisier than the noisiest pilot, or next to nothing is left, no σ is looked for.
     noisiest = at_level[0].noise_multiplier if at_level else SIGMA_MAX
     least = pld.epsilon(
@@ -219,6 +239,25 @@ def _sampled(request: Json, filter_: Filter, releases: list[dict[AccountName, Tr
     return priced
 
 
+def _others(request: Json, releases: list[dict[AccountName, Tree]]) -> list[Tree]:
+    """Of a study that draws batches: all but the trainings of the runs that share what is left."""
+    training = request["training"]
+    rate, steps = training["sample_rate"], training["steps"]
+    double = double_steps(training, steps)
+    others = [event for tree in releases for event in tree["train"]["events"]]
+    for run in request["runs"]:
+        if run["level"] is not None:
+            level = request["levels"][run["level"]]
+            sigma = _at_level(level, request["target_delta"], rate, steps, double).noise_multiplier
+            others.append(events.gradient_sums(rate, sigma, steps, double))
+    return others
+
+
+@lru_cache(maxsize=64)  # a sweep asks for the same ones again, and so does what would fit
+def _at_level(level: float, delta: float, rate: float, steps: int, double: int) -> Calibration:
+    return calibration.calibrate(level, delta, "poisson", rate, steps, (), double)
+
+
 def study_tree(request: Json, priced: list[Json], account: AccountName) -> Tree:
     """All that a study does to one account. A full-batch run's training is one Gaussian sum with noise 1/μ: whatever T
     it has, it is that, exactly."""
@@ -232,20 +271,23 @@ def study_tree(request: Json, priced: list[Json], account: AccountName) -> Tree:
         elif account == "train":
             steps = training["steps"]
             found.append(events.gradient_sums(training["sample_rate"], sigma, steps, double_steps(training, steps)))
-        for release in run["releases"]:
-            if release["account"] == account:
-                found.append(events.release_tree(NoisySum.model_validate(release)))
+        found += _released(request, run, account)
     return events.composed(found)
 
 
 def _release_trees(request: Json) -> list[dict[AccountName, Tree]]:
-    found: list[dict[AccountName, Tree]] = []
-    for run in request["runs"]:
-        releases = [NoisySum.model_validate(each) for each in run["releases"]]
-        found.append(
-            {name: events.composed(events.release_tree(r) for r in releases if r.account == name) for name in _ACCOUNTS}
-        )
-    return found
+    return [{name: events.composed(_released(request, run, name)) for name in _ACCOUNTS} for run in request["runs"]]
+
+
+def _released(request: Json, run: Json, account: AccountName) -> list[Tree]:
+    """What a run does to an account beside its training: its mean and its scores."""
+    scores = [NoisySum.model_validate(each) for each in run["releases"] if each["account"] == account]
+    return (_means(request) if account == "train" else []) + [events.release_tree(each) for each in scores]
+
+
+def _means(request: Json) -> list[Tree]:
+    """Of each run: its own private mean of the features, where the job asks for one."""
+    return [events.mean_tree(NoisyMean.model_validate(request["mean"]))] if request.get("mean") else []
 
 
 def _check_holdout(request: Json, trees: list[dict[AccountName, Tree]]) -> None:
@@ -277,7 +319,7 @@ def _check_noise(request: Json, filter_: Filter, run: Json, share: int) -> None:
             raise InvalidRequest.at(where, f"{steps} steps would need a noise multiplier below {SIGMA_MIN:g}")
         if sigma > SIGMA_MAX:
             raise InvalidRequest.at(where, f"{steps} steps would need a noise multiplier above {SIGMA_MAX:g}")
-        common = {name: request[name] for name in ("training", "target_delta", "unit", "filter")}
+        common = {name: request.get(name) for name in COMMON}
         run_mechanism(common, {"share": share, "noise_multiplier": None, "releases": []}, steps)
 
 

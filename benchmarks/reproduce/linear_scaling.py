@@ -27,7 +27,8 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 LAW = (0.1, 0.2, 0.5, 1.0)
 ONE = {"frozen": (1.0,)}  # data sets with fewer of them, for the time that they take
 SEEDS, DRAWS = range(5), {("imdb", 1.0): range(20), ("pixels", 1.0): range(20)}
-ABLATED, LONGEST = ("imdb",), {"imdb": (1.0,)}
+ABLATED = ("imdb",)
+LONGEST = {"imdb": EPSILONS, "pixels": EPSILONS, "frozen": (1.0,)}
 
 
 @dataclass
@@ -59,12 +60,12 @@ def outcome(name: str) -> Outcome:
     one = oracle(name, 1.0)
     found, epsilons = Outcome(name, {}, {1.0: one}, {}, {}, {}, []), ONE.get(name, EPSILONS)
     for epsilon in sorted(epsilons, key=lambda each: each != 1.0):
-        found.ours[epsilon] = [linear_scaling(name, epsilon, seed) for seed in SEEDS]
+        found.ours[epsilon] = [linear_scaling(name, epsilon, seed, final_steps="drawn") for seed in SEEDS]
         found.random[epsilon] = [random(name, epsilon, seed) for seed in DRAWS.get((name, epsilon), range(8))]
     found.law = {epsilon: curve(name, epsilon) for epsilon in LAW} if len(epsilons) > 1 else {}
     found.oracle |= {epsilon: oracle(name, epsilon) for epsilon in epsilons}
     for epsilon in LONGEST.get(name, ()):
-        found.longest[epsilon] = [linear_scaling(name, epsilon, seed, longest=True) for seed in SEEDS[:4]]
+        found.longest[epsilon] = [linear_scaling(name, epsilon, seed) for seed in SEEDS]
     if name in ABLATED:
         (rate, steps), _ = one
         for change in changes(rate * steps):

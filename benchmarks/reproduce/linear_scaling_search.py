@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from app.contracts.hpo import Hpo, LinearScaling, PrivateCount, Random, Space
-from app.hpo.draws import Draws
 from app.hpo.space import Bounds
 from app.hpo.strategies import Decision, Run, Study, decide, runs_of, slots
 from app.privacy.gdp import mu_from_epsilon
@@ -34,12 +33,11 @@ class Search:
     result: dict[str, Any]
 
 
-def linear_scaling(name: str, total: float, seed: int, *, longest: bool = False, **options: Any) -> Search:
+def linear_scaling(name: str, total: float, seed: int, **options: Any) -> Search:
     """The default strategy with private scores of the training records, charged.
 
     Args:
         total: ε of all of it.
-        longest: the final run has the most steps of the space, in place of those that the service drew for it.
         options: of LinearScaling, other than the default ones.
     """
     score = PrivateCount(noise_mu=SCORE_MU)
@@ -50,10 +48,6 @@ def linear_scaling(name: str, total: float, seed: int, *, longest: bool = False,
     for run in pilots:
         scores[run.number] = _noisy_score(name, _run(name, run, priced[run.number]["mu"], seed), seed, run.number)
     final, decision = runs_of(study, scores)[-1], decide(study, pilots, scores)
-    if longest:
-        most = study.bounds.steps[1]
-        narrow = replace(study.bounds, steps=(most, most))
-        final = replace(final, point=narrow.split(decision.fit.r_star, "steps", Draws(study.seed, "longest")))
     result = _run(name, final, priced[-1]["mu"], seed)
     return Search(priced[-1]["epsilon"], decision, final, result)
 

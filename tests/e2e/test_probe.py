@@ -50,10 +50,14 @@ def test_a_private_probe_of_texts(service: Service, tmp_path: Path) -> None:
     folder = service.home / "storage" / "datasets" / dataset / "features"
     kept = {path: path.stat().st_ino for path in folder.iterdir()}
     assert len(kept) == 2, "train and hold-out"
-    assert finished(service, submit(service, probe("texts", {"name": "words"}, name="again")))["status"] == "succeeded"
+    model = {"kind": "linear", "extractor": {"name": "words"}, "center": {"noise_mu": 0.5}}
+    ended = finished(service, centred := submit(service, probe("texts", {}, name="again", model=model)))
+    assert ended["status"] == "succeeded", ended["failure"]
+    assert [line["what"] for line in ended["quote"]["lines"]] == ["training", "mean", "evaluation"]
     with service.client() as client:
-        answers = client.predict(first, ["bad bad bad", "good good good"])
-    assert [each["class"] for each in answers] == [0, 1]
+        for job in (first, centred):
+            answers = client.predict(job, ["bad bad bad", "good good good"])
+            assert [each["class"] for each in answers] == [0, 1], "less the features' mean, where there is one"
     assert {path: path.stat().st_ino for path in folder.iterdir()} == kept, "made once; of a prediction nothing is kept"
 
 

@@ -22,9 +22,11 @@ ITEMS = 1682
 def histories(folder: Path) -> Path:
     """MovieLens-100k from the cache of scripts/fetch_data.py; else users who walk through the items."""
     known = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scrimp" / "ml-100k.inter"
-    if known.exists():
-        return known
-    generator = np.random.default_rng(0)
+    return known if known.exists() else walks(folder)
+
+
+def walks(folder: Path, seed: int = 0) -> Path:
+    generator = np.random.default_rng(seed)
     rows = [
         f"{user}\t{1 + (start + step) % ITEMS}\t{step}"
         for user, start in enumerate(generator.integers(0, 50, 943))
@@ -68,6 +70,29 @@ def job() -> dict[str, Any]:
         "length": {"steps": 40},
         "evaluation": {"on": "holdout", "noise_mu": 0.1, "points": 2, "ranking": {"k": 10}},
     }
+
+
+@pytest.mark.parametrize("service", ["sqlite"], indirect=True)
+def test_a_search_by_ranks(service: Service, tmp_path: Path) -> None:
+    """Pilots are compared by a noisy NDCG, which is charged to the users who are trained on."""
+    with service.client() as client:
+        dataset = client.create_dataset(spec() | {"name": "searched"}, walks(tmp_path, seed=1)).id
+    score = {"kind": "private_ranking", "noise_mu": 0.1, "k": 5}
+    hpo = {"levels": [1.0, 2.0], "runs_per_level": 1, "space": {"learning_rate": [0.1, 1.0]}, "score": score}
+    model = {"kind": "gru_rec", "dim": 4, "max_length": 6}
+    ended = finished(service, study := submit(service, job() | {"dataset": dataset, "model": model, "hpo": hpo}))
+    assert ended["status"] == "succeeded", ended["failure"]
+    runs = service.get(f"/v1/jobs/{study}/trials")["items"]
+    assert [run["score"] and (run["score"]["name"], run["score"]["on"]) for run in runs] == [
+        ("ndcg@5", "train"),
+        ("ndcg@5", "train"),
+        None,
+    ]
+    assert all(list(service.get(f"/v1/jobs/{run['job']}")["metrics"]) == ["hit@5", "ndcg@5"] for run in runs[:2])
+    (scores,) = [line for line in ended["quote"]["lines"] if line["what"] == "scores"]
+    assert (scores["account"], scores["count"]) == ("train", 2) and scores["charge"] > 0
+    spent = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
+    assert (spent["spent"], spent["held"]) == (ended["quote"]["charge"]["train"], 0)
 
 
 @pytest.mark.parametrize("service", ["sqlite"], indirect=True)

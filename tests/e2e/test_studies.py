@@ -57,7 +57,8 @@ ON_SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 
 def search_of(dataset: str, steps: int, **hpo: Any) -> dict[str, Any]:
     block = {"runs_per_level": 1, "space": {"learning_rate": [0.1, 10.0], "steps": [steps, steps]}} | hpo
-    return job_of(dataset, evaluation={"on": "holdout", "noise_mu": 0.1}, hpo=block)
+    model = {"kind": "linear", "center": {"max_norm": 4.0}}  # each run has a private mean, which replays as well
+    return job_of(dataset, model=model, evaluation={"on": "holdout", "noise_mu": 0.1}, hpo=block)
 
 
 def trials(place: Looks, study: str) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from app.hpo.strategies import runs_of as runs_at
 from app.jobs import repository
 from app.jobs.studies import plan_study
 from app.lifecycle.studies import run_spec
-from app.privacy.shares import run_mechanism
+from app.privacy.shares import COMMON, run_mechanism
 from scrimp.cli import show
 from scrimp.models import Trials
 from tests.conftest import Api
@@ -45,6 +45,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"space": {"learning_rate": [0.1, 1.0]}}, {"sampling": POISSON}, "/sampling"),  # its filter is `gdp`
     ({}, {"sampling": POISSON}, "/hpo/space/steps"),
     ({"strategy": "grid_oracle"}, {}, "/hpo/strategy"),
+    ({"score": {"kind": "private_ranking"}}, {}, "/hpo/score/kind"),
     ({"score": {"kind": "public"}}, {}, "/hpo/score/kind"),
     ({"score": {"kind": "private_count", "noise_mu": 0}}, {}, "/hpo/score/noise_mu"),
     ({"strategy": "random_k"}, {"evaluation": {"on": "holdout"}}, "/evaluation"),
@@ -85,6 +86,16 @@ def test_levels_that_leave_less_than_a_pilot_has_are_warned_of(api: Api, db: Dat
         body = study_spec(dataset, levels=levels)
         found = api.client.post("/v1/quotes", json=body, headers=api.headers("analyst")).json()
         assert len([each for each in found["warnings"] if "top level" in each]) == count, found["warnings"]
+
+
+def test_warnings_are_in_the_order_of_the_runs(api: Api, db: Database) -> None:
+    """What is said of pilots' scores, then of the final run's evaluation."""
+    evaluation = {"on": "holdout", "noise_mu": 0.05, "metrics": ["loss"], "loss_bound": 0.6}
+    body = study_spec(add_dataset(db), score={"kind": "private_loss", "loss_bound": 0.5}) | {"evaluation": evaluation}
+    found = api.client.post("/v1/quotes", json=body, headers=api.headers("analyst")).json()
+    assert [each[: len("losses above loss_bound = 0.5")][-3:] for each in found["warnings"]] == ["0.5", "0.6"]
+    lines = [(line["what"], line["account"]) for line in found["lines"]]
+    assert ("scores", "train") in lines and lines[-1] == ("evaluation", "holdout")
 
 
 def test_a_study_with_queued_runs_is_in_the_queue(api: Api, db: Database) -> None:
@@ -159,6 +170,40 @@ def test_a_preset_is_whole_with_a_data_set_and_a_total(api: Api, db: Database) -
     assert found.json()["hpo"]["final"]["value"] == pytest.approx(0.8790, abs=1e-4)
 
 
+def test_a_probe_s_private_mean_is_a_line_of_the_quote(api: Api, db: Database) -> None:
+    (preset,) = api.client.get("/v1/presets", headers=api.headers("analyst")).json()["items"]
+    dataset = add_dataset(db, features={"kind": "columns", "columns": ["a", "b"]})
+    body = preset["spec"] | {"dataset": dataset, "privacy": {"target_epsilon": 1.0}}
+    body["model"] = body["model"] | {"center": {"max_norm": 2.0}}
+    found = api.client.post("/v1/quotes", json=body, headers=api.headers("analyst")).json()
+    assert found["hpo"]["final"]["value"] == pytest.approx(0.8611, abs=1e-4)
+    assert [(each["what"], each["count"]) for each in found["lines"] if each["what"] == "mean"] == [("mean", 7)]
+    assert sum(line["charge"] for line in found["lines"]) == found["charge"]["train"]
+
+
+USERS = {"sensitivity": "private", "records": 10_000, "cap": {"epsilon": 4.0, "delta": 1e-5}, "filter": "gdp"}
+USERS |= {"unit": "user", "user_column": "u", "max_records_per_user": 3}
+
+
+@pytest.mark.parametrize(
+    ("of", "changes"),
+    [
+        ({"features": {"kind": "hashed_text", "column": "t", "buckets": 64}}, {}),
+        ({"privacy": USERS}, {}),
+        ({}, {"optimizer": {"kind": "ada_dps", "learning_rate": 1.0, "public_dataset": "side"}}),
+    ],
+    ids=["sparse", "users", "side"],
+)
+def test_a_mean_where_there_is_none_is_refused(
+    api: Api, db: Database, of: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    add_dataset(db, privacy={"sensitivity": "public", "records": 500}, name="side")
+    body = job_spec(add_dataset(db, **of), model={"kind": "linear", "center": {}}, evaluation=None) | changes
+    found = api.client.post("/v1/quotes", json=body, headers=api.headers("analyst"))
+    assert found.status_code == 422, found.text
+    assert [each["pointer"] for each in found.json()["errors"]] == ["/model/center"], found.text
+
+
 def test_the_catalogue_of_strategies(api: Api) -> None:
     items = api.client.get("/v1/hpo-strategies", headers=api.headers("analyst")).json()["items"]
     assert [each["strategy"] for each in items] == ["linear_scaling", "random", "random_k", "grid_oracle"]
@@ -201,7 +246,7 @@ def test_what_runs_of_a_search_is_what_is_charged(db: Database, kind: str, sampl
     search = Study(planned.hpo, planned.bounds, "s", (0.05, 0.1), 0.4)
     for run in runs_at(search, {0: 0.5, 1: 0.6}):
         asked = planned.pricing["runs"][run.number]
-        common = {name: planned.pricing[name] for name in ("training", "target_delta", "unit", "filter")}
+        common = {name: planned.pricing[name] for name in COMMON}
         share = priced["runs"][run.number] | {"releases": asked["releases"]}
         mechanism = run_mechanism(common, share, run.point.steps, run.point.max_grad_norm)
         child = run_spec(planned.spec, run, mechanism, planned.evaluation.model_dump(mode="json"), "s")

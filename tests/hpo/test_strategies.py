@@ -181,6 +181,20 @@ def test_the_final_run_comes_when_all_pilots_are_scored() -> None:
     assert winner(study, scores | {6: 0.0}) == 6
 
 
+@pytest.mark.parametrize("norms", [None, (0.1, 1.0)])
+def test_the_final_run_is_as_long_as_its_r_allows(norms: tuple[float, float] | None) -> None:
+    bounds = Bounds((0.01, 100.0), (5, 100), norms, None)
+    for product, steps in ((1e4, 100), (150.0, 100), (0.2, 20), (1e-6, 5)):
+        r = product * (norms[0] if norms else 1.0)
+        narrow = bounds.longest(r)
+        assert narrow.steps == (steps, steps)
+        point = narrow.split(r, "steps", Draws("s", "final"))
+        assert point.steps == steps and (r < bounds.r[0] or point.r == pytest.approx(r, rel=1e-9))
+    scores = {0: 0.1, 1: 0.4, 2: 0.4, 3: 0.2, 4: 0.1, 5: 0.9}
+    (longest, drawn) = (runs_of(linear(final_steps=how), scores)[-1].point for how in ("longest", "drawn"))
+    assert longest.steps >= drawn.steps and longest.r == pytest.approx(drawn.r, rel=1e-9)
+
+
 def test_the_order_of_results_changes_nothing() -> None:
     study = linear()
     scores = {n: 0.1 * n for n in range(6)}

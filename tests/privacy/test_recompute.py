@@ -78,9 +78,23 @@ def recompute(tmp_path: Path) -> Callable[..., int]:
     return run
 
 
-@pytest.mark.parametrize("asked", [FULL, POISSON, ADAPTIVE], ids=["full batch", "poisson", "adaptive"])
+MEAN = FULL | {"mean": {"noise_mu": 0.0173, "max_norm": 1.0, "records": 20_000}}
+COUNTED = FULL | {"frequencies": {"noise_mu": 0.1, "max_items": 50}, "filter": {"kind": "rdp", "order": 6.0}}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [FULL, POISSON, ADAPTIVE, MEAN, COUNTED],
+    ids=["full batch", "poisson", "adaptive", "mean", "frequencies"],
+)
 def test_an_honest_certificate_holds(asked: dict[str, Any], recompute: Callable[..., int]) -> None:
     assert recompute(signed(body_of(asked)), "--public-key", PUBLIC) == 0
+
+
+def test_a_mean_that_was_left_out_is_missed(recompute: Callable[..., int]) -> None:
+    body = json.loads(json.dumps(body_of(MEAN)))
+    del body["events"]["train"]["events"][1]
+    assert recompute(signed(body)) == 1
 
 
 def test_alone_in_another_directory_it_still_recomputes(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_what_is_kept_is_not_run_again(small: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_same_search_may_end_with_the_most_steps(small: str) -> None:
-    plain, longest = (search.linear_scaling(small, 1.0, 0, longest=longest) for longest in (False, True))
+    plain, longest = (search.linear_scaling(small, 1.0, 0, final_steps=how) for how in ("drawn", "longest"))
     assert longest.decision == plain.decision
     assert longest.final.point.steps == runs.SETTINGS[small].steps[1] != plain.final.point.steps
     assert len(runs.kept.entries) == 8  # its pilots are the same

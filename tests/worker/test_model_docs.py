@@ -37,6 +37,8 @@ def test_a_linear_model(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyP
     save_model(tmp_path, model, parameters, task, features)
     said = run(LINEAR, tmp_path, capsys, monkeypatch)
     assert said.startswith("no [[0.90") and LINEAR.count("\n") <= 10
+    save_model(tmp_path, model, parameters | {"mean": torch.tensor([40.0, 0.0])}, task, features)
+    assert run(LINEAR, tmp_path, capsys, monkeypatch).startswith("yes [[0.15")
 
 
 def test_a_gru(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

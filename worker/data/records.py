@@ -10,6 +10,7 @@ below all that matters unless outputs are many orders of magnitude larger than r
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -117,6 +118,26 @@ class DenseRecords:
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         return self._features.to(dtype)
+
+    def clipped_sum(self, max_norm: float) -> Tensor:
+        """Σ_i min(1, B/‖x_i‖) x_i: float64 (d,), B the `max_norm`. A record that is not finite adds nothing.
+
+        Each number is cut to a multiple of a power of two g ≤ B/2³⁰, towards zero, which makes no norm larger; the sum
+        is then one of integers, exact below 2⁵³ g and whatever the order, and a record changes it by at most B.
+        """
+        g = math.ldexp(1.0, math.frexp(max_norm)[1] - 31)
+        total, rows = torch.zeros(self._features.shape[1], dtype=torch.int64), _automatic_rows(self._features.shape[1])
+        for at in range(0, len(self), rows):
+            shrink = (max_norm / self.private_norms[at : at + rows] * (1.0 - 2.0**-40)).clamp(max=1.0)
+            cut = (self._features[at : at + rows].double() * shrink[:, None] / g).trunc()
+            total += cut.to(torch.int64).sum(dim=0)
+        return total.double() * g
+
+    def less(self, mean: Tensor) -> DenseRecords:
+        """x_i − m. A record that was not finite stays one."""
+        made = DenseRecords(self._features - mean.to(self._features.dtype), self.labels)
+        made.private_norms.masked_fill_(torch.isinf(self.private_norms), torch.inf)
+        return made
 
     def select(self, indices: NDArray[np.int64]) -> DenseRecords:
         at = torch.from_numpy(indices)

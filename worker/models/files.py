@@ -91,7 +91,8 @@ def model_card(
 def _usage(model: Model, tensors: dict[str, list[int]], features: Features, *, extracted: bool) -> str:
     if isinstance(model, HfTuning):
         return tuned_usage(model)
-    return usage(model, "bias" in tensors or "user_bias" in tensors, features, extracted=extracted)
+    biased = "bias" in tensors or "user_bias" in tensors
+    return usage(model, biased, features, extracted=extracted, centered="mean" in tensors)
 
 
 def _kind(model: Model) -> str:

@@ -124,13 +124,14 @@ for block in (f"blocks.{number}." for number in range(model["blocks"])):
 _WITHIN = "print(min(max(rating, low), high))\n"
 
 
-def usage(model: Model, bias: bool, features: Features, *, extracted: bool = False) -> str:
+def usage(model: Model, bias: bool, features: Features, *, extracted: bool = False, centered: bool = False) -> str:
     """Python that loads a model from the files beside its card, and uses it on one input of the reader's.
 
     Args:
         bias: whether there is one.
         features: the data set's.
         extracted: the model takes what an extractor makes of them.
+        centered: it takes them less the mean beside its weights.
     """
     if isinstance(model, NextItem) and isinstance(features, Interactions):
         return _next_usage(model, features)
@@ -141,6 +142,8 @@ def usage(model: Model, bias: bool, features: Features, *, extracted: bool = Fal
     if features.kind != "hashed_text":
         row = row if features.kind == "columns" else "one record of the array, flattened"
         inputs = _DENSE.format(row='what card["extractor"] makes of a record' if extracted else row)
+    if centered:
+        inputs += 'x = x - tensors["mean"]\n'
     outputs = f'outputs = np.asarray(x @ tensors["weight"].T){" + tensors[" + repr("bias") + "]" if bias else ""}\n'
     if isinstance(model, Network):
         outputs = _network_usage(model)

@@ -37,6 +37,7 @@ from worker.models.hf.model import HfTuning
 from worker.models.hf.tokens import Tokens
 from worker.models.next_item import NextItem
 from worker.predicting.language import continuations
+from worker.training.center import TENSOR, center_of, centered
 
 Answer = dict[str, Any]
 
@@ -55,7 +56,10 @@ def predicted(asked: Predict) -> list[Answer]:
         return continuations(model, parameters, asked.records, asked.top)
     if isinstance(model, NextItem) and isinstance(asked.features, Interactions):
         return _next_items(model, parameters, asked.records, asked.features, asked.top)
-    outputs = model.forward(parameters, _tokens(model, asked) if isinstance(model, HfTuning) else _records(asked))
+    records = _tokens(model, asked) if isinstance(model, HfTuning) else _records(asked)
+    if center_of(asked.spec) is not None:
+        records = centered(records, parameters[TENSOR])
+    outputs = model.forward(parameters, records)
     if isinstance(asked.task, ClassificationTask):
         return [_classes(each, asked.task, asked.top) for each in torch.softmax(outputs, dim=0).mT]
     values = outputs[0]

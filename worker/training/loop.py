@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from app.errors import PrivacyError
 from worker.attempt.messages import Resalt, WarningCode
@@ -26,6 +27,7 @@ from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import Observing, Preconditioned, State, StepInfo
 from worker.telemetry import Telemetry, state_digest
+from worker.training.center import TENSOR, centered
 from worker.training.plan import Plan
 from worker.training.side import PublicSide
 
@@ -96,14 +98,14 @@ class Training:
         telemetry: Telemetry,
         side: PublicSide | None = None,
     ) -> None:
-        self._plan, self._train, self._holdout, self._holdout_public = plan, train, holdout, holdout_public
+        self._plan, self._holdout, self._holdout_public = plan, holdout, holdout_public
         self._replay, self._link, self._telemetry = replay, link, telemetry
         self._users, self._side = users, side
+        self._mean: Tensor | None = None
+        self._use(train)
         self._groups = self._by_frequency() if plan.by_frequency else plan.groups
         self._matched: Position | None = None
         self._warnings: list[WarningCode] = []
-        pieces = train.split(plan.physical_batch_size)
-        self._everything = [each.prepared() for each in pieces] if plan.sampling == "full_batch" else pieces
         self._rekey(1)
 
     def run(self) -> Outcome:
@@ -200,7 +202,8 @@ class Training:
         self._note(position.step == self._plan.steps, "steps-short")
         finite = all(bool(torch.isfinite(value.float()).all()) for value in parameters.values())  # as handed out
         self._note(finite, "parameters-not-finite")
-        return Outcome(position.step, parameters, tuple(self._warnings))
+        handed_out = parameters if self._mean is None else {**parameters, TENSOR: self._mean}
+        return Outcome(position.step, handed_out, tuple(self._warnings))
 
     def _evaluate(self, position: Position, parameters: Parameters) -> None:
         """Scores, exactly where the data are public, else by a noisy sum that is still paid for. And tells C."""
@@ -242,8 +245,29 @@ class Training:
         key = self._plan.release_key(self._replay.initial_keys)
         frequencies.instantiate(self._train, key, data_public=self._telemetry.data_public)
 
+    def _center(self) -> None:
+        """Once a job, where its features are centred: those of both parts, by a mean of the training part."""
+        centering = self._plan.centering
+        if centering is None:
+            return
+        if centering.charged is not None and self._replay.begins_again:
+            raise PrivacyError("a mean is released once: with the fresh keys of a new beginning it would be twice")
+        if self._mean is None:
+            key = self._plan.release_key(self._replay.initial_keys)
+            self._mean = centering.mean(self._train, key, data_public=self._telemetry.data_public)
+            if self._holdout is not None:
+                self._holdout = centered(self._holdout, self._mean)
+            self._use(centered(self._train, self._mean))
+
+    def _use(self, train: Records) -> None:
+        """Has these as the training records."""
+        pieces = train.split(self._plan.physical_batch_size)
+        self._train: Records = train
+        self._everything = [each.prepared() for each in pieces] if self._plan.sampling == "full_batch" else pieces
+
     def _initial(self) -> Position:
         self._count_items()
+        self._center()
         parameters = self._plan.model.init(self._plan.init_key(self._replay.initial_keys))
         adaptive = self._plan.adaptive_norm
         norm = adaptive.first if adaptive else None

@@ -41,6 +41,7 @@ from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
 from worker.optimizers.build import build_optimizer
+from worker.training.center import Centering, mean_of
 from worker.training.frequencies import ItemFrequencies
 from worker.training.side import PublicSide
 
@@ -56,6 +57,7 @@ class Plan:
         mechanism: the stored one; None on public data without privacy.
         steps: T.
         frequencies: of items, where attention is corrected for the noise in them.
+        centering: what features are centred by, where they are.
         delayed: the phases or second queries of a delayed preconditioner, as asked for and as stored.
         public_batch_size: how many public records are drawn for a step, where the optimizer has side information.
         sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
@@ -78,6 +80,7 @@ class Plan:
     adaptive_norm: AdaptiveNorm | None
     optimizer: Optimizer
     frequencies: ItemFrequencies | None
+    centering: Centering | None
     delayed: DelayedMechanism | None
     public_batch_size: int | None
     groups: dict[str, tuple[int, ...]]
@@ -245,6 +248,7 @@ def build_plan(
         adaptive_norm=_adaptive_norm(engine, mechanism.training) if mechanism else None,
         optimizer=build_optimizer(spec.optimizer, steps),
         frequencies=frequencies,
+        centering=Centering.of(spec, mechanism, shape),
         delayed=delayed_of(spec.optimizer),
         public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
         groups=_groups(spec),
@@ -299,6 +303,7 @@ def _check_agreement(
         (training.adaptive, _expected_count(clipping, training)),
         (mechanism.releases, releases),
         (mechanism.frequencies, _expected_frequencies(spec)),
+        (mechanism.mean, mean_of(spec, shape)),
         (training.delayed, delayed_of(spec.optimizer)),
         (training.steps, spec.length.steps or training.steps),
         (training.noise_multiplier, privacy.noise_multiplier or training.noise_multiplier),
