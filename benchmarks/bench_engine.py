@@ -25,13 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from app.processes import ATTEMPT_ENVIRONMENT  # noqa: E402
+from benchmarks.environment import as_in_an_attempt  # noqa: E402
 
-if (
-    __name__ == "__main__"
-    and "--torch-allocation" not in sys.argv
-    and not os.environ.keys() >= ATTEMPT_ENVIRONMENT.keys()
-):
-    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ATTEMPT_ENVIRONMENT})  # noqa: S606
+if __name__ == "__main__" and "--torch-allocation" not in sys.argv:
+    as_in_an_attempt()
 
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
@@ -147,7 +144,7 @@ def plain(task: Task) -> Step:
 
 
 class Private:
-    """The whole private step; `noise_s` adds up what the noise took."""
+    """The whole private step; `noises` is what the noise took of each."""
 
     def __init__(self, task: Task, sum_type: torch.dtype = torch.float64) -> None:
         module = task.module()
@@ -156,7 +153,7 @@ class Private:
         self.engine: Bookkeeping[Any] = Bookkeeping(
             module, task.losses, count, kind="flat", max_grad_norm=1.0, sum_type=sum_type
         )
-        self.batch, self.number, self.noise_s = task.batch, 0, 0.0
+        self.batch, self.number, self.noises = task.batch, 0, list[float]()
         self.release = GaussianRelease(
             KEY, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=len(task.batch[0])
         )
@@ -166,7 +163,7 @@ class Private:
         total = self.engine.private_sum(self.parameters, [self.batch])
         began = now()
         noised = self.release.release(total, self.number)
-        self.noise_s += now() - began
+        self.noises.append(now() - began)
         self.parameters = {name: torch.add(value, noised[name], alpha=-0.01) for name, value in self.parameters.items()}
 
 
@@ -233,20 +230,23 @@ KINDS: dict[str, Callable[[Task], Step]] = {
 def timed(task: Task, kinds: list[str], rounds: int) -> tuple[dict[str, list[float]], float]:
     """Processor seconds of each kind's steps, which take turns, and of the noise in one private step."""
     steps = {kind: KINDS[kind](task) for kind in kinds}
-    for step in steps.values():
-        step()
     private = steps["private"]
     assert isinstance(private, Private)
-    private.noise_s, noises = 0.0, []
-    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    times = in_turns(steps, rounds)
+    return times, statistics.median(private.noises[1:])
+
+
+def in_turns(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
+    """Processor seconds of each kind's steps, after one of each that does not count."""
+    for step in steps.values():
+        step()
+    times: dict[str, list[float]] = {kind: [] for kind in steps}
     for _ in range(rounds):
         for kind, step in steps.items():
             began = now()
             step()
             times[kind].append(now() - began)
-        noises.append(private.noise_s)
-        private.noise_s = 0.0
-    return times, statistics.median(noises)
+    return times
 
 
 def peak_mb(task: str, kind: str) -> float:
@@ -275,11 +275,16 @@ def measure_memory(task: str, kind: str) -> None:
         step()
         print((torch.cuda.max_memory_allocated() - held) / 2**20)
         return
+    print(peak_of(step))
+
+
+def peak_of(step: Step, steps: int = 2) -> float:
+    """MiB: the largest resident memory in some steps beyond what is held now."""
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far, that of the imports
     before = status_mb("VmRSS")
-    for _ in range(2):
+    for _ in range(steps):
         step()
-    print(status_mb("VmHWM") - before)
+    return status_mb("VmHWM") - before
 
 
 def status_mb(name: str) -> float:

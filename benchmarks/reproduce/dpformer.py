@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,26 +25,27 @@ from app.formats import interactions
 from app.formats.stored import Sequences
 from benchmarks.reproduce import runs
 from benchmarks.reproduce.dpformer_attention import looked_at
-from benchmarks.reproduce.dpformer_report import write
+from benchmarks.reproduce.dpformer_report import Made, write
 from worker.data.sequences import SequenceRecords
 
 sys.path.insert(0, str(runs.ROOT / "scripts"))
 from fetch_data import fetch_ratings
 
 RESULTS = runs.REPORTS / "dpformer.json"
-EPSILONS, DELTA = (5.0, 8.0, 10.0), 1e-4
-STEPS, BATCH, POINTS, K = 40, 256, 4, 10
-SIZE: dict[str, Any] = {"dim": 32, "max_length": 12, "dropout": 0.2}
-TUNING_SEED = 100
-RATES, SCALES = (0.01, 0.03), (1.0, 0.03)
+DELTA = 1e-4
+FIRST, OTHERS = 8.0, (5.0, 10.0)  # ε: of the first come all seeds first
+STEPS, PLAIN_BATCH, POINTS, K = 25, 256, 5, 10
+RATE, PLAIN_RATE = 0.03, 0.005
+SIZE: dict[str, Any] = {"dim": 64, "max_length": 12, "dropout": 0.2}
 MODELS: dict[str, dict[str, Any]] = {
     "GRU": {"kind": "gru_rec"},
     "LSTM": {"kind": "lstm_rec"},
     "Transformer, untied": {"kind": "transformer_rec", "tied": False},
     "Transformer": {"kind": "transformer_rec"},
-    "DPFormer, logits": {"kind": "transformer_rec", "re_attention": {"mode": "logits"}},
-    "DPFormer, paper": {"kind": "transformer_rec", "re_attention": {"mode": "paper"}},
+    "DPFormer, logits": {"kind": "transformer_rec", "re_attention": {"mode": "logits", "scale": RATE}},
+    "DPFormer, paper": {"kind": "transformer_rec", "re_attention": {"mode": "paper", "scale": 1.0}},
 }
+LOOKED_AT = ("Transformer", "DPFormer, logits", "DPFormer, paper")
 
 
 def movielens() -> runs.Data:
@@ -76,21 +78,26 @@ def movielens() -> runs.Data:
     )
 
 
-def job(model: dict[str, Any], rate: float, epsilon: float | None, points: int = POINTS) -> dict[str, Any]:
-    """A JobSpec; `epsilon` None: without privacy."""
+def job(model: dict[str, Any], epsilon: float | None) -> dict[str, Any]:
+    """A JobSpec. With privacy, all users in each step: for as many passes over the data that is the least noise;
+    without it (`epsilon` None) as many epochs of batches of 256."""
+    sampling: dict[str, Any] = {"kind": "full_batch"}
+    length: dict[str, Any] = {"steps": STEPS}
+    if epsilon is None:
+        sampling, length = {"kind": "poisson", "expected_batch_size": PLAIN_BATCH}, {"epochs": STEPS}
     return {
         "model": SIZE | model,
         "optimizer": {
             "kind": "dp_adam",
-            "learning_rate": rate,
+            "learning_rate": RATE if epsilon else PLAIN_RATE,
             "weight_decay": 1e-5,
             "schedule": {"kind": "warmup_linear", "warmup": 0.2},
         },
         "privacy": {"target_epsilon": epsilon, "target_delta": DELTA} if epsilon else None,
         "clipping": {"kind": "automatic", "max_grad_norm": 1.0} if epsilon else None,
-        "sampling": {"kind": "poisson", "expected_batch_size": BATCH},
-        "length": {"steps": STEPS},
-        "evaluation": {"points": points, "ranking": {"k": K}},
+        "sampling": sampling,
+        "length": length,
+        "evaluation": {"points": POINTS, "ranking": {"k": K}},
         "runtime": {"dtype": "float32"},
     }
 
@@ -101,56 +108,27 @@ class Lab:
     def __init__(self, data: runs.Data | None) -> None:
         self.data, self.kept = data, runs.Kept(RESULTS)
 
-    def run(self, job_: dict[str, Any], seed: int) -> dict[str, Any]:
+    def run(self, job_: dict[str, Any], seed: int, *, look: bool = False) -> dict[str, Any]:
+        """A run, `attention` of the trained model with it if it is to be looked at."""
+
         def answer() -> dict[str, Any]:
             if self.data is None:
                 raise LookupError("this run is not among the results")
-            return runs.run(self.data, job_, seed=seed).kept()
+            made = runs.run(self.data, job_, seed=seed)
+            return made.rounded() | ({"attention": looked_at(self.data, job_, made)} if look else {})
 
         return self.kept.get({"job": job_, "seed": seed}, answer)
 
-    def tuned(self, name: str) -> tuple[dict[str, Any], float]:
-        """Model and learning rate with the best NDCG at ε = 8, of a seed that is not used again."""
-        model, plain = MODELS[name], "re_attention" not in MODELS[name]
-        if plain:
-            tried = [(rate, self.run(job(model, rate, 8.0, 1), TUNING_SEED)) for rate in RATES]
-            return model, runs.best(tried, f"ndcg@{K}", highest=True)[0]
-        rate = self.tuned("Transformer")[1]
-        scaled = [model | {"re_attention": {**model["re_attention"], "scale": scale}} for scale in SCALES]
-        tried_scales = [(each, self.run(job(each, rate, 8.0, 1), TUNING_SEED)) for each in scaled]
-        return runs.best(tried_scales, f"ndcg@{K}", highest=True)[0], rate
-
-    def attention(self, job_: dict[str, Any], seed: int) -> dict[str, Any]:
-        """Where the last item of a sequence looks, averaged over users (dpformer_attention)."""
-
-        def answer() -> dict[str, Any]:
-            if self.data is None:
-                raise LookupError("this run is not among the results")
-            return looked_at(self.data, job_, runs.run(self.data, job_, seed=seed))
-
-        return self.kept.get({"attention": job_, "seed": seed}, answer)
-
 
 def wanted(lab: Lab, seeds: int) -> Iterator[tuple[str, float | None, int, dict[str, Any]]]:
-    """The runs of the comparison, whole seeds at a time: name, ε, seed, job."""
-    for seed in range(seeds):
-        for epsilon in (8.0, 5.0, 10.0):
-            for name in MODELS:
-                model, rate = lab.tuned(name)
-                yield name, epsilon, seed, job(model, rate, epsilon)
-        if seed == 0:
-            for name in ("GRU", "Transformer"):
-                model, rate = lab.tuned(name)
-                yield name, None, seed, job(model, rate, None)
-
-
-def maps(lab: Lab) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The runs whose attention is drawn, as in the paper's Figure 9."""
-    for name, epsilons in {"Transformer": (None, 8.0), "DPFormer, logits": (8.0,)}.items():
-        for epsilon in epsilons:
-            model, rate = lab.tuned(name)
-            said = "without privacy" if epsilon is None else f"ε = {epsilon:g}"
-            yield f"{name}, {said}", lab.attention(job(model, rate, epsilon, 1), 0)
+    """The runs of the comparison, whole seeds at a time: name, ε, seed, run."""
+    all_models, plain = tuple(MODELS), ("Transformer", "GRU")
+    first = [(FIRST, seed, all_models) for seed in range(seeds)]
+    others = [(epsilon, seed, all_models) for seed in range(seeds) for epsilon in OTHERS]
+    for epsilon, seed, names in (*first, (None, 0, plain), *others):
+        for name in names:
+            look = seed == 0 and name in LOOKED_AT
+            yield name, epsilon, seed, lab.run(job(MODELS[name], epsilon), seed, look=look)
 
 
 def popularity(data: runs.Data) -> tuple[float, float]:
@@ -171,23 +149,19 @@ def main() -> None:
     torch.set_num_threads(1)
     data = movielens()
     lab, until = Lab(None if asked.report else data), time.monotonic() + 60 * asked.minutes
-    made: dict[tuple[int, float | None], list[tuple[str, float | None, dict[str, Any]]]] = {}
+    made: list[Made] = []
     try:
-        for name, epsilon, seed, job_ in wanted(lab, asked.seeds):
-            if time.monotonic() > until:
-                break
-            found = lab.run(job_, seed)
-            made.setdefault((seed, epsilon), []).append((name, epsilon, found))
+        for name, epsilon, seed, found in wanted(lab, asked.seeds):
+            made.append(Made(name, epsilon, seed, found))
             best = {name: values[-1][1] for name, values in found["metrics"].items() if "@" in name}
             print(name, epsilon, seed, round(found["seconds"]), best, flush=True)
+            if time.monotonic() > until:
+                break
     except LookupError as missing:
         print(missing)
-    # Of a seed and an ε all models, or none.
-    whole = [
-        each for (_, epsilon), group in made.items() if epsilon is None or len(group) == len(MODELS) for each in group
-    ]
-    tuned = {name: lab.tuned(name) for name in MODELS}
-    print(write(whole, dict(maps(lab)), popularity(data), tuned))
+    counted = Counter((each.seed, each.epsilon) for each in made)
+    whole = [each for each in made if each.epsilon is None or counted[each.seed, each.epsilon] == len(MODELS)]
+    print(write(whole, popularity(data), SIZE))
 
 
 if __name__ == "__main__":

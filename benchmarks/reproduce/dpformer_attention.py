@@ -28,15 +28,17 @@ def looked_at(data: Data, job: dict[str, Any], result: Result) -> dict[str, Any]
     model = NextItem(data.features_count, spec, torch.float32)
     frequencies = data.train.item_counts(data.features_count, spec.max_length) / len(data.train)  # type: ignore[attr-defined]
     if model.effective_errors is not None:
-        sigma, batch = result.noise_multiplier or 0.0, job["sampling"]["expected_batch_size"]
-        model.effective_errors.instantiate(sigma, batch, frequencies, 1.0 / len(data.train))
+        users = len(data.train)
+        batch = job["sampling"].get("expected_batch_size", users)
+        model.effective_errors.instantiate(result.noise_multiplier or 0.0, batch, frequencies, 1.0 / users)
     ids = data.train.padded(spec.max_length)  # type: ignore[attr-defined]
     ids = ids[(ids != 0).all(dim=1)][:USERS]
     weights = _weights(model, result.parameters, ids)
     rarity = frequencies[ids - 1]
     rare = rarity < rarity.median(dim=1, keepdim=True).values
     to_rare = (weights[:, -1] * rare).sum(dim=1) / weights[:, -1].sum(dim=1)
-    return {"map": weights.mean(dim=0).tolist(), "rare": float((to_rare / rare.double().mean(dim=1)).mean())}
+    mean = [[round(each, 4) for each in row] for row in weights.mean(dim=0).tolist()]
+    return {"map": mean, "rare": round(float((to_rare / rare.double().mean(dim=1)).mean()), 4)}
 
 
 def _weights(model: NextItem, parameters: Parameters, ids: Tensor) -> Tensor:
