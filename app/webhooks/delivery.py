@@ -92,11 +92,11 @@ class Deliverer:
             return len(events)
 
     def _look(self) -> bool:
-        """`deliver_one`, unless another thread has just found nothing."""
+        """`deliver_one`, unless another thread has just found nothing and none was sending."""
         if time.monotonic() < self._look_at:
             return False
         found = self.deliver_one()
-        if not found:
+        if not found and not self._busy:  # what is due to a receiver that is busy is nothing only to other threads
             self._look_at = time.monotonic() + POLL_S
         return found
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
+from torch import Tensor
 
+from app.contracts.job_spec import MlpModel
 from app.errors import PrivacyError
 from app.privacy.mechanism import NoisySum
 from tests.worker.support import dense, records
 from worker.metrics.scores import _private_sums, frequency_groups, noisy_score, public_scores, public_training_loss
 from worker.models.base import Parameters
 from worker.models.linear import Linear
+from worker.models.networks import Network
 from worker.noise.generator import GaussianGenerator
 
 KEY = bytes(range(32))
@@ -237,3 +241,25 @@ def test_noisy_losses_of_groups_are_right_on_average_and_say_their_noise() -> No
 def test_groups_that_overlap_are_no_histogram() -> None:
     with pytest.raises(ValueError, match="overlap"):
         declared(groups={"one": (0, 1), "two": (1,)})
+
+
+def test_who_is_right_does_not_depend_on_who_else_is_scored() -> None:
+    """In single precision a product's last digits depend on how large its batch is: here two classes' logits are sums
+    of the same terms, and which one was larger depended on it."""
+    network = Network(8, 2, MlpModel(hidden=[96], activation="tanh"), torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    inputs, outputs = torch.randn(48, 8, generator=generator), torch.randn(48, generator=generator)
+    first, last = (name for name, value in network.init(b"k" * 32).items() if value.dim() == 2)
+    parameters = {name: torch.zeros_like(value) for name, value in network.init(b"k" * 32).items()}
+    parameters[first] = torch.cat([inputs, inputs.flip(0)]).double()
+    parameters[last][0, :48], parameters[last][1, 48:] = outputs.double(), outputs.flip(0).double()
+    x = torch.randn(64, 8, generator=generator).numpy()
+    labels = np.zeros(64, dtype=np.int64)
+    alone = [bool(_right(network, parameters, x[at : at + 1], labels[:1])) for at in range(64)]
+    for count in (2, 3, 5, 17, 64):
+        assert _right(network, parameters, x[:count], labels[:count]).tolist() == alone[:count]
+
+
+def _right(network: Network, parameters: Parameters, x: npt.NDArray[np.float32], y: npt.NDArray[np.int64]) -> Tensor:
+    part = records(x, y)
+    return network.correct(network.forward(parameters, part), part.labels)

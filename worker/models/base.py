@@ -52,6 +52,8 @@ class Model(ABC):
     def correct(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Whether the largest logit (the first of equals) is the label's, bool (n,). Classification only.
 
-        An output that is not a number is never correct.
+        An output that is not a number is never correct. Logits come from passes in float64 and are rounded here: the
+        last digits of a product depend on how large its batch is, and with them, where two classes are as likely, one
+        record's class on who else is scored.
         """
-        return (outputs.argmax(dim=0) == labels) & torch.isfinite(outputs).all(dim=0)
+        return (outputs.float().argmax(dim=0) == labels) & torch.isfinite(outputs).all(dim=0)

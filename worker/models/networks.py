@@ -58,10 +58,10 @@ class Network(ModuleModel):
         return torch.where(torch.isfinite(records.private_norms), losses, 0.0)
 
     def forward(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
-        module = self.filled(parameters)
+        module = self.filled(parameters).double()  # scores count who is right: see `correct`
         with torch.no_grad():
-            pieces = [module(each.dense(self.dtype)).mT for each in records.split(self.physical_batch_size)]
-        return torch.cat([torch.zeros(self.outputs, 0), *pieces], dim=1).double()
+            pieces = [module(each.dense(torch.float64)).mT for each in records.split(self.physical_batch_size)]
+        return torch.cat([torch.zeros(self.outputs, 0, dtype=torch.float64), *pieces], dim=1)
 
     @cached_property
     def physical_batch_size(self) -> int:  # type: ignore[override]

@@ -182,7 +182,9 @@ class HfTuning(ModuleModel):
 
     @cached_property
     def _scored(self) -> nn.Module:
-        return self.module().eval().requires_grad_(False)
+        # Who is right is counted of passes in float64: see `correct`.
+        made: nn.Module = copy.deepcopy(self._loaded).double() if self.classes else self.module()
+        return made.eval().requires_grad_(False)
 
     def _trained(self) -> list[tuple[str, Tensor]]:
         return [(name, value) for name, value in self._loaded.named_parameters() if value.requires_grad]
