@@ -26,7 +26,7 @@ class PrivateMean(Document):
     no noise.
 
     Source: Sun, Suresh & Menon 2024, "The importance of feature preprocessing for differentially private linear
-    optimization", Algorithm 2 (the mean alone).
+    optimization".
     """
 
     max_norm: Bound = 1.0
