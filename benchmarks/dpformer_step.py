@@ -78,7 +78,7 @@ def write(
     image = path.with_suffix(".png")
     _draw(points, sweeps, largest, base, image)
     rows = ["| The largest B in a process of 4 GiB | | of non-private's |", "|---|---|---|"]
-    rows += [f"| {kind} | {largest[kind]} | {largest[kind] / largest[PLAIN]:.2f} |" for kind in KINDS]
+    rows += [f"| {kind} | {n} | {n / largest[PLAIN]:.2f} |" for kind, n in largest.items()]
     notes = Path(__file__).with_name("dpformer_step_notes.md").read_text(encoding="utf-8").rstrip()
     head = TEXT.format(machine=machine, base=base, rounds=rounds)
     lines = [head, f"![Throughput, memory and largest batch]({image.name})", *table(points), "", *rows, "", notes]
@@ -105,7 +105,7 @@ def _draw(points: Points, sweeps: dict[str, list[Sizes]], largest: dict[str, int
             panel.grid(visible=True, alpha=0.3)
     axes[0][0].set_ylabel("throughput, of non-private's")
     axes[1][0].set_ylabel("peak memory (MiB)")
-    _bars(axes[1][-1], {kind: float(largest[kind]) for kind in KINDS}, "the largest B in 4 GiB")
+    _bars(axes[1][-1], {kind: float(n) for kind, n in largest.items()}, "the largest B in 4 GiB")
     per_second = {kind: 1000 * base.records / points[base][kind]["ms"] for kind in KINDS}
     _bars(axes[0][-1], per_second, f"records a second, {base}")
     axes[0][0].legend(fontsize=6, frameon=False)
