@@ -195,7 +195,8 @@ def rank_groups(vocabulary: int) -> dict[str, range]:
     """Tokens by their ids, by name: up to 255, 1,023, 4,095, and so on.
 
     Tokenizers of GPT-2's and Llama's kinds number tokens in the order in which they were merged, about from frequent to
-    rare in the texts that they were made from: public knowledge. Before them come single bytes.
+    rare in the texts that they were made from: public knowledge. Before them come single bytes; in SentencePiece's
+    (Llama 2) single characters come last, frequent ones too.
     """
     edges = [0, *(256 * 4**k for k in range(12) if 256 * 4**k < vocabulary), vocabulary]
     return {f"rank-{low}-{end - 1}": range(low, end) for low, end in itertools.pairwise(edges)}

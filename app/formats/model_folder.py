@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +27,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 MAX_CONFIG_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 20
 MAX_WEIGHTS_BYTES, MAX_TOKENIZER_BYTES = 16 << 30, 256 << 20
+CHUNK = 1 << 20
 SMOOTH = frozenset(
     {"gelu", "gelu_new", "gelu_fast", "gelu_python", "gelu_pytorch_tanh", "gelu_accurate", "quick_gelu"}
     | {"silu", "swish", "tanh", "sigmoid", "mish"}
@@ -74,6 +77,23 @@ class ModelFolder:
         if hashlib.sha256(content).hexdigest() != self.hashes[name]:
             raise UnfitModelError(f"its {name} was changed while it was read")
         return content
+
+    @contextmanager
+    def copy(self, name: str) -> Iterator[Path]:
+        """A copy of a large file in memory, as it was hashed, which can be mapped; gone when nothing maps it any more.
+
+        Raises:
+            UnfitModelError: it is another one by now.
+        """
+        digest = hashlib.sha256()
+        with self.files[name].open("rb") as file, os.fdopen(os.memfd_create(name), "wb") as made:
+            while piece := file.read(CHUNK):
+                digest.update(piece)
+                made.write(piece)
+            made.flush()
+            if digest.hexdigest() != self.hashes[name]:
+                raise UnfitModelError(f"its {name} was changed while it was read")
+            yield Path(f"/proc/self/fd/{made.fileno()}")
 
     @property
     def architecture(self) -> Architecture:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +15,8 @@ from scrimp.cli import show
 from scrimp.cli.session import Session, command, read_json
 
 AT_ONCE = 1000  # what one request takes
+IDS = ("user", "item")
+NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 
 
 def register(root: typer.Typer) -> None:
@@ -61,14 +65,10 @@ def _rows(file: Path, column: str | None) -> list[Any]:
         return [row[column] for row in rows]
     if file.suffix == ".jsonl":
         return rows
-    return [{str(name): _cell(text) for name, text in row.items()} for row in rows]
+    return [{str(name): text if name in IDS else _cell(text) for name, text in row.items()} for row in rows]
 
 
 def _cell(text: str) -> float | str:
-    """A number where it is one."""
-    for read in (int, float):
-        try:
-            return read(text)
-        except (TypeError, ValueError):
-            continue
-    return text
+    """A number where it is one; what only looks like one, as 007, 1_000 or nan, is text."""
+    plain = isinstance(text, str) and NUMBER.fullmatch(text) and math.isfinite(float(text))
+    return float(text) if plain else text

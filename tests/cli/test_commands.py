@@ -92,6 +92,10 @@ def test_rows_of_a_file_are_records(tmp_path: Path) -> None:
     (table := tmp_path / "rows.csv").write_text('a,b\n1,2.5\n3,"word, word"\n')
     assert predict._rows(table, None) == [{"a": 1, "b": 2.5}, {"a": 3, "b": "word, word"}]
     assert predict._rows(table, "a") == ["1", "3"], "texts stay texts"
+    (ids := tmp_path / "ids.csv").write_text("user,item,a,b\n0195153448,1e5,-1.5e3,007\n")
+    assert predict._rows(ids, None) == [{"user": "0195153448", "item": "1e5", "a": -1500.0, "b": "007"}]
+    (odd := tmp_path / "odd.csv").write_text("a,b,c,d\n1_000,nan,1e999,٣\n")
+    assert predict._rows(odd, None) == [{"a": "1_000", "b": "nan", "c": "1e999", "d": "٣"}], "the server refuses them"
     (lines := tmp_path / "rows.jsonl").write_text('{"text": "one"}\n\n{"text": "two"}\n')
     assert predict._rows(lines, "text") == ["one", "two"]
     assert predict._rows(lines, None) == [{"text": "one"}, {"text": "two"}]

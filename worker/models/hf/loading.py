@@ -160,7 +160,8 @@ def _plain_norms(model: nn.Module) -> None:
 def _tensors(folder: ModelFolder, config: Any) -> dict[str, Tensor]:
     of = folder.architecture
     try:
-        found = safetensors.torch.load(folder.content(WEIGHTS))
+        with folder.copy(WEIGHTS) as weights:
+            found = safetensors.torch.load_file(weights)
     except (OSError, ValueError, UnfitModelError, safetensors.SafetensorError):
         raise ModelMissingError("the model's weights can not be read") from None
     head = f"{of.head}weight"
