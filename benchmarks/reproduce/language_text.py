@@ -46,7 +46,8 @@ the rarest lose (137 of them are scored), with DP-AdamBC by the most (0.03 where
 at 7.2. For the head DP-Adam and DP-AdamBC have two seeds, and its best rates are the largest that were tried: larger
 ones may be better.
 
-**Cost.** A private LoRA step takes 1.02 to 1.04 times the processor time of one without privacy, with the noise, which is
-once a step and here charged to a batch of four; in real batches it vanishes. A pass needs as much memory at 32 tokens
-and 1.09 times as much at 64, beside the model's 0.5 GiB. Almost all of both is the products of the frozen layers.
+**Cost.** A private LoRA step takes 1.02 to 1.04 times the processor time of one without privacy, with the noise,
+which is once a step and here charged to a batch of four; in real batches it vanishes. A pass needs as much memory at
+32 tokens and 1.09 times as much at 64, beside the model's 0.5 GiB. Almost all of both is the products of the frozen
+layers.
 """
