@@ -168,9 +168,7 @@ def _costs(asked: Sequence[Asked]) -> Iterator[str]:
     for question, entry in sorted(found, key=lambda each: (each[1]["trained"], each[0]["length"])):
         lora = f"rank {question['lora']['rank']} at {', '.join(question['lora']['targets'])}"
         plain, private, noise = (statistics.median(entry["seconds"][name]) for name in ("plain", "private", "noise"))
-        memory = "— | — | —"  # not measured
-        if "mib" in entry:
-            of = [entry["held"] + statistics.median(entry["mib"][name]) for name in ("plain", "private")]
-            memory = f"{of[0]:.0f} | {of[1]:.0f} | {of[1] / of[0]:.2f}"
+        of = [statistics.median(entry["mib"][name]) for name in ("plain", "private")]
+        memory = f"{of[0]:.0f} | {of[1]:.0f} | {of[1] / of[0]:.2f}"
         times = f"{plain:.2f} | {private:.2f} | {noise:.4f} | {(private + noise) / plain:.2f}"
         yield f"| {lora} | {entry['rows']} × {question['length']} | {entry['trained']:,} | {times} | {memory} |"
