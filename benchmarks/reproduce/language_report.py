@@ -55,20 +55,13 @@ class Runs:
         """Of all tokens, and of each group that is shown."""
         last = {name: values[-1][1] for name, values in entry["metrics"].items()}
         groups = {name.partition(":")[2]: value for name, value in last.items() if ":" in name}
-        return [last["loss"], *(self._joined(groups, low, high)[0] for low, high in SHOWN)]
-
-    def _joined(self, losses: dict[str, float], low: int, high: int) -> tuple[float, int]:
-        """The mean loss of the tokens in the groups between two counts, and how many they are."""
-        counts = self.counts or {}
-        within = [name for name in losses if low <= int(name.partition("-")[0]) <= high and counts.get(name, 0)]
-        tokens = sum(counts[name] for name in within)
-        return sum(losses[name] * counts[name] for name in within) / max(1, tokens), tokens
+        return [last["loss"], *(_joined(self.counts or {}, groups, low, high)[0] for low, high in SHOWN)]
 
     def rows(self) -> Iterator[str]:
         """The loss before and after."""
         if self.counts is None or self.before is None:
             return
-        tokens = [self._joined(dict.fromkeys(self.counts, 1.0), low, high)[1] for low, high in SHOWN]
+        tokens = [_joined(self.counts, dict.fromkeys(self.counts, 1.0), low, high)[1] for low, high in SHOWN]
         columns = " | ".join(f"tokens seen {name}" for name in NAMES)
         yield f"| | batch × steps | seed | ε | σ | loss a record | {columns} |"
         yield "|---" * (6 + len(SHOWN)) + "|"
@@ -115,6 +108,13 @@ class Runs:
             yield f"| {tuning}, {OPTIMIZERS[kind]}, η = {rate:g} | {len(changes)} | {cells} |"
         yield ""
         yield "![change of the loss by how frequent tokens are](language_groups.png)"
+
+
+def _joined(counts: dict[str, int], losses: dict[str, float], low: int, high: int) -> tuple[float, int]:
+    """The mean loss of the tokens in the groups between two counts, and how many they are."""
+    within = [name for name in losses if low <= int(name.partition("-")[0]) <= high and counts.get(name, 0)]
+    tokens = sum(counts[name] for name in within)
+    return sum(losses[name] * counts[name] for name in within) / max(1, tokens), tokens
 
 
 def _key(question: dict[str, Any]) -> tuple[Any, ...]:
