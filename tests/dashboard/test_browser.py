@@ -61,7 +61,7 @@ def open_page(chromium: Any, server: str) -> Iterator[Open]:
         context = chromium.new_context(base_url=server, **{"viewport": {"width": 1280, "height": 800}} | how)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(90_000)
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
