@@ -34,8 +34,8 @@ from fetch_data import fetch_ratings
 RESULTS = runs.REPORTS / "dpformer.json"
 DELTA = 1e-4
 FIRST, OTHERS = 8.0, (5.0, 10.0)  # ε: of the first come all seeds first
-STEPS, PLAIN_BATCH, POINTS, K = 60, 256, 6, 10
-RATE, PLAIN_RATE = 0.003, 0.005
+STEPS, PLAIN_BATCH, POINTS, K = 25, 256, 5, 10
+RATE, PLAIN_RATE = 0.03, 0.005
 SIZE: dict[str, Any] = {"dim": 64, "max_length": 12, "dropout": 0.2}
 MODELS: dict[str, dict[str, Any]] = {
     "GRU": {"kind": "gru_rec"},
