@@ -305,3 +305,20 @@ def test_under_another_key_nothing_is_sent(db: Database, settings: Settings, hoo
     deliverer.deliver_one()
     assert (deliveries(db)[0].status, deliveries(db)[0].error) == ("failed", "secret-unreadable")
     assert receiver.received() == []
+
+
+def test_senders_pause_only_when_all_are_idle(db: Database, hook: Hook, deliverer: Deliverer, submit: Submit) -> None:
+    """Other threads find nothing while one sends to the only receiver: that must not slow the one that sends."""
+    webhook = hook(events=["job.queued"])
+    for _ in range(2):
+        submit()
+    deliverer.fan_out()
+    deliverer._busy.add(webhook.key_id)
+    assert not deliverer._look()
+    deliverer._busy.clear()
+    assert deliverer._look() and deliverer._look()
+    assert not deliverer._look()
+    submit()
+    deliverer.fan_out()
+    assert not deliverer._look(), "another thread has just found nothing"
+    assert deliverer.deliver_one()
