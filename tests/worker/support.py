@@ -376,6 +376,18 @@ def run_thread(supervisor: Supervisor, line: bytes | None = None) -> Ended:
     return ended
 
 
+def assert_released_once(supervisor: Supervisor, ended: Ended) -> None:
+    """What such a job releases before its first step is replayed bit for bit, and not released again under new keys."""
+    assert ended.status == 0 and isinstance(ended.last, Finished)
+    again = Supervisor(supervisor.start, segments=supervisor.segments, started=supervisor.started)
+    assert run_thread(again).status == 0 and again.resalts == 0, "a replay is bit for bit the same"
+    fresh = [segment | {"recorded": []} for segment in supervisor.segments]
+    anew = run_thread(
+        Supervisor(supervisor.start, segments=fresh, started=5)
+    )  # steps were run under keys that are gone
+    assert anew.status == 1 and anew.last.code == "privacy-invariant", "nothing is released twice for one price"
+
+
 def _converse(channel: Channel, supervisor: Supervisor, kill: Callable[[], None]) -> Any:
     while True:
         assert channel.pending(60.0), "the child says nothing"

@@ -18,6 +18,7 @@ from app.privacy.mechanism import MechanismConfig
 from tests.worker.support import (
     Ended,
     Supervisor,
+    assert_released_once,
     dense,
     key,
     plan_of,
@@ -155,13 +156,7 @@ def test_an_attempt_is_centred_and_hands_out_its_mean(tmp_path: Path) -> None:
 
 def test_it_replays_and_is_released_once(tmp_path: Path) -> None:
     supervisor, ended = attempt(tmp_path, job())
-    assert ended.status == 0 and isinstance(ended.last, Finished)
-    again = Supervisor(supervisor.start, segments=supervisor.segments, started=supervisor.started)
-    assert run_thread(again).status == 0 and again.resalts == 0, "a replay is bit for bit the same"
-    fresh = [segment | {"recorded": []} for segment in supervisor.segments]
-    anew = Supervisor(supervisor.start, segments=fresh, started=5)  # steps were run under keys that are gone
-    ended = run_thread(anew)
-    assert ended.status == 1 and ended.last.code == "privacy-invariant", "no second mean for the price of one"
+    assert_released_once(supervisor, ended)
 
 
 def test_what_was_charged_is_what_is_released() -> None:

@@ -14,9 +14,8 @@ from app.contracts.dataset_spec import Interactions
 from app.contracts.job_spec import ReAttention, TransformerRecModel
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
-from tests.worker.support import Supervisor, key, plan_of, run_thread, spec, start_of
+from tests.worker.support import Supervisor, assert_released_once, key, plan_of, run_thread, spec, start_of
 from tests.worker.test_next_item import ITEMS, LENGTH, SHAPE, features, records, stored
-from worker.attempt.messages import Finished
 from worker.models.initial import keyed_normals
 from worker.models.next_item import NextItem
 from worker.models.re_attention import Errors, corrected, exponents, through_linear, through_relu
@@ -231,13 +230,7 @@ def attempt(tmp_path: Path, re_attention: dict[str, Any], declared: list[float] 
 def test_an_attempt_counts_replays_and_counts_once(tmp_path: Path, mode: str) -> None:
     supervisor = attempt(tmp_path, {"mode": mode, "frequencies": "noisy", "noise_mu": 1.0})
     ended = run_thread(supervisor)
-    assert ended.status == 0 and isinstance(ended.last, Finished)
-    again = Supervisor(supervisor.start, segments=supervisor.segments, started=supervisor.started)
-    assert run_thread(again).status == 0 and again.resalts == 0, "a replay is bit for bit the same"
-    fresh = [segment | {"recorded": []} for segment in supervisor.segments]
-    anew = Supervisor(supervisor.start, segments=fresh, started=5)  # steps were run under keys that are gone
-    ended = run_thread(anew)
-    assert ended.status == 1 and ended.last.code == "privacy-invariant", "items are not counted twice for one price"
+    assert_released_once(supervisor, ended)
 
 
 def test_what_was_charged_is_what_is_counted(tmp_path: Path) -> None:
