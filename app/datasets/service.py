@@ -28,6 +28,7 @@ from app.ids import new_id, now
 from app.jobs.planning import default_delta
 from app.keys.service import Caller
 from app.ledger import accounts
+from app.privacy.numerics import records_bound
 from app.secrets import load_secret
 from app.settings import Settings
 
@@ -244,6 +245,7 @@ def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:
     if spec.privacy.sensitivity == "private" and spec.privacy.records is not None:
         train, holdout = _split_sizes(spec, spec.privacy.records)
         holdout = counts["holdout"] if _wants_holdout_file(spec) else holdout
+        _check_count(spec.privacy.records, train, counts["train"])
     else:
         train, holdout = counts["train"], counts.get("holdout", 0)
     return {
@@ -251,6 +253,20 @@ def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:
         "records_holdout": holdout,
         **{name: parsed[name] for name in ("features", "outputs", "sparse")},
     }
+
+
+def _check_count(declared: int, train: int, found: int) -> None:
+    """Refuses a file with far more records than declared: jobs pay for what sums round up to that bound. The owner
+    alone sees the answer.
+
+    Args:
+        declared: of the whole set.
+        train: of the training part, by the declared number.
+        found: units of the training part.
+    """
+    if found > records_bound(train):
+        detail = f"the file holds more than twice as many: {found} where {train} are to be trained on; declare more"
+        raise InvalidRequest.at("/privacy/records", f"{declared} are declared, and {detail}")
 
 
 def _warnings(spec: DatasetSpec) -> list[str]:

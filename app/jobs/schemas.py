@@ -13,6 +13,7 @@ from app.contracts.base import Epsilon
 from app.db.models import Attempt, Job, JobEvent, Metric
 from app.ids import now
 from app.jobs.trials import StudyView
+from app.privacy.numerics import Numerics
 
 JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's, or what has its columns
 
@@ -30,6 +31,7 @@ class Quote(BaseModel):
     charge: dict[str, Any]
     lines: list[dict[str, Any]]
     model: dict[str, Any] | None = None  # its parameters, and its layers with the shapes of their tensors
+    numerics: Numerics | None = None  # shapes and types of the passes; null of jobs from before it was stored
     fits: bool | None = None
     remaining_after: dict[str, Any] | None = None
     largest_epsilon_that_fits: float | None = None

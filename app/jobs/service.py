@@ -263,6 +263,7 @@ def _quote_body(planned: Plan, priced: dict[str, Any]) -> dict[str, Any]:
         "charge": priced["charge"],
         "lines": priced["lines"],
         "model": _model_body(planned),
+        "numerics": planned.numerics.model_dump(mode="json"),
         "hpo": studies.quoted(study, priced) if study else None,
         "warnings": list(planned.warnings),
     }

@@ -22,7 +22,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.contracts.hf import weights_file
-from app.db.models import Artifact, Certificate, Dataset, Job, LedgerEntry, Metric
+from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
 from app.ids import new_id, now, rfc3339
 from app.ledger import signing_keys
@@ -93,7 +93,7 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
     weights = weights_file(job.spec.get("model", {}))
     model = session.get(Artifact, (job.id, weights))
     released = model is not None
-    what_ran = _training(job, released) if job.study is None else _study(session, job, weights, released)
+    what_ran = _training(session, job, released) if job.study is None else _study(session, job, weights, released)
     unit = filter_for(account.filter, account.order).unit
     charged = {"train": settled.train, "holdout": settled.holdout}
     if job.study is not None:  # its runs have drawn on its hold; the settlement is of what they left
@@ -121,7 +121,7 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
     }
 
 
-def _training(job: Job, has_model: bool) -> dict[str, Any]:
+def _training(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
     """What a job that trains once did."""
     mechanism = MechanismConfig.model_validate(job.mechanism)
     training = mechanism.training
@@ -136,6 +136,7 @@ def _training(job: Job, has_model: bool) -> dict[str, Any]:
         "max_grad_norm": training.max_grad_norm,  # of a unit
         "records_per_unit": training.records_per_unit,
         "expected_batch_size": training.expected_batch_size,
+        "numerics": _numerics(session, job),
         "steps": {
             "planned": training.steps,
             "started": job.steps_started,
@@ -168,6 +169,7 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
         "max_grad_norm": None,
         "records_per_unit": training["records_per_unit"],
         "expected_batch_size": training["expected_batch_size"],
+        "numerics": None,
         "steps": {
             "planned": sum(run.steps for run in runs),
             "started": sum(run.steps_started for run in runs),
@@ -189,6 +191,7 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
                     "mechanism": run.mechanism,
                     "events": _events(mechanism),
                     "gradient_noise_multiplier": mechanism.training.gradient_noise_multiplier,
+                    "numerics": _numerics(session, run),
                     "steps": {"planned": run.steps, "started": run.steps_started},
                     "charge": {"train": post.train, "holdout": post.holdout} if post else {"train": 0, "holdout": 0},
                     "released": {"weights": run.id in handed_out, "metrics": _metrics(session, run.id)},
@@ -199,6 +202,13 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
         },
         "drawn": {name: sum(getattr(post, name) for post in posts if post) for name in ("train", "holdout")},
     }
+
+
+def _numerics(session: Session, job: Job) -> dict[str, Any] | None:
+    """What its last attempt computed in; null where none became ready, or said so before there was a report."""
+    ready = select(JobEvent.data).where(JobEvent.job_id == job.id, JobEvent.type == "ready")
+    said = session.scalars(ready.order_by(JobEvent.seq.desc()).limit(1)).first()
+    return None if said is None else said.get("numerics")
 
 
 def _side_information(session: Session, job: Job) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.states import append_event
 from app.privacy.mechanism import MechanismConfig
+from app.privacy.numerics import NumericsReport
 
 PROGRESS_S = 1.0
 
@@ -46,11 +47,12 @@ class AttemptLog:
         with self.db.write() as session:
             return self._fenced(session).status == "cancelling"
 
-    def ready(self, device: str, fallbacks: Sequence[str] = ()) -> None:
+    def ready(self, device: str, numerics: NumericsReport, fallbacks: Sequence[str] = ()) -> None:
         """The data are loaded; `fallbacks` are the layers whose gradients are formed record by record."""
+        said = {"device": device, "fallbacks": list(fallbacks), "numerics": numerics.model_dump(mode="json")}
         with self.db.write() as session:
             self._fenced(session)
-            append_event(session, self.held.job_id, "ready", {"device": device, "fallbacks": list(fallbacks)})
+            append_event(session, self.held.job_id, "ready", said)
 
     def start_block(self, first_step: int, last_step: int) -> bool:
         """Writes ahead that steps first…last START. False where the attempt must stop instead (cancelled).

@@ -37,6 +37,7 @@ WARNINGS = {
     "evaluation-skipped": "an evaluation was left out: its release was charged to an earlier, different replay",
     "parameters-not-finite": "the released parameters are not finite: lower the learning rate",
     "device-unavailable": "the device that was asked for is not there: it ran on the CPU",
+    "one-record-passes": "products depend on neighbours on this machine: each record had a pass of its own (slow)",
     "metric-not-finite": "a score could not be computed: the model's outputs are not finite",
 }
 
@@ -167,7 +168,7 @@ class _Supervised:
             case messages.Alive():
                 pass  # that it was heard is all
             case messages.Ready():
-                self.log.ready(said.device, said.fallbacks)
+                self.log.ready(said.device, said.numerics, said.fallbacks)
             case messages.BlockStart():
                 granted = self.log.start_block(said.first_step, said.last_step)
                 self._answer(channel, messages.Go() if granted else messages.Stop())
@@ -278,6 +279,7 @@ class _Supervised:
             "task": dataset.spec["task"],
             "features": dataset.spec["features"],
             "shape": dataset.shape,
+            "numerics": job.quote.get("numerics"),
             "parts": parts,
             "data_public": dataset.sensitivity == "public",
             "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),
