@@ -10,7 +10,19 @@ import sys
 
 import typer
 
-from scrimp.cli import audit, catalogue, certificates, datasets, grants, jobs, keys, ledger, predict, service
+from scrimp.cli import (
+    audit,
+    catalogue,
+    certificates,
+    datasets,
+    grants,
+    jobs,
+    keys,
+    ledger,
+    predict,
+    privacy_audit,
+    service,
+)
 
 app = typer.Typer(
     name="scrimp",
@@ -32,7 +44,8 @@ app.add_typer(certificates.app, name="certificates", help="The signed privacy ce
 certificates.register_signing_key(app)
 app.add_typer(keys.app, name="keys", help="API keys: made and revoked by admins, rotated by who has them.")
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, and which may train on it.")
-app.add_typer(audit.app, name="audit", help="Who did what, when and from where (admins only).")
+privacy_audit.register(audit.app)
+app.add_typer(audit.app, name="audit", help="Who did what (admins only); and whether releases keep what they claim.")
 
 
 def main() -> None:
