@@ -22,7 +22,7 @@ from app.lifecycle.states import append_event
 from app.privacy.pricing import price
 from app.secrets import load_secret
 from app.settings import Settings
-from tests.factories import add_dataset, admit, job_spec
+from tests.factories import add_dataset, admit, job_spec, numerics
 
 XSS = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 SHA = "5e" * 32
@@ -92,7 +92,7 @@ class Scene:
         assert held is not None
         log = AttemptLog(self.db, held, lease_s=600.0, max_attempts=3)
         log.name_key("00")
-        log.ready("cpu", ["3 (Scale)"])
+        log.ready("cpu", numerics(), ["3 (Scale)"])
         log.record_digest(0, "00")
         return log
 
