@@ -23,7 +23,7 @@ from app.db.engine import Database, make_engine
 from app.db.migrate import SCRIPTS, current_revision, head_revision, is_current, migration_connection, upgrade
 from app.db.models import Base
 from tests import servers
-from tests.conftest import BACKINGS
+from tests.conftest import BACKINGS, GUARD
 from tests.ledger.support import OWNER, add_owner, check, open_ledger
 from tests.ledger.test_protection import ON_BOTH, OWN, refuses
 
@@ -293,7 +293,7 @@ upgrade(sys.argv[1])
 
 
 def test_processes_that_start_at_once_from_any_folder_migrate_once(url: str) -> None:
-    environment, pipe = os.environ | {"PYTHONPATH": str(ROOT)}, subprocess.PIPE
+    environment, pipe = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{GUARD}"}, subprocess.PIPE
     start = [sys.executable, "-c", MIGRATE, url]
     processes = [
         subprocess.Popen(start, cwd="/", env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
