@@ -138,7 +138,7 @@ OPERATIONS = {
         ("forbidden", "storage-full"),
         headers={
             "Digest-SHA256": "SHA-256 of the file, in hex.",
-            "ETag": "Changes with the file.",
+            "ETag": "SHA-256 of the file, in hex.",
             "Content-Disposition": "The file's name.",
         },
     ),
