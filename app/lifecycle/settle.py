@@ -19,6 +19,7 @@ from app.db.models import Account, ApiKey, Attempt, Job, Metric
 from app.errors import PrivacyError
 from app.ids import whole_second
 from app.ledger import accounts
+from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
 from app.lifecycle.states import ACTIVE, append_event, ring, want_certificate
 from app.privacy.filters import filter_of
@@ -41,6 +42,9 @@ def settle(
     whole = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
     charge = _charge(session, job, whole=whole)
     waiting = _waiting_for(session, job)
+    if failure is not None:
+        failures.note(session, job, failure)
+        failure = failures.told(job, failure)
     job.status, job.failure, job.finished_at = outcome, failure, whole_second()
     job.lease_expires_at, job.worker = None, None
     data: dict[str, Any] = {"steps": job.steps_started} | (failure or {})
