@@ -23,6 +23,8 @@ Action = Literal[
     "key.revoked",
     "dataset.registered",
     "dataset.cap_changed",
+    "dataset.same_content",  # as a data set of another owner has
+    "ledger.joined",
     "grant.set",
     "grant.removed",
     "job.submitted",
