@@ -179,7 +179,8 @@ class AttemptLog:
             job = self._fenced(session)
             named = f"metric {whole['name']} "
             waiting = [what for what, _write in self._news if what.startswith(named)]
-            if f"{named}{whole['step']}" in waiting or session.get(Metric, (job.id, whole["name"], whole["step"])):
+            known = session.get(Metric, (job.id, whole["name"], whole["step"])) is not None
+            if known or f"{named}{whole['step']}" in waiting:
                 return
             if job.mechanism is not None:
                 of_name = select(func.count()).where(Metric.job_id == job.id, Metric.name == whole["name"])
