@@ -44,6 +44,7 @@ class Ledger(Resource):
     comparison: dict[str, Epsilon | None] | None = None
     entries: int
     head: str
+    closed: bool = False
 
 
 class LedgerEntry(Resource):

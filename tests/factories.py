@@ -15,7 +15,11 @@ from app.jobs import service as jobs
 from app.jobs.planning import Plan
 from app.keys.service import Caller
 from app.ledger.accounts import open_account
+from app.lifecycle.cadence import Cadence
 from app.privacy.numerics import NumericsReport
+
+# Of an attempt that a test plays: what it says is seen at once, not at the next second.
+AT_ONCE = Cadence(0.0)
 
 
 def dataset_spec(**changes: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ at worst a folder that nothing refers to, which `sweep` removes.
 
 from __future__ import annotations
 
+import hmac
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +67,9 @@ def register(
 
     Raises:
         InvalidRequest: the declaration or a file can not be used; pointers, columns and counts.
-        Conflict: `duplicate-name`, or `duplicate-content`: it is there already, and it or this one is private. A second
-            registration of private content would be a second budget for it.
+        Conflict: `duplicate-name`, or `duplicate-content`: this owner has it already, and it or this one is private. A
+            second registration of private content would be a second budget for it. What others have is not looked at:
+            decision 15.
         LimitError: parsing took more memory or time than is allowed, or others are being parsed (503).
     """
     _check_files(spec, folder)
@@ -88,7 +90,7 @@ def register(
     )
     try:
         with db.write() as session:
-            dataset, account = _insert(session, caller, spec, parsed)
+            dataset, account = _insert(session, caller, spec, parsed, load_secret(settings, "data_hmac_key"))
             audit.record(session, "dataset.registered", dataset.id)
             # Before the commit: a data set that is there has its files. The other order could lose them.
             storage.keep(settings.storage_root, parts, dataset.id)
@@ -124,6 +126,13 @@ def content_keys(secret: bytes) -> dict[str, str]:
         purpose: HKDF(SHA256(), 32, salt=None, info=f"scrimp/v1/data/{purpose}".encode()).derive(secret).hex()
         for purpose in ("split", "content")
     }
+
+
+def shown_hmac(secret: bytes, dataset_id: str, content_hmac: str) -> str:
+    """The keyed hash by which a data set and its certificates name the content: of this registration alone, so that
+    whoever registers a guess cannot compare the two."""
+    key = HKDF(SHA256(), 32, salt=None, info=b"scrimp/v1/data/shown").derive(secret)
+    return hmac.digest(key, f"{dataset_id}:{content_hmac}".encode(), "sha256").hex()
 
 
 def sweep(settings: Settings) -> int:
@@ -179,7 +188,7 @@ def _split_sizes(spec: DatasetSpec, records: int) -> tuple[int, int]:
 
 
 def _insert(
-    session: Session, caller: Caller, spec: DatasetSpec, parsed: dict[str, Any]
+    session: Session, caller: Caller, spec: DatasetSpec, parsed: dict[str, Any], secret: bytes
 ) -> tuple[Dataset, Account | None]:
     repository.take_turns(session)
     _check_name(session, spec.name)
@@ -198,10 +207,10 @@ def _insert(
             for name, part in parsed["parts"].items()
         },
         content_sha256=parsed["content_sha256"],
-        content_hmac=hmacs["data", "file"],
+        content_hmac=shown_hmac(secret, dataset_id, hmacs["data", "file"]),
         created_at=now(),
     )
-    contents = [DatasetContent(dataset_id=dataset_id, **each) for each in parsed["contents"]]
+    contents = [DatasetContent(dataset_id=dataset_id, owner_key=caller.id, **each) for each in parsed["contents"]]
     repository.add(session, dataset, contents)
     return dataset, _open_account(session, caller, spec, dataset_id)
 
@@ -228,14 +237,13 @@ def _check_content(session: Session, caller: Caller, spec: DatasetSpec, contents
         sent[each["part"]].add(each["hmac"])
     if sent["data"] & sent["holdout"]:
         raise InvalidRequest.at("/holdout_file", "the hold-out file is the data themselves")
-    same = repository.with_content(session, sent["data"] | sent["holdout"])
+    same = repository.with_content(session, caller.id, sent["data"] | sent["holdout"])
     clash = [each for each in same if "private" in (each.sensitivity, spec.privacy.sensitivity)]
     if clash:
-        own = [each.id for each in clash if caller.role == "admin" or each.owner_key == caller.id]
         raise Conflict(
             "duplicate-content",
-            "this content is registered already, and it or this is private: a second registration is a second budget",
-            **({"dataset": own[0]} if own else {}),
+            "you have this content already, and it or this is private: a second registration is a second budget",
+            dataset=clash[0].id,
         )
 
 

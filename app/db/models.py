@@ -36,6 +36,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -142,13 +143,21 @@ class DatasetContent(Base):
     """Keyed hashes of what was registered (`file`: the bytes; `records`: the records in any order)."""
 
     __tablename__ = "dataset_contents"
-    __table_args__ = (UniqueConstraint("dataset_id", "part", "kind"), Index("ix_dataset_contents_hmac", "hmac"))
+    __table_args__ = (
+        UniqueConstraint("dataset_id", "part", "kind"),
+        Index("ix_dataset_contents_hmac", "hmac"),
+        Index("ix_dataset_contents_owner", "owner_key", "hmac"),
+        Index("ix_dataset_contents_compared", "compared"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
     part: Mapped[str]  # "data" | "holdout"
     kind: Mapped[str]  # "file" | "records"
     hmac: Mapped[str]
+    # The data set's: a registration looks among its owner's contents alone, and in the same time whatever others have.
+    owner_key: Mapped[str | None]
+    compared: Mapped[bool] = mapped_column(default=False, server_default=false())  # with other owners', by the relay
 
 
 class Account(Base):
@@ -176,6 +185,7 @@ class Account(Base):
     holdout_held: Mapped[int] = mapped_column(default=0)
     entries: Mapped[int] = mapped_column(default=0)
     head: Mapped[str]
+    joined_into: Mapped[str | None]  # the data set whose ledger goes on for this one: nothing more is admitted here
 
 
 class LedgerEntry(Base):

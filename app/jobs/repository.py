@@ -33,6 +33,7 @@ from app.contracts.job_spec import JobSpec
 from app.db.models import Account, Artifact, Attempt, Certificate, Dataset, Job, JobEvent, Metric, table_of
 from app.errors import NotFound
 from app.jobs.planning import DatasetFacts
+from app.ledger.accounts import remaining_of
 
 # Statements of hot paths are made once.
 JOB, ACCOUNTS = table_of(Job).c, table_of(Account).c
@@ -100,10 +101,7 @@ def remaining(session: Session, dataset_id: str) -> dict[str, int] | None:
     account = session.get(Account, dataset_id)
     if account is None:
         return None
-    return {
-        "train": account.train_budget - account.train_spent - account.train_held,
-        "holdout": account.holdout_budget - account.holdout_spent - account.holdout_held,
-    }
+    return remaining_of(account)
 
 
 def by_idempotency_key(session: Session, key_id: str, idempotency_key: str) -> Row[Any, Any] | None:

@@ -128,7 +128,7 @@ class JobView(BaseModel):
             artifacts=[ArtifactView.model_validate(each, from_attributes=True) for each in details["artifacts"]],
             study=StudyView.of(job),
             parent=job.parent_id,
-            created_at=job.created_at,
+            created_at=job.created_at.replace(microsecond=0),  # as the times below, or it could lie after them
             started_at=job.started_at,
             finished_at=job.finished_at,
         )
@@ -170,7 +170,7 @@ class CertificateDocument(BaseModel):
 
 
 def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
-    """Known per block of steps only: step times are never published."""
+    """Whole seconds, told at whole seconds: step times are never published."""
     began = attempts[-1].started_at if attempts else None
     if began is None:
         return Progress(step=job.step, steps=job.steps, elapsed_s=None, remaining_s=None)
@@ -179,14 +179,16 @@ def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
     return Progress(
         step=job.step,
         steps=job.steps,
-        elapsed_s=round(elapsed, 1),
-        remaining_s=None if left is None else round(left, 1),
+        elapsed_s=float(round(elapsed)),
+        remaining_s=None if left is None else float(round(left)),
     )
 
 
 def _spent(job: JobLike, planned: Epsilon | None) -> Epsilon | None:
-    """The planned ε once a private step was started: never a figure computed at the stopping time."""
+    """The planned ε once a worker has the job, unless it ended before a private step: never a figure computed at the
+    stopping time, nor one that moves when the data are loaded, as how long that takes depends on how many they are."""
     is_study = job.spec.get("hpo") is not None
-    if planned is None or job.steps_started > 0 or (is_study and job.started_at is not None):
+    may_spend = job.started_at is not None and (is_study or job.finished_at is None)
+    if planned is None or job.steps_started > 0 or may_spend:
         return planned
     return planned.model_copy(update={"value": 0.0})

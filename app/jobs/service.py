@@ -135,7 +135,7 @@ def submit(
 
 
 def cancel(db: Database, caller: Caller, job_id: str) -> None:
-    """Cancels a job: at once where it is queued, at its next block where it runs.
+    """Cancels a job: at once where it is queued, within a second where it runs.
 
     Raises:
         Conflict: `wrong-state`, there is nothing to stop.

@@ -120,11 +120,12 @@ def hold(
     with session.begin_nested():
         account = None
         if max(train, holdout) <= MAX_AMOUNT:
-            account = _move(
+            account = move(
                 session,
                 dataset_id,
                 Account.train_spent + Account.train_held <= Account.train_budget - train,
                 Account.holdout_spent + Account.holdout_held <= Account.holdout_budget - holdout,
+                Account.joined_into.is_(None),
                 train_held=Account.train_held + train,
                 holdout_held=Account.holdout_held + holdout,
             )
@@ -183,7 +184,7 @@ def draw(
     """
     _check_amounts(train, holdout)
     with session.begin_nested():
-        _lock(session, dataset_id)
+        lock(session, dataset_id)
         before = find(session, dataset_id, f"settle:{job_id}")
         if before is not None:
             if (before.train, before.holdout) != (train, holdout) or before.memo.get("hold") != study_id:
@@ -194,7 +195,7 @@ def draw(
         left = left_of_hold(session, dataset_id, study_id)
         if train > left[0] or holdout > left[1]:
             raise PrivacyError("more would be spent than is left of the study's hold")
-        account = _move(
+        account = move(
             session,
             dataset_id,
             Account.train_held >= train,
@@ -263,17 +264,20 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
 
     Raises:
         Conflict: `cap-too-low`: more than that is spent and held. `smallest_epsilon` says (about) how low it may go.
+            `wrong-state`: the ledger is closed.
         InvalidRequest: the cap has no positive budget under the filter.
         NotFound: the data set has no ledger.
     """
     before = account_of(session, dataset_id)
+    if before.joined_into is not None:
+        raise Conflict("wrong-state", "this ledger is closed: it was joined to another one")
     _check_cap(cap_epsilon, before.cap_delta)
     of = filter_for(before.filter, before.order)
     train = _budget(of, cap_epsilon, before.cap_delta)
     has_holdout = before.holdout_budget > 0
     holdout = train if has_holdout else 0
     with session.begin_nested():
-        account = _move(
+        account = move(
             session,
             dataset_id,
             Account.train_spent + Account.train_held <= train,
@@ -323,6 +327,15 @@ def account_of(session: Session, dataset_id: str) -> Account:
     return account
 
 
+def remaining_of(account: Account) -> dict[str, int]:
+    """What may still be held on each account: nothing where the ledger was joined to another one."""
+    parts = {
+        "train": account.train_budget - account.train_spent - account.train_held,
+        "holdout": account.holdout_budget - account.holdout_spent - account.holdout_held,
+    }
+    return parts if account.joined_into is None else dict.fromkeys(parts, 0)
+
+
 def find(session: Session, dataset_id: str, once: str) -> LedgerEntry | None:
     """The entry that took the name `once`."""
     return session.scalar(select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.once == once))
@@ -338,7 +351,7 @@ def _settle(
     memo: dict[str, Any],
 ) -> LedgerEntry:
     with session.begin_nested():
-        _lock(session, dataset_id)
+        lock(session, dataset_id)
         held = left_of_hold(session, dataset_id, job_id)
         settled = find(session, dataset_id, f"settle:{job_id}")
         if settled is not None:
@@ -347,7 +360,7 @@ def _settle(
             return settled
         if spent[0] > held[0] or spent[1] > held[1]:
             raise PrivacyError("more would be spent than the job's hold covers")
-        account = _move(
+        account = move(
             session,
             dataset_id,
             Account.train_held >= held[0],
@@ -372,12 +385,12 @@ def _settle(
         )
 
 
-def _lock(session: Session, dataset_id: str) -> None:
+def lock(session: Session, dataset_id: str) -> None:
     """The row's lock first: of two settlements at once, the second one sees the first one's entry."""
     session.execute(select(Account.dataset_id).where(Account.dataset_id == dataset_id).with_for_update())
 
 
-def _move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], **values: Any) -> Account | None:
+def move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], **values: Any) -> Account | None:
     """The one statement that moves balances. None where a condition does not hold (or there is no account)."""
     moved = (
         update(Account)
@@ -390,14 +403,13 @@ def _move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], *
 
 
 def _refusal(account: Account, train: int, holdout: int) -> BudgetError:
-    remaining = {
-        "train": account.train_budget - account.train_spent - account.train_held,
-        "holdout": account.holdout_budget - account.holdout_spent - account.holdout_held,
-    }
+    remaining = remaining_of(account)
     requested = {"train": train, "holdout": holdout}
     binds = "train" if train > remaining["train"] else "holdout"
     unit = filter_for(account.filter, account.order).unit
     message = f"the job needs {requested[binds]} of the {binds} account and {remaining[binds]} is left ({unit})"
+    if account.joined_into is not None:
+        message = "this ledger is closed: an admin has joined it to that of another data set"
     return BudgetError(message, requested=requested, remaining=remaining, account=binds, unit=unit)
 
 

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from app.contracts.hf import weights_file
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
-from app.ids import new_id, now, rfc3339
+from app.ids import new_id, rfc3339, whole_second
 from app.ledger import signing_keys
 from app.ledger.accounts import filter_for, find
 from app.ledger.entries import canonical_json
@@ -54,7 +54,7 @@ def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_ve
     if settled.kind == "void" or session.get(Certificate, job_id) is not None:
         return False
     document = sign(_body(session, job, settled, code_version), signing_key)
-    issued = Certificate(job_id=job_id, body=document, signature=document["signature"], issued_at=now())
+    issued = Certificate(job_id=job_id, body=document, signature=document["signature"], issued_at=whole_second())
     session.add(issued)
     session.flush()
     return True
@@ -117,7 +117,7 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         "warnings": job.warnings,
         "code_version": code_version,
         "model_sha256": model.sha256 if model is not None else None,
-        "issued_at": rfc3339(now()),
+        "issued_at": rfc3339(whole_second()),
     }
 
 

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends, Query
 
 from app.audit import record as audit
 from app.grants.service import require
-from app.keys.auth import CurrentKey
-from app.ledger import accounts, repository, summary
-from app.ledger.schemas import CapChange, EntryList, EntryView, LedgerView, VerificationView
+from app.keys.auth import AdminKey, CurrentKey
+from app.ledger import accounts, joining, repository, summary
+from app.ledger.schemas import CapChange, EntryList, EntryView, Join, LedgerView, VerificationView
 from app.ledger.verify import verify
 from app.web.deps import Db, get_pricing
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
@@ -66,3 +66,17 @@ def change_cap(dataset_id: str, body: CapChange, db: Db, pricing: Pricing, calle
         )
         audit.record(session, "dataset.cap_changed", dataset.id, epsilon=body.epsilon)
     return summary.overview(db, pricing, dataset.id)
+
+
+@router.post("/join")
+def join_ledger(dataset_id: str, body: Join, db: Db, pricing: Pricing, caller: AdminKey) -> LedgerView:
+    """For data sets that have the same records: closes this ledger, and charges all that it spent to another's, which
+    is the answer. For admins; it cannot be undone."""
+    with db.write() as session:
+        closed, stays = (
+            repository.dataset_with_account(session, require(session, caller, name, "own").id)[0].id
+            for name in (dataset_id, body.into)
+        )
+        joining.join(session, dataset_id=closed, into=stays, actor=caller.id, reason=body.reason)
+        audit.record(session, "ledger.joined", closed, dataset=stays)
+    return summary.overview(db, pricing, stays)

@@ -58,6 +58,7 @@ def view(dataset: Dataset, account: Account, compared: Comparison | None) -> Led
         comparison=compared,
         entries=account.entries,
         head=account.head,
+        closed=account.joined_into is not None,
     )
 
 

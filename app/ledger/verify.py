@@ -126,6 +126,7 @@ class _Replay:
         self.holds: dict[str, list[int]] = {}  # open ones only: the unique `once` refuses a second one of a job
         self.terms: dict[str, Any] = {}
         self.cap_epsilon = self.largest_cap_epsilon = 0.0
+        self.joined_into: str | None = None
 
     def take(self, place: int, entry: Row[Any] | None) -> None:
         """Takes the next entry; None where its columns could not be decoded.
@@ -156,6 +157,7 @@ class _Replay:
         else:
             _require(not any(released), "only a settlement releases")
             if entry.kind == "hold":
+                _require(self.joined_into is None, "nothing is admitted by a ledger that was joined to another one")
                 self.holds[entry.job_id] = amounts
                 self.held = _plus(self.held, amounts)
             else:
@@ -186,6 +188,7 @@ class _Replay:
         if entry.kind == "open":
             self.terms = {name: entry.memo[name] for name in ("filter", "order", "cap_delta")}
         self.cap_epsilon = entry.memo["cap_epsilon"]
+        self.joined_into = entry.memo.get("joined_into", self.joined_into)
         self.largest_cap_epsilon = max(self.largest_cap_epsilon, self.cap_epsilon)
 
     def _balance(self) -> dict[str, dict[str, int]]:
@@ -202,6 +205,9 @@ class _Replay:
         terms = {"filter": account.filter, "order": account.order, "cap_delta": account.cap_delta}
         caps = (account.cap_epsilon, account.largest_cap_epsilon)
         same = terms == self.terms and caps == (self.cap_epsilon, self.largest_cap_epsilon)
+        _require(
+            account.joined_into == self.joined_into, "the account is closed, or open, otherwise than the entries say"
+        )
         _require(same, "the account's cap or filter is not what the entries say")
 
 

@@ -1,10 +1,15 @@
-"""What an attempt writes while it runs: write-ahead record, digests, released metrics, its end. All of it fenced."""
+"""What an attempt writes while it runs: write-ahead record, digests, released metrics, its end. All of it fenced.
+
+The record is written at once. What callers see of a job on private data (events, progress, scores, warnings, its end)
+is written at the next whole second, by `heartbeat` or with the end: app.lifecycle.cadence says why. What a crash takes
+before that was seen by nobody, and is not charged; a replay makes it again.
+"""
 
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import func, select
@@ -14,13 +19,14 @@ from app.db.engine import Database
 from app.db.models import Artifact, Block, Job, Metric
 from app.errors import PrivacyError
 from app.lifecycle import studies
+from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.states import append_event
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import NumericsReport
 
-PROGRESS_S = 1.0
+Write = Callable[[Session, Job], None]
 
 
 class AttemptLog:
@@ -30,29 +36,73 @@ class AttemptLog:
         StaleAttempt: from every method, where another attempt has taken the job.
     """
 
-    def __init__(self, db: Database, held: Claim, *, lease_s: float, max_attempts: int) -> None:
+    def __init__(
+        self, db: Database, held: Claim, *, lease_s: float, max_attempts: int, cadence: Cadence | None = None
+    ) -> None:
         self.db, self.held, self.lease_s, self.max_attempts = db, held, lease_s, max_attempts
-        self._next_progress = 0.0
+        self.cadence = cadence or Cadence()
+        self._is_private: bool | None = None  # not looked at yet
+        # What callers have not seen yet, in order: of progress the last step alone. A thread of its own tells it.
+        self._news: list[tuple[str, Write]] = []
+        self._lock = threading.RLock()
+        self._cancelling = False
 
     def _fenced(self, session: Session) -> Job:
-        return fence(session, self.held, self.lease_s)
+        job = fence(session, self.held, self.lease_s)
+        self._is_private = job.mechanism is not None
+        return job
 
     def _ending(self, session: Session) -> Job:
-        """As `_fenced`, for a write that may end the job: its study, where it is a run of one, is locked before it."""
+        """As `_fenced`, for a write that may end the job: its study, where it is a run of one, is locked before it. The
+        last news are written with it."""
         studies.lock(session, self.held.job_id)
-        return self._fenced(session)
+        job = self._fenced(session)
+        for _what, write in self._news:
+            write(session, job)
+        session.flush()
+        return job
+
+    @property
+    def _waits(self) -> bool:
+        """Says if news wait for a whole second: where privacy is claimed. Known once a write was fenced."""
+        return self._is_private is not False and self.cadence.period_s > 0.0
+
+    def _wait(self) -> None:
+        """Before the end is written. Outside a transaction: it takes up to a second."""
+        if self._waits:
+            self.cadence.wait()
+
+    def _tell(self, session: Session, job: Job, what: str, write: Write) -> None:
+        """Writes now or at the next whole second what callers see."""
+        if not self._waits:
+            write(session, job)
+            return
+        self._news = [each for each in self._news if not each[0] == what == "progress"] + [(what, write)]
 
     def heartbeat(self) -> bool:
-        """Renews the lease; whether a person asked to cancel."""
-        with self.db.write() as session:
-            return self._fenced(session).status == "cancelling"
+        """Renews the lease and, in a new second, tells the news; whether a person asked to cancel.
+
+        A wish to cancel counts from a whole second on too: how many steps had started at a moment that a caller chose
+        would tell the time of a step.
+        """
+        with self._lock:
+            is_time = self.cadence.ticked()
+            with self.db.write() as session:
+                job = self._fenced(session)
+                is_time = is_time or not self._waits
+                for _what, write in self._news if is_time else ():
+                    write(session, job)
+                cancelling = job.status == "cancelling"
+            if is_time:
+                self._news, self._cancelling = [], cancelling
+            return self._cancelling
 
     def ready(self, device: str, numerics: NumericsReport, fallbacks: Sequence[str] = ()) -> None:
         """The data are loaded; `fallbacks` are the layers whose gradients are formed record by record."""
         said = {"device": device, "fallbacks": list(fallbacks), "numerics": numerics.model_dump(mode="json")}
-        with self.db.write() as session:
-            self._fenced(session)
-            append_event(session, self.held.job_id, "ready", said)
+        with self._lock, self.db.write() as session:
+            job = self._fenced(session)
+            self._tell(session, job, "ready", lambda session, job: append_event(session, job.id, "ready", said))
 
     def start_block(self, first_step: int, last_step: int) -> bool:
         """Writes ahead that steps first…last START. False where the attempt must stop instead (cancelled).
@@ -64,7 +114,7 @@ class AttemptLog:
         """
         with self.db.write() as session:
             job = self._fenced(session)
-            if job.status == "cancelling":
+            if self._cancelling if self._waits else job.status == "cancelling":
                 return False
             salt = _segment_at(job, first_step)["salt"]
             under_salt = _started_under(session, job.id, salt)
@@ -82,7 +132,7 @@ class AttemptLog:
         Raises:
             PrivacyError: another digest is recorded for that step and salt; the child should have seen it.
         """
-        with self.db.write() as session:
+        with self._lock, self.db.write() as session:
             job = self._fenced(session)
             salt = _segment_at(job, step)["salt"]
             if step == 0:
@@ -96,11 +146,8 @@ class AttemptLog:
                 if block.digest not in (None, digest):
                     raise PrivacyError("a replay differs from what was recorded, and went on under the same keys")
                 block.digest = digest
-            # At a fixed cadence, not as steps end: how long a block takes tells how many records there are.
-            if step > 0 and (job.mechanism is None or time.monotonic() >= self._next_progress):
-                self._next_progress = time.monotonic() + PROGRESS_S
-                job.step = step
-                append_event(session, job.id, "progress", {"step": step, "steps": job.steps})
+            if step > 0:
+                self._tell(session, job, "progress", lambda session, job: _progress(session, job, step))
 
     def name_key(self, key_id: str) -> None:
         """Notes which server secret keys the first segment, at the first claim."""
@@ -113,15 +160,11 @@ class AttemptLog:
 
         Steps under the new salt are charged again, out of the same hold: at most `allowed_steps` of them.
         """
-        with self.db.write() as session:
+        with self._lock, self.db.write() as session:
             job = self._fenced(session)
             segment: dict[str, Any] = {"from_step": matched_step + 1, "salt": secrets.token_hex(32), "key_id": key_id}
             job.segments = [each for each in job.segments if each["from_step"] <= matched_step] + [segment]
-            job.warnings = [
-                *job.warnings,
-                f"a replay differed after step {matched_step}: fresh noise from there, charged again",
-            ]
-            append_event(session, job.id, "replay_mismatch", {"matched_step": matched_step})
+            self._tell(session, job, "mismatch", lambda session, job: _mismatch(session, job, matched_step))
             return segment | {"allowed_steps": max(0, covered_steps(session, job) - job.steps_started)}
 
     def record_metric(self, metric: dict[str, Any]) -> None:
@@ -133,23 +176,23 @@ class AttemptLog:
             PrivacyError: more releases than the mechanism was charged for, or something that it does not declare.
         """
         parts, whole = metric.get("parts", ()), {name: value for name, value in metric.items() if name != "parts"}
-        with self.db.write() as session:
+        with self._lock, self.db.write() as session:
             job = self._fenced(session)
-            if session.get(Metric, (job.id, whole["name"], whole["step"])) is not None:
+            named = f"metric {whole['name']} "
+            waiting = [what for what, _write in self._news if what.startswith(named)]
+            known = session.get(Metric, (job.id, whole["name"], whole["step"])) is not None
+            if known or f"{named}{whole['step']}" in waiting:
                 return
             if job.mechanism is not None:
                 of_name = select(func.count()).where(Metric.job_id == job.id, Metric.name == whole["name"])
+                before = (session.scalar(of_name) or 0) + len(waiting)
                 mechanism = MechanismConfig.model_validate(job.mechanism)
-                _check_declared(mechanism, whole, {each["name"] for each in parts}, session.scalar(of_name) or 0)
-            for each in parts:
-                self._add_metric(session, whole | each | {"released_by": "post_processing"})
-            self._add_metric(session, whole)
-
-    def _add_metric(self, session: Session, metric: dict[str, Any]) -> None:
-        session.add(Metric(job_id=self.held.job_id, **metric))
-        append_event(session, self.held.job_id, "metric", metric)
+                _check_declared(mechanism, whole, {each["name"] for each in parts}, before)
+            release = [*(whole | each | {"released_by": "post_processing"} for each in parts), whole]
+            self._tell(session, job, f"{named}{whole['step']}", lambda session, job: _release(session, job, release))
 
     def succeed(self, artifacts: list[dict[str, Any]], steps_effective: int, warnings: list[str]) -> None:
+        self._wait()
         with self.db.write() as session:
             job = self._ending(session)
             session.add_all(Artifact(job_id=job.id, **each) for each in artifacts)
@@ -159,6 +202,7 @@ class AttemptLog:
             studies.end(session, job, "succeeded")
 
     def cancelled(self) -> None:
+        self._wait()
         with self.db.write() as session:
             job = self._ending(session)
             end_attempt(session, job, "cancelled")
@@ -166,6 +210,7 @@ class AttemptLog:
 
     def fail(self, code: str, message: str) -> None:
         """The attempt's own error: releases nothing of what was held, once a step was started."""
+        self._wait()
         with self.db.write() as session:
             job = self._ending(session)
             end_attempt(session, job, "failed")
@@ -173,6 +218,7 @@ class AttemptLog:
 
     def gone(self, how: Literal["lost", "crashed"]) -> None:
         """Back to the queue: this worker is stopping, or the attempt's process died without a last word."""
+        self._wait()
         with self.db.write() as session:
             give_back(session, self._ending(session), how, self.max_attempts)
 
@@ -209,6 +255,24 @@ class AttemptLog:
             )
         )
         session.flush()
+
+
+def _progress(session: Session, job: Job, step: int) -> None:
+    job.step = step
+    append_event(session, job.id, "progress", {"step": step, "steps": job.steps})
+
+
+def _mismatch(session: Session, job: Job, matched_step: int) -> None:
+    said = f"a replay differed after step {matched_step}: fresh noise from there, charged again"
+    job.warnings = [*job.warnings, said]
+    append_event(session, job.id, "replay_mismatch", {"matched_step": matched_step})
+
+
+def _release(session: Session, job: Job, metrics: list[dict[str, Any]]) -> None:
+    """All of one release, or nothing of it."""
+    for each in metrics:
+        session.add(Metric(job_id=job.id, **each))
+        append_event(session, job.id, "metric", each)
 
 
 def _check_declared(mechanism: MechanismConfig, metric: dict[str, Any], parts: set[str], before: int) -> None:

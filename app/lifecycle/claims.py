@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from app.db.models import ApiKey, Attempt, Job
 from app.errors import StaleAttempt
-from app.ids import now
+from app.ids import now, whole_second
 from app.lifecycle import studies
 from app.lifecycle.settle import limit_of_running
 from app.lifecycle.states import ACTIVE, append_event, ring
@@ -57,9 +57,11 @@ def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim |
     ).scalar_one_or_none()
     if attempt is None:
         return None
-    session.execute(update(Job).where(Job.id == job_id, Job.started_at.is_(None)).values(started_at=now()))
+    session.execute(update(Job).where(Job.id == job_id, Job.started_at.is_(None)).values(started_at=whole_second()))
     session.add(
-        Attempt(job_id=job_id, number=attempt, worker=worker, status="running", started_at=now(), ended_at=None)
+        Attempt(
+            job_id=job_id, number=attempt, worker=worker, status="running", started_at=whole_second(), ended_at=None
+        )
     )
     append_event(session, job_id, "attempt_started", {"attempt": attempt, "worker": worker})
     studies.note_start(session, job_id)
@@ -108,7 +110,7 @@ def end_attempt(session: Session, job: Job, status: str) -> None:
     session.execute(
         update(Attempt)
         .where(Attempt.job_id == job.id, Attempt.number == job.attempt)
-        .values(status=status, ended_at=now())
+        .values(status=status, ended_at=whole_second())
     )
 
 

@@ -19,7 +19,7 @@ from celery import Celery
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import ColumnElement, and_, delete, literal, select, tuple_, union_all, update
 
-from app.audit import chain
+from app.audit import chain, same_content
 from app.contracts.events import RUN_JOB
 from app.db.engine import Database
 from app.db.models import Job, Outbox
@@ -88,6 +88,7 @@ class Relay:
             self._ring_again()
             self._ring_predictions()
             predictions.sweep(self.db)
+            same_content.flag(self.db)
             self.next_sweep = time.monotonic() + self.settings.sweep_s
 
     def run(self, stop: threading.Event) -> None:

@@ -17,8 +17,9 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Account, ApiKey, Attempt, Job, Metric
 from app.errors import PrivacyError
-from app.ids import now
+from app.ids import whole_second
 from app.ledger import accounts
+from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
 from app.lifecycle.states import ACTIVE, append_event, ring, want_certificate
 from app.privacy.filters import filter_of
@@ -34,14 +35,17 @@ def settle(
 
     Args:
         job: a fresh row of the job, locked by this transaction.
-        failure: the code and sentence of a failed job; no values.
+        failure: the code and sentence of a failed job; no values. app.lifecycle.failures says what callers are told.
         own_fault: the attempt itself raised the error: nothing is released.
     """
     crashes = select(func.count()).where(Attempt.job_id == job.id, Attempt.status == "crashed")
     whole = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
     charge = _charge(session, job, whole=whole)
     waiting = _waiting_for(session, job)
-    job.status, job.failure, job.finished_at = outcome, failure, now()
+    if failure is not None:
+        failures.note(session, job, failure)
+        failure = failures.told(job, failure)
+    job.status, job.failure, job.finished_at = outcome, failure, whole_second()
     job.lease_expires_at, job.worker = None, None
     data: dict[str, Any] = {"steps": job.steps_started} | (failure or {})
     if charge is not None:

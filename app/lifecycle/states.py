@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from app.contracts.events import ANNOUNCED, EventType
 from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent, table_of
 from app.errors import NotFound
-from app.ids import now
+from app.ids import now, whole_second
 
 ACTIVE = ("running", "cancelling")
 FINISHED = ("succeeded", "cancelled", "failed")
@@ -57,7 +57,7 @@ def append_event(session: Session, job_id: str, kind: EventType, data: dict[str,
 
 def write_event(session: Session, job_id: str, seq: int, kind: EventType, data: dict[str, Any]) -> None:
     """Writes an event whose number the job's row counts already, in the caller's transaction."""
-    event = {"job_id": job_id, "seq": seq, "type": kind, "data": data, "created_at": now()}
+    event = {"job_id": job_id, "seq": seq, "type": kind, "data": data, "created_at": whole_second()}
     session.execute(INSERT_EVENT, event)
     if kind in ANNOUNCED:
         session.execute(ANNOUNCE, {"job": job_id, "event": seq})

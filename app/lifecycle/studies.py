@@ -29,7 +29,7 @@ from app.contracts.optimizers import Dp2Settings
 from app.db.models import Artifact, Attempt, Job, Metric, table_of
 from app.hpo.space import Bounds
 from app.hpo.strategies import Run, Study, decide, runs_of, winner
-from app.ids import new_id, now
+from app.ids import new_id, now, whole_second
 from app.ledger import accounts
 from app.lifecycle.settle import Outcome, settle
 from app.lifecycle.states import FINISHED, append_event, discard, get_job, ring, want_certificate, write_event
@@ -53,7 +53,7 @@ def note_start(session: Session, job_id: str) -> None:
     session.execute(
         update(Job)
         .where(Job.id == parent, Job.status == "queued")
-        .values(status="running", started_at=func.coalesce(Job.started_at, now())),
+        .values(status="running", started_at=func.coalesce(Job.started_at, whole_second())),
         execution_options={"synchronize_session": False},
     )
 
@@ -76,7 +76,7 @@ def end(
 
 
 def cancel(session: Session, study: Job) -> None:
-    """Stops every run: the queued ones at once, the others at their next block. The last one's end ends the study.
+    """Stops every run: the queued ones at once, the others within a second. The last one's end ends the study.
 
     Args:
         study: locked by this transaction.
@@ -317,7 +317,7 @@ def _succeed(session: Session, study: Job, runs: Sequence[Job], best: int) -> No
 def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> None:
     """The end of a study and of its hold: what runs drew is spent; the rest goes back, unless the end may depend on
     private data: then it is spent too (`whole`), but for a study of which no step was ever started."""
-    study.status, study.finished_at = outcome, now()
+    study.status, study.finished_at = outcome, whole_second()
     study.steps_started = sum(run.steps_started for run in _runs(session, study))
     whole = whole and study.steps_started > 0
     if not (study.study or {})["keep_weights"]:

@@ -1,4 +1,5 @@
-"""The Prometheus registry of one API process. All numbers are public: counts of requests and jobs, and the ledger's."""
+"""The Prometheus registry of one API process. All numbers but for causes of failures are public: counts of requests and
+jobs, and the ledger's."""
 
 from __future__ import annotations
 
@@ -8,14 +9,30 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from sqlalchemy import select, true
+from sqlalchemy import func, select, true
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.engine import Database
-from app.db.models import Account, Job
+from app.db.models import Account, AuditEntry, Job
 from app.grants.service import visible
 from app.jobs.repository import count_by_status
 from app.keys.service import Caller
+
+
+class FailureCollector(Collector):
+    """Why jobs failed, as the audit log has it: for admins alone, as a cause may depend on private data."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        failures = GaugeMetricFamily("scrimp_job_failures", "Failed jobs by cause.", labels=["cause"])
+        cause = AuditEntry.details["because"].as_string().label("cause")
+        of_jobs = select(cause).where(AuditEntry.action == "job.failed").subquery()
+        with self.db.read() as session:
+            for row in session.execute(select(of_jobs.c.cause, func.count()).group_by(of_jobs.c.cause)):
+                failures.add_metric([row[0]], row[1])
+        yield failures
 
 
 class LedgerCollector(Collector):
@@ -99,4 +116,5 @@ def registry_for(caller: Caller, db: Database, whole: CollectorRegistry) -> Coll
 def make_registry(db: Database) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(LedgerCollector(db))
+    registry.register(FailureCollector(db))
     return registry

@@ -111,6 +111,7 @@ OPERATIONS = {
     "list_entries": Operation("A page of entries."),
     "verify_ledger": Operation("Whether the ledger is what its entries say."),
     "change_cap": Operation("The ledger with its new cap.", ("forbidden", "cap-too-low")),
+    "join_ledger": Operation("The ledger that stays.", ("forbidden", "wrong-state", "cap-too-low")),
     "list_signing_keys": Operation("All keys that certificates are or were signed with."),
     "quote_job": Operation("The price.", ("not-found", "forbidden", "limit-exceeded")),
     "sweep_quotes": Operation("The final run in every combination.", ("not-found", "forbidden", "limit-exceeded")),
@@ -138,7 +139,7 @@ OPERATIONS = {
         ("forbidden", "storage-full"),
         headers={
             "Digest-SHA256": "SHA-256 of the file, in hex.",
-            "ETag": "Changes with the file.",
+            "ETag": "SHA-256 of the file, in hex.",
             "Content-Disposition": "The file's name.",
         },
     ),
@@ -181,7 +182,7 @@ MEMBERS: dict[str, Json] = {
         "largest_epsilon_that_fits": {"type": ["number", "null"]},
     },
     "cap-too-low": {"smallest_epsilon": {"type": "number"}},
-    "duplicate-content": {"dataset?": {"type": "string", "description": "The data set, where it is the caller's own."}},
+    "duplicate-content": {"dataset": {"type": "string", "description": "The data set of this owner that has it."}},
     "policy-exceeded": {
         "requested": {"$ref": "#/components/schemas/Epsilon"},
         "allowed": {"$ref": "#/components/schemas/Epsilon"},

@@ -49,6 +49,10 @@ def sweep_of(_world: World, target: Target, _who: str) -> Sent:
     return {"json": {"spec": job_spec(target.dataset, evaluation=None, hpo={"strategy": "linear_scaling"})}}
 
 
+def to_itself(_world: World, target: Target, _who: str) -> Sent:
+    return {"json": {"into": target.dataset, "reason": "a test"}}
+
+
 def a_fresh_grant(world: World, target: Target, _who: str) -> Sent:
     if target is not NOWHERE:
         world.grant("spare", "view", target=target)
@@ -96,6 +100,8 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): Rule(
         needs="own", send=json({"epsilon": 4.0, "reason": "as it was"}), by_name=True
     ),
+    # A ledger is not joined to itself.
+    ("POST", "/v1/datasets/{dataset_id}/ledger/join"): Rule(422, role=ADMINS, send=to_itself),
     ("GET", "/v1/signing-keys"): ANY,
     ("POST", "/v1/quotes"): Rule(needs="train", send=spec_of),
     ("POST", "/v1/quotes/sweep"): Rule(needs="train", send=sweep_of),

@@ -22,7 +22,7 @@ from app.lifecycle.states import append_event
 from app.privacy.pricing import price
 from app.secrets import load_secret
 from app.settings import Settings
-from tests.factories import add_dataset, admit, job_spec, numerics
+from tests.factories import AT_ONCE, add_dataset, admit, job_spec, numerics
 
 XSS = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 SHA = "5e" * 32
@@ -90,7 +90,7 @@ class Scene:
         with self.db.write() as session:
             held = claim(session, job_id, worker, 600.0)
         assert held is not None
-        log = AttemptLog(self.db, held, lease_s=600.0, max_attempts=3)
+        log = AttemptLog(self.db, held, lease_s=600.0, max_attempts=3, cadence=AT_ONCE)
         log.name_key("00")
         log.ready("cpu", numerics(), ["3 (Scale)"])
         log.record_digest(0, "00")
@@ -100,7 +100,6 @@ class Scene:
         """One block of steps, up to `to`."""
         job = log.recorded()[0]
         assert log.start_block(job.step + 1, to)
-        log._next_progress = 0.0  # as if the last second were over
         log.record_digest(to, "00")
 
     def release(self, log: AttemptLog, step: int, value: float, std: float = 0.004) -> None:

@@ -27,6 +27,7 @@ from app.lifecycle import studies
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim, give_back
 from app.lifecycle.states import FINISHED
+from tests.factories import AT_ONCE
 from tests.hpo.conftest import Submit, artifacts_of, release, runs_of
 
 HPO: list[dict[str, Any]] = [
@@ -63,7 +64,7 @@ class StudyMachine(RuleBasedStateMachine):
         with self.db.write() as session:
             held = claim(session, run, "w", 30.0)
         if held is not None:
-            self.live.append(AttemptLog(self.db, held, lease_s=30.0, max_attempts=3))
+            self.live.append(AttemptLog(self.db, held, lease_s=30.0, max_attempts=3, cadence=AT_ONCE))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), score=st.floats(0.0, 1.0), ends=st.integers(0, 5))
@@ -175,7 +176,7 @@ class StudyMachine(RuleBasedStateMachine):
         with self.db.write() as session:
             held = claim(session, run.id, "last", 30.0)
         assert held is not None
-        log = AttemptLog(self.db, held, lease_s=30.0, max_attempts=3)
+        log = AttemptLog(self.db, held, lease_s=30.0, max_attempts=3, cadence=AT_ONCE)
         assert log.start_block(1, run.steps)
         log.record_digest(run.steps, "a" * 64)
         release(log, run, self.scores.setdefault(run.id, 0.5))

@@ -17,7 +17,7 @@ from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.privacy.pricing import price
 from tests.conftest import BACKINGS
-from tests.factories import add_dataset, add_key, admit, job_spec
+from tests.factories import AT_ONCE, add_dataset, add_key, admit, job_spec
 
 Submit = Callable[..., str]
 
@@ -64,7 +64,7 @@ def claimed(db: Database, job_id: str, worker: str = "w") -> AttemptLog:
     with db.write() as session:
         held = claim(session, job_id, worker, 30.0)
     assert held is not None
-    return AttemptLog(db, held, lease_s=30.0, max_attempts=3)
+    return AttemptLog(db, held, lease_s=30.0, max_attempts=3, cadence=AT_ONCE)
 
 
 def job_row(db: Database, job_id: str) -> Job:

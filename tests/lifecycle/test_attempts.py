@@ -312,7 +312,7 @@ def test_lost_workers_requeue_and_crashes_end(db: Database, submit: Submit) -> N
     job = job_row(db, job_id)
     assert job.status == "failed"
     assert job.failure is not None
-    assert job.failure["code"] == "worker-crashed"
+    assert job.failure["code"] == "internal"
     assert balances(db, job_id) == (hold[1], 0, hold[3], 0)
 
 

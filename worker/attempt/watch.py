@@ -85,10 +85,11 @@ class Watch:
                 self.ended = why
                 self._end()
                 return
-            self._done.wait(TICK_S)
+            self._done.wait(min(TICK_S, self._log.cadence.left_s() or TICK_S))
 
     def _beat(self) -> None:
-        """Renews the lease and looks for a cancel: every second; the lease itself would need it every heartbeat_s."""
+        """Renews the lease, looks for a cancel and tells the news: at whole seconds, whatever the process is doing. The
+        lease itself would need it every heartbeat_s."""
         if time.monotonic() < self._next_beat:
             return
         try:
@@ -103,7 +104,7 @@ class Watch:
                 self.ended, self.error = "error", error
             return
         finally:
-            self._next_beat = time.monotonic() + min(self._settings.heartbeat_s, 1.0)
+            self._next_beat = time.monotonic() + min(self._settings.heartbeat_s, self._log.cadence.left_s() or 1.0)
         self._renewed = time.monotonic()
         if cancelling and self.cancelled_at is None:
             self.cancelled_at = time.monotonic()
