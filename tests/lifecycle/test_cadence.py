@@ -18,7 +18,7 @@ from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
-from tests.factories import add_dataset
+from tests.factories import add_dataset, numerics
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from tests.lifecycle.test_attempts import DIGEST, METRIC
 
@@ -72,7 +72,7 @@ def test_news_wait_for_the_next_second(db: Database, submit: Submit, clock: Cloc
     job_id = submit()
     log = attempt(db, job_id, clock)
     before = ["queued", "attempt_started"]
-    log.ready("cpu")
+    log.ready("cpu", numerics())
     log.record_digest(0, DIGEST)
     for step in (10, 20):
         assert log.start_block(step - 9, step)
@@ -165,7 +165,7 @@ def test_a_wish_to_cancel_counts_from_the_next_second(db: Database, submit: Subm
 def test_public_data_wait_for_nothing(db: Database, submit: Submit, clock: Clock) -> None:
     public = add_dataset(db, privacy={"sensitivity": "public", "records": 100})
     log = attempt(db, job_id := submit(public, privacy=None, evaluation=None), clock)
-    log.ready("cpu")
+    log.ready("cpu", numerics())
     log.record_digest(0, DIGEST)
     log.start_block(1, 50)
     log.record_digest(50, DIGEST)

@@ -21,23 +21,29 @@ from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
+from tests.factories import numerics
 from tests.lifecycle.conftest import Submit, claimed, job_row
 from worker.attempt import supervisor
 from worker.attempt.nursery import Nursery, Process
 from worker.attempt.watch import Watch
 
 # A process that says what one says at first, then half a line, and then nothing.
-FROZEN = """
+FROZEN = (
+    f"""
+NUMERICS = b'{numerics().model_dump_json()}'
+"""
+    + """
 import socket, sys, time
 connection = socket.socket(fileno=int(sys.argv[1]))
 answers = connection.makefile("r")
 answers.readline()
-connection.sendall(b'{"kind": "ready", "device": "cpu"}\\n')
+connection.sendall(b'{"kind": "ready", "device": "cpu", "numerics": ' + NUMERICS + b'}\\n')
 connection.sendall(b'{"kind": "digest", "step": 0, "digest": "' + b"ab" * 32 + b'"}\\n')
 assert "written" in answers.readline()
 connection.sendall(b'{"kind": "block", "fir')
 time.sleep(600)
 """
+)
 
 
 class Watched(AttemptLog):
