@@ -24,6 +24,7 @@ from app.grants.routes import router as grants_router
 from app.jobs.pricing import PricingService
 from app.jobs.routes import router as jobs_router
 from app.jobs.stream import EventHub
+from app.keys.gate import KeyFirst
 from app.keys.routes import router as keys_router
 from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
@@ -100,6 +101,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     # The last one added is the first to see a request.
     for middleware, options in (
         (BodyLimit, {"settings": settings}),
+        (KeyFirst, {}),
         (HeadAsGet, {}),
         (Origins, {"db": db, "trusted_proxies": settings.trusted_proxies}),
         (HostCheck, {"allowed_hosts": settings.allowed_hosts}),
