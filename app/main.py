@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
@@ -41,6 +42,9 @@ from app.webhooks.routes import router as webhooks_router
 from app.webhooks.targets import Policy
 from app.workers.routes import router as workers_router
 
+# Of requests that may wait for a price: eighteen of a key at most, asleep but for two.
+PRICING_THREADS = 256
+
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The API. Needs a migrated database and the API's secrets (`scrimp serve` makes both for an embedded home)."""
@@ -71,6 +75,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         generate_unique_id_function=openapi.operation_id,
     )
     app.state.settings, app.state.db, app.state.pricing = settings, db, pricing
+    app.state.pricing_threads = CapacityLimiter(PRICING_THREADS)
     app.state.hub = EventHub(db, settings.max_streams, settings.max_streams_per_key)
     app.state.parsers = Parsers(settings)
     app.state.pepper = load_secret(settings, "api_key_pepper")

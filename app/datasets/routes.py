@@ -22,6 +22,7 @@ from app.db.models import Account
 from app.errors import InvalidRequest, TooLarge
 from app.grants import service as grants
 from app.ids import rfc3339
+from app.jobs.pricing import PricingService
 from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
 from app.settings import Settings
@@ -33,7 +34,7 @@ from app.web.pagination import After, Limit, decode_cursor, decode_moment, encod
 from app.web.problems import validation_errors
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
-Pricing = Annotated[service.OrderChooser, Depends(get_pricing)]
+Pricing = Annotated[PricingService, Depends(get_pricing)]
 Parsing = Annotated[Parsers, Depends(get_parsers)]
 
 
@@ -132,13 +133,13 @@ def show_dataset(dataset_id: str, db: Db, caller: CurrentKey) -> DatasetView:
 def _register(
     db: Database,
     settings: Settings,
-    pricing: service.OrderChooser,
+    pricing: PricingService,
     parsers: Parsers,
     caller: Caller,
     spec: DatasetSpec,
     folder: Path,
 ) -> RegisteredDataset:
-    made = service.register(db, settings, pricing, parsers, caller, spec, folder)
+    made = service.register(db, settings, pricing.of(caller.id), parsers, caller, spec, folder)
     view = DatasetView.of(made.dataset, made.account, grants.OWN)
     return RegisteredDataset(**view.model_dump(), counts=made.counts, warnings=made.warnings)
 
