@@ -1,4 +1,4 @@
-"""The one task: claim the job, run an attempt, settle. The message is a doorbell; the database decides."""
+"""The one task: claim a job, run an attempt, settle. The message is a doorbell; the database decides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.contracts.events import RUN_JOB
 from app.db.engine import Database
 from app.lifecycle import predictions
 from app.lifecycle.attempts import AttemptLog
-from app.lifecycle.claims import claim
+from app.lifecycle.fair import claim_next
 from app.lifecycle.presence import Presence
 from app.lifecycle.states import ring
 from app.settings import get_settings
@@ -21,6 +21,9 @@ from worker.attempt.nursery import Nursery
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.celery_app import app
 from worker.predicting.supervise import predict
+
+# What this worker takes jobs for. An attempt runs on the CPU where its device is missing, and says so.
+DEVICES = frozenset(("cpu", "cuda"))
 
 
 @cache
@@ -50,7 +53,8 @@ def _leave(**_: Any) -> None:
 
 @app.task(name=RUN_JOB)  # type: ignore[untyped-decorator]
 def run_job(job_id: str) -> None:
-    """Runs one attempt of a job, where it is queued. A late or doubled message finds nothing to claim.
+    """Runs one attempt of the job whose turn it is. The message names one that is queued, and says only that there is
+    something to do; a late or doubled one finds nothing to claim.
 
     A worker that was told to stop may be handed one more message, even that of the job it just gave back.
 
@@ -60,11 +64,11 @@ def run_job(job_id: str) -> None:
     if predictions.is_prediction(job_id):
         predict(db, job_id, settings, _nursery())
         return
-    with db.write() as session:
-        if STOPPING.is_set():
+    if STOPPING.is_set():
+        with db.write() as session:
             ring(session, job_id)
-            return
-        held = claim(session, job_id, _presence().name, settings.lease_s)
+        return
+    held = claim_next(db, _presence().name, settings.lease_s, DEVICES)
     if held is not None:
         log = AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts)
         run_attempt(log, settings, _nursery())
