@@ -95,6 +95,9 @@ class Settings(BaseSettings):
         description="How long an attempt's process may be silent (or 20 times its longest silence) before it is ended.",
     )
     cancel_grace_s: float = Field(10.0, description="How long a cancelled attempt may take to end by itself.")
+    attempt_memory_bytes: int | None = Field(
+        None, ge=2**28, description="Memory that an attempt's process may have; none: nine tenths of the machine's."
+    )
     max_attempts: int = Field(5, description="Attempts of one job before it fails, where workers keep dying under it.")
     session_hours: float = Field(12.0, description="How long a dashboard sign-in lasts.")
     trusted_proxies: int = Field(

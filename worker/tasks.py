@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from functools import cache
+from subprocess import SubprocessError
 from typing import Any
 
 from celery.signals import worker_ready, worker_shutdown
@@ -18,10 +20,12 @@ from app.lifecycle.presence import Presence
 from app.lifecycle.states import ring
 from app.settings import get_settings
 from worker.attempt.nursery import Nursery
+from worker.attempt.sandbox import default_memory_bytes, probe
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.celery_app import app
 from worker.predicting.supervise import predict
 
+logger = logging.getLogger(__name__)
 # What this worker takes jobs for. An attempt runs on the CPU where its device is missing, and says so.
 DEVICES = frozenset(("cpu", "cuda"))
 
@@ -33,12 +37,25 @@ def _database() -> Database:
 
 @cache
 def _presence() -> Presence:
-    return Presence(_database(), socket.gethostname(), os.getpid(), get_settings().heartbeat_s)
+    return Presence(_database(), socket.gethostname(), os.getpid(), get_settings().heartbeat_s, _sandbox())
 
 
 @cache
 def _nursery() -> Nursery:
-    return Nursery()
+    return Nursery(get_settings().attempt_memory_bytes)
+
+
+def _sandbox() -> dict[str, object] | None:
+    """What attempts of this worker are kept from, tried out once; None where that could not be found out."""
+    try:
+        found = probe(get_settings().attempt_memory_bytes or default_memory_bytes())
+    except (OSError, SubprocessError, ValueError) as error:
+        logger.error("the sandbox of attempts can not be tried out: %s", type(error).__name__)
+        return None
+    off = [name for name, state in (("seccomp", found.seccomp), ("landlock", found.landlock)) if not state]
+    if off or found.network == "host":
+        logger.warning("attempts are not confined by: %s", ", ".join([*off, *["network"] * (found.network == "host")]))
+    return found.model_dump()
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]

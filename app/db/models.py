@@ -459,3 +459,4 @@ class Worker(Base):
     pid: Mapped[int]
     started_at: Mapped[datetime]
     seen_at: Mapped[datetime]
+    sandbox: Mapped[dict[str, Any] | None]  # what its attempts are kept from

@@ -28,6 +28,7 @@ from app.contracts.base import Document
 from app.contracts.extractor import ExtractorRef
 from app.errors import PrivacyError
 from app.formats.stored import DataDamagedError, StoredPart
+from worker.attempt import sandbox
 from worker.attempt.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
@@ -52,6 +53,7 @@ from worker.attempt.messages import (
     WarningCode,
     Written,
 )
+from worker.attempt.policy import policy_of
 from worker.attempt.replay import Replay
 from worker.data.parts import load_stored, records_of, users_of
 from worker.extractors.features import extracted
@@ -231,17 +233,22 @@ def failure_code(error: BaseException) -> FailureCode:
     return "out-of-memory" if allocation or isinstance(error, MemoryError | torch.OutOfMemoryError) else "internal"
 
 
-def serve(channel: Channel, be_silent: Callable[[], None]) -> int:
+def serve(
+    channel: Channel, be_silent: Callable[[], None], confine: Callable[[Start | Predict], object] = lambda _: None
+) -> int:
     """One attempt over a channel, to its last word. Returns the exit status: 0 where it finished or was stopped.
 
     Args:
         channel: to the supervisor.
         be_silent: called before anything private is touched.
+        confine: has this process give up all but what the message needs; called before anything of it is touched.
     """
     link = SupervisorLink(channel)
     tell = False
     try:
         start = channel.receive()
+        if isinstance(start, Start | Predict):
+            confine(start)
         if isinstance(start, Predict):
             channel.send(Predicted(outputs=predicted(start)))
             return 0
@@ -265,13 +272,35 @@ def serve(channel: Channel, be_silent: Callable[[], None]) -> int:
     return 0
 
 
-def main(fd: int) -> int:
-    """The process: its limits, then one attempt over the socket `fd`."""
+def main(fd: int, memory_limit_bytes: int) -> int:
+    """The process: its limits, then one attempt over the socket `fd`, in a sandbox."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold data and keys
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
-    torch.set_num_threads(torch.get_num_threads())  # a fixed number: sums are then repeatable
-    return serve(Channel(socket.socket(fileno=fd), TO_CHILD), _be_silent)
+
+    def confine(message: Start | Predict) -> None:
+        sandbox.enter(policy_of(message, memory_limit_bytes))
+        # A fixed number: sums are then repeatable. Threads are started within the sandbox, or it would not hold them.
+        torch.set_num_threads(torch.get_num_threads())
+
+    return serve(Channel(socket.socket(fileno=fd), TO_CHILD), _be_silent, confine)
+
+
+def in_fork(fd: int) -> int:
+    """As `main`, in a process of one thread: this one has those that numpy started when it was loaded."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = main(fd, sandbox.default_memory_bytes())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(fd)
+    status = os.waitpid(pid, 0)[1]
+    sandbox.leave(pid)
+    return abs(os.waitstatus_to_exitcode(status))
 
 
 def _be_silent() -> None:
@@ -285,4 +314,5 @@ def _be_silent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    sys.exit(in_fork(int(sys.argv[1])))
