@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
@@ -24,6 +25,7 @@ from app.grants.routes import router as grants_router
 from app.jobs.pricing import PricingService
 from app.jobs.routes import router as jobs_router
 from app.jobs.stream import EventHub
+from app.keys.gate import KeyFirst
 from app.keys.routes import router as keys_router
 from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
@@ -39,6 +41,9 @@ from app.web.ratelimit import RequestLimits
 from app.webhooks.routes import router as webhooks_router
 from app.webhooks.targets import Policy
 from app.workers.routes import router as workers_router
+
+# Of requests that may wait for a price: eighteen of a key at most, asleep but for two.
+PRICING_THREADS = 256
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -70,6 +75,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         generate_unique_id_function=openapi.operation_id,
     )
     app.state.settings, app.state.db, app.state.pricing = settings, db, pricing
+    app.state.pricing_threads = CapacityLimiter(PRICING_THREADS)
     app.state.hub = EventHub(db, settings.max_streams, settings.max_streams_per_key)
     app.state.parsers = Parsers(settings)
     app.state.pepper = load_secret(settings, "api_key_pepper")
@@ -100,6 +106,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     # The last one added is the first to see a request.
     for middleware, options in (
         (BodyLimit, {"settings": settings}),
+        (KeyFirst, {}),
         (HeadAsGet, {}),
         (Origins, {"db": db, "trusted_proxies": settings.trusted_proxies}),
         (HostCheck, {"allowed_hosts": settings.allowed_hosts}),

@@ -47,7 +47,10 @@ class Settings(BaseSettings):
     )
 
     max_upload_bytes: int = Field(512 * MIB, description="Largest data file accepted.")
-    max_body_bytes: int = Field(1 * MIB, description="Largest JSON body accepted.")
+    head_time_s: float = Field(10.0, gt=0, description="How long a request's headers may take to arrive.")
+    max_body_bytes: int = Field(
+        1 * MIB, description="Largest JSON body of a route that needs more than 64 KiB: a specification, predictions."
+    )
     body_time_s: float = Field(30.0, description="How long a request's body may take to arrive.")
     body_bytes_per_s: int = Field(
         64 * 1024, description="The rate at which a larger body, an upload, earns more time than that."
@@ -67,7 +70,7 @@ class Settings(BaseSettings):
     )
     requests_per_minute: int = Field(6000, ge=1, description="Requests a minute of a key without a limit of its own.")
     failed_sign_ins_per_minute: int = Field(
-        60, ge=1, description="Keys that do not hold, a minute from one address, before they are answered with 429."
+        60, ge=1, description="Missing keys, and keys that do not hold, a minute from one address; past it 429."
     )
     max_queued_jobs: int = Field(100, ge=1, description="Queued jobs of a key without a limit of its own.")
     max_queued_predictions: int = Field(20, ge=1, description="Predictions of a key that wait or are worked on.")
@@ -92,6 +95,9 @@ class Settings(BaseSettings):
         description="How long an attempt's process may be silent (or 20 times its longest silence) before it is ended.",
     )
     cancel_grace_s: float = Field(10.0, description="How long a cancelled attempt may take to end by itself.")
+    attempt_memory_bytes: int | None = Field(
+        None, ge=2**28, description="Memory that an attempt's process may have; none: nine tenths of the machine's."
+    )
     max_attempts: int = Field(5, description="Attempts of one job before it fails, where workers keep dying under it.")
     session_hours: float = Field(12.0, description="How long a dashboard sign-in lasts.")
     trusted_proxies: int = Field(

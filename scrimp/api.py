@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 
@@ -14,11 +15,28 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """httptools keeps whatever comes before the end of the headers: here who sends too much of it is cut off."""
+    """Bounds on what comes before a body, and on what comes after its refusal.
 
+    httptools keeps whatever comes before the end of the headers: who sends too much of it, or does not come to its end
+    in time, is cut off. A request that was answered before its body was read has the same time to end it.
+    """
+
+    head_time_s = 10.0
     head_bytes = 0  # of the request whose headers are not complete
+    in_body = False
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._met()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._deadline is None and not self.in_body:  # the first bytes of another request on a kept connection
+            self._expect()
         self.head_bytes += len(data)
         super().data_received(data)
         if self.head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -26,15 +44,37 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
-        self.head_bytes = -sys.maxsize  # a body has bounds of its own
+        self.head_bytes, self.in_body = -sys.maxsize, True  # a body has bounds of its own
+        self._met()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self.head_bytes = 0
+        self.head_bytes, self.in_body = 0, False
+        self._met()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.in_body:
+            self._expect()
+
+    def _expect(self) -> None:
+        """Closes the connection unless `_met` comes in time."""
+        self._met()
+        self._deadline = self.loop.call_later(self.head_time_s, self._cut_off)
+
+    def _met(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _cut_off(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
 
 
 def main() -> None:
     settings = get_settings()
+    BoundedHttp.head_time_s = settings.head_time_s
     config = uvicorn.Config(
         "app.main:create_app",
         factory=True,

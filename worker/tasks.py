@@ -1,10 +1,12 @@
-"""The one task: claim the job, run an attempt, settle. The message is a doorbell; the database decides."""
+"""The one task: claim a job, run an attempt, settle. The message is a doorbell; the database decides."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from functools import cache
+from subprocess import SubprocessError
 from typing import Any
 
 from celery.signals import worker_ready, worker_shutdown
@@ -13,14 +15,19 @@ from app.contracts.events import RUN_JOB
 from app.db.engine import Database
 from app.lifecycle import predictions
 from app.lifecycle.attempts import AttemptLog
-from app.lifecycle.claims import claim
+from app.lifecycle.fair import claim_next
 from app.lifecycle.presence import Presence
 from app.lifecycle.states import ring
 from app.settings import get_settings
 from worker.attempt.nursery import Nursery
+from worker.attempt.sandbox import default_memory_bytes, probe
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.celery_app import app
 from worker.predicting.supervise import predict
+
+logger = logging.getLogger(__name__)
+# What this worker takes jobs for. An attempt runs on the CPU where its device is missing, and says so.
+DEVICES = frozenset(("cpu", "cuda"))
 
 
 @cache
@@ -30,12 +37,25 @@ def _database() -> Database:
 
 @cache
 def _presence() -> Presence:
-    return Presence(_database(), socket.gethostname(), os.getpid(), get_settings().heartbeat_s)
+    return Presence(_database(), socket.gethostname(), os.getpid(), get_settings().heartbeat_s, _sandbox())
 
 
 @cache
 def _nursery() -> Nursery:
-    return Nursery()
+    return Nursery(get_settings().attempt_memory_bytes)
+
+
+def _sandbox() -> dict[str, object] | None:
+    """What attempts of this worker are kept from, tried out once; None where that could not be found out."""
+    try:
+        found = probe(get_settings().attempt_memory_bytes or default_memory_bytes())
+    except (OSError, SubprocessError, ValueError) as error:
+        logger.error("the sandbox of attempts can not be tried out: %s", type(error).__name__)
+        return None
+    off = [name for name, state in (("seccomp", found.seccomp), ("landlock", found.landlock)) if not state]
+    if off or found.network == "host":
+        logger.warning("attempts are not confined by: %s", ", ".join([*off, *["network"] * (found.network == "host")]))
+    return found.model_dump()
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
@@ -50,7 +70,8 @@ def _leave(**_: Any) -> None:
 
 @app.task(name=RUN_JOB)  # type: ignore[untyped-decorator]
 def run_job(job_id: str) -> None:
-    """Runs one attempt of a job, where it is queued. A late or doubled message finds nothing to claim.
+    """Runs one attempt of the job whose turn it is. The message names one that is queued, and says only that there is
+    something to do; a late or doubled one finds nothing to claim.
 
     A worker that was told to stop may be handed one more message, even that of the job it just gave back.
 
@@ -60,11 +81,11 @@ def run_job(job_id: str) -> None:
     if predictions.is_prediction(job_id):
         predict(db, job_id, settings, _nursery())
         return
-    with db.write() as session:
-        if STOPPING.is_set():
+    if STOPPING.is_set():
+        with db.write() as session:
             ring(session, job_id)
-            return
-        held = claim(session, job_id, _presence().name, settings.lease_s)
+        return
+    held = claim_next(db, _presence().name, settings.lease_s, DEVICES)
     if held is not None:
         log = AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts)
         run_attempt(log, settings, _nursery())

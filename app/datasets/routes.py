@@ -22,17 +22,19 @@ from app.db.models import Account
 from app.errors import InvalidRequest, TooLarge
 from app.grants import service as grants
 from app.ids import rfc3339
+from app.jobs.pricing import PricingService
 from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
 from app.settings import Settings
 from app.web import strict_json
 from app.web.deps import Db, ServiceSettings, get_parsers, get_pricing
 from app.web.examples import DATASET_SPECS, SPEC_BY_PATH
+from app.web.limits import LARGE_NODES
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 from app.web.problems import validation_errors
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
-Pricing = Annotated[service.OrderChooser, Depends(get_pricing)]
+Pricing = Annotated[PricingService, Depends(get_pricing)]
 Parsing = Annotated[Parsers, Depends(get_parsers)]
 
 
@@ -131,13 +133,13 @@ def show_dataset(dataset_id: str, db: Db, caller: CurrentKey) -> DatasetView:
 def _register(
     db: Database,
     settings: Settings,
-    pricing: service.OrderChooser,
+    pricing: PricingService,
     parsers: Parsers,
     caller: Caller,
     spec: DatasetSpec,
     folder: Path,
 ) -> RegisteredDataset:
-    made = service.register(db, settings, pricing, parsers, caller, spec, folder)
+    made = service.register(db, settings, pricing.of(caller.id), parsers, caller, spec, folder)
     view = DatasetView.of(made.dataset, made.account, grants.OWN)
     return RegisteredDataset(**view.model_dump(), counts=made.counts, warnings=made.warnings)
 
@@ -154,7 +156,7 @@ async def _uploaded(request: Request, folder: Path, settings: Settings) -> Datas
             await run_in_threadpool(upload.feed, chunk)  # it writes to disk
     finally:
         upload.close()
-    spec = _spec(upload.check())
+    spec = await run_in_threadpool(_spec, upload.check())
     if spec.path is not None or spec.holdout_path is not None:
         raise InvalidRequest.at("/path", "give a `path` or upload a file, not both")
     return spec
@@ -166,7 +168,7 @@ async def _by_path(request: Request, folder: Path, settings: Settings) -> Datase
         body += chunk
         if len(body) > settings.max_body_bytes:
             raise TooLarge(f"a spec may have at most {settings.max_body_bytes} bytes")
-    spec = _spec(bytes(body))
+    spec = await run_in_threadpool(_spec, bytes(body))
     if spec.path is None:
         raise InvalidRequest.at("/path", "name a file under the data root, or upload one as multipart/form-data")
     for name, path, pointer in (("file", spec.path, "/path"), ("holdout_file", spec.holdout_path, "/holdout_path")):
@@ -185,7 +187,7 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
 
 
 def _spec(content: bytes) -> DatasetSpec:
-    strict_json.check(content)
+    strict_json.check(content, LARGE_NODES)
     try:
         return DatasetSpec.model_validate_json(content)
     except ValidationError as error:

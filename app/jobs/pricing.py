@@ -1,4 +1,7 @@
-"""Prices: asked of one warm helper process under time and memory limits, kept in the database by what was asked.
+"""Prices: asked of two warm helper processes under time and memory limits, kept in the database by what was asked.
+
+Keys take turns at the processes (app.helpers.turns): two prices of a key are made at a time, its further ones wait, and
+only where sixteen of its own wait is one more refused. A price that is kept waits for nobody.
 
 A price is a function of public numbers only, so that keeping it tells nothing.
 """
@@ -12,6 +15,8 @@ import threading
 import time
 from collections import OrderedDict
 from contextlib import suppress
+from copy import copy
+from itertools import count
 from typing import Any
 
 from sqlalchemy import delete, select
@@ -21,7 +26,8 @@ from sqlalchemy.orm import Session
 from app.db.engine import Database
 from app.db.models import PriceCache, table_of
 from app.errors import LimitError, ServiceError
-from app.helpers.limited import LimitedServer
+from app.helpers.limited import LimitedServer, busy
+from app.helpers.turns import FairTurns
 from app.ids import now
 from app.settings import Settings
 
@@ -31,6 +37,9 @@ logger = logging.getLogger(__name__)
 PRICING_VERSION = 2
 DESK = "app.privacy.desk:answer"
 BUSY = 503
+PROCESSES = 2
+PER_KEY, WAITING = 2, 16
+NOBODY = ""  # whose turn it is where no key asks
 # What is made sooner than this is made again: keeping it would take a write to the disk.
 WORTH_KEEPING_S = 0.05
 DROP_EVERY = 100
@@ -43,26 +52,41 @@ class PricingService:
     def __init__(self, db: Database, settings: Settings) -> None:
         self.db = db
         self.max_prices = settings.max_prices
-        self._kept = 0
+        self._kept = count(1)
         memory_bytes, time_s = settings.pricing_memory_bytes, settings.pricing_time_s
-        self.server = LimitedServer(DESK, memory_bytes=memory_bytes, time_s=time_s)
+        self.servers = [LimitedServer(DESK, memory_bytes=memory_bytes, time_s=time_s) for _ in range(PROCESSES)]
+        self._turns = FairTurns(PROCESSES, PER_KEY, WAITING, busy)
+        self._key, self._had_turn = NOBODY, False
         # Composing many jobs for comparison takes long: nobody's admission waits for it. Started when first asked.
         self.comparing = LimitedServer(DESK, memory_bytes=memory_bytes, time_s=time_s)
         self._remembered: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
+    def of(self, key_id: str) -> PricingService:
+        """The same service, asked for one request of a key: it is that key's turns that its prices take."""
+        mine = copy(self)
+        mine._key, mine._had_turn = key_id, False
+        return mine
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process runs. Where none does, the next price starts one."""
+        return any(each.alive for each in self.servers)
+
     def warm(self) -> None:
-        """Starts the process and has it load its libraries, in the background."""
+        """Starts the processes and has them load their libraries, in the background."""
         threading.Thread(target=self._warm, name="pricing-warm-up", daemon=True).start()
 
     def _warm(self) -> None:
-        try:
-            self.server.call({"function": "warm", "arguments": {}})
-        except ServiceError as error:
-            # Closed while it was warming up; or the first real call will meet the same, and say so.
-            logger.info("pricing is not warm: %s", error.message)
+        for server in self.servers:
+            try:
+                server.call({"function": "warm", "arguments": {}})
+            except ServiceError as error:
+                # Closed while it was warming up; or the first real call will meet the same, and say so.
+                logger.info("pricing is not warm: %s", error.message)
 
     def close(self) -> None:
-        self.server.close()
+        for server in self.servers:
+            server.close()
         self.comparing.close()
 
     def price(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -105,9 +129,12 @@ class PricingService:
         known = self._known(asked)
         if known is not None:
             return self._remember(asked, known)
-        began = time.monotonic()
-        price = self.server.call(asked)
-        if time.monotonic() - began >= WORTH_KEEPING_S:
+        with self._turns.turn(self._key, again=self._had_turn) as place:
+            self._had_turn = self._key != NOBODY
+            began = time.monotonic()
+            price = self.servers[place].call(asked)
+            took_s = time.monotonic() - began
+        if took_s >= WORTH_KEEPING_S:
             self._keep(asked, price)
         return self._remember(asked, price)
 
@@ -144,8 +171,7 @@ class PricingService:
 
     def _drop_oldest(self, session: Session) -> None:
         """At every hundredth price that is kept: there may be that many too many, in each process."""
-        self._kept += 1
-        if self._kept % DROP_EVERY != 1:
+        if next(self._kept) % DROP_EVERY != 1:
             return
         too_many = select(PriceCache.created_at).order_by(PriceCache.created_at.desc()).offset(self.max_prices).limit(1)
         cutoff = session.scalar(too_many)

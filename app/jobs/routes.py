@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from email.utils import format_datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse
 from sqlalchemy.orm import Session
@@ -33,7 +35,7 @@ from app.jobs.schemas import (
 from app.jobs.stream import EventStream
 from app.jobs.sweeps import SweepView
 from app.jobs.trials import TrialList, trials
-from app.keys.auth import Credentials, CurrentKey, admitted, shown_token
+from app.keys.auth import Credentials, CurrentKey, admitted, shown_token, token_in
 from app.keys.service import Caller, id_in
 from app.lifecycle.states import FINISHED
 from app.web.answers import as_json
@@ -65,20 +67,42 @@ FILE: Responses = {
 }
 
 
-@router.post("/quotes", operation_id="quote_job")
-def quote(spec: JobSpec, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey) -> Quote:
+T = TypeVar("T")
+
+
+async def _priced(request: Request, work: Callable[[], T]) -> T:
+    """Runs what may wait for prices in threads of its own: keys that wait long keep nobody from what needs no price."""
+    return await to_thread.run_sync(work, limiter=cast(CapacityLimiter, request.app.state.pricing_threads))
+
+
+@router.post("/quotes", operation_id="quote_job", response_model=Quote)
+async def quote(
+    request: Request, spec: JobSpec, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey
+) -> Response:
     """What a job would cost, line by line, and whether it fits now. Charges and reserves nothing."""
-    return Quote.model_validate(service.quote(db, pricing, caller, spec, models_root=settings.models_root))
+
+    def made() -> Response:
+        found = service.quote(db, pricing.of(caller.id), caller, spec, models_root=settings.models_root)
+        return as_json(Quote.model_validate(found))
+
+    return await _priced(request, made)
 
 
-@router.post("/quotes/sweep", operation_id="sweep_quotes")
-def sweep(asked: Sweep, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey) -> SweepView:
+@router.post("/quotes/sweep", operation_id="sweep_quotes", response_model=SweepView)
+async def sweep(
+    request: Request, asked: Sweep, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey
+) -> Response:
     """What other totals, levels and runs would leave the final run of a search. Charges and reserves nothing."""
-    return sweeps.sweep(db, pricing, caller, asked, models_root=settings.models_root)
+
+    def made() -> Response:
+        return as_json(sweeps.sweep(db, pricing.of(caller.id), caller, asked, models_root=settings.models_root))
+
+    return await _priced(request, made)
 
 
 @router.post("/jobs", status_code=201, operation_id="submit_job", response_model=JobView)
-def submit(
+async def submit(
+    request: Request,
     spec: JobSpec,
     db: Db,
     pricing: Pricing,
@@ -88,11 +112,16 @@ def submit(
 ) -> Response:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec gives the same job again."""
     limit, models_root = settings.max_queued_jobs, settings.models_root
-    job_id, made = service.submit(db, pricing, caller, spec, idempotency_key, limit, models_root=models_root)
-    headers = {"Location": f"/v1/jobs/{job_id}"}
-    if made is not None:
-        return as_json(JobView.of(made, {"attempts": [], "metrics": [], "artifacts": []}), 201, headers)
-    return as_json(_view(db, caller, job_id), 201, headers | {"Idempotent-Replayed": "true"})
+
+    def made() -> Response:
+        asked = pricing.of(caller.id)
+        job_id, job = service.submit(db, asked, caller, spec, idempotency_key, limit, models_root=models_root)
+        headers = {"Location": f"/v1/jobs/{job_id}"}
+        if job is not None:
+            return as_json(JobView.of(job, {"attempts": [], "metrics": [], "artifacts": []}), 201, headers)
+        return as_json(_view(db, caller, job_id), 201, headers | {"Idempotent-Replayed": "true"})
+
+    return await _priced(request, made)
 
 
 @router.get("/jobs", response_model=JobList)
@@ -134,9 +163,9 @@ def page_of_jobs(
 
 
 @router.get("/jobs/{job_id}", response_model=JobView)
-def show_job(job_id: str, request: Request, credentials: Credentials) -> Response:
+def show_job(job_id: str, request: Request, _credentials: Credentials) -> Response:
     # The key is looked up here and not by a dependency, which would take another turn in the thread pool.
-    token = shown_token(credentials)
+    token = shown_token(request, token_in(request.headers))
     with database_of(request).glance() as connection:
         found = job_of(connection, id_in(token), job_id)
     caller = admitted(request, found.key, token)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security.utils import get_authorization_scheme_param
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 
 from app.audit import record as audit
 from app.db.engine import Database
 from app.errors import Forbidden, Unauthenticated
 from app.keys import service
 from app.keys.service import Caller, KeyLike
-from app.web.deps import Db
+from app.web.deps import database_of
 from app.web.ratelimit import RequestLimits
 
+# Where app.keys.gate leaves the caller of a request with a body, and how long the route takes its word.
+CALLER = "scrimp.caller"
+FRESH_S = 1.0
 bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer scrimp_key_…`.")
 
 
@@ -24,6 +32,18 @@ def limits_of(request: Request) -> RequestLimits:
 
 
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
+
+
+@dataclass(frozen=True)
+class KnownCaller:
+    """Who was found to ask, and when on the monotonic clock: a body may take its time after that."""
+
+    caller: Caller
+    at_s: float
+
+    @property
+    def is_fresh(self) -> bool:
+        return time.monotonic() - self.at_s < FRESH_S
 
 
 def admitted(request: Request, key: KeyLike | None, token: str) -> Caller:
@@ -36,7 +56,7 @@ def admitted(request: Request, key: KeyLike | None, token: str) -> Caller:
     try:
         caller = service.check(key, request.app.state.pepper, token)
     except Unauthenticated:
-        limits_of(request).failure(request.client.host if request.client else None)
+        _count_failure(request)
         raise
     audit.authenticated(caller.id)
     limits_of(request).request(caller.id, caller.requests_per_minute)
@@ -50,20 +70,49 @@ def authenticated(request: Request, db: Database, token: str) -> Caller:
     return admitted(request, key, token)
 
 
-def shown_token(credentials: HTTPAuthorizationCredentials | None) -> str:
-    if credentials is None:
+def token_in(headers: Headers) -> str | None:
+    """The Bearer token that a request shows, if it shows one."""
+    scheme, token = get_authorization_scheme_param(headers.get("authorization"))
+    return token if token and scheme.lower() == "bearer" else None
+
+
+def identified(request: Request, token: str | None) -> Caller:
+    """The caller of a request by its headers alone.
+
+    Raises:
+        Unauthenticated: no key, or one that does not hold.
+        TooManyRequests: as `admitted`.
+    """
+    return authenticated(request, database_of(request), shown_token(request, token))
+
+
+def shown_token(request: Request, token: str | None) -> str:
+    """The token, where there is one. That there is none counts against the address as one that does not hold.
+
+    Raises:
+        Unauthenticated, TooManyRequests: there is none.
+    """
+    if token is None:
+        _count_failure(request)
         raise Unauthenticated("send your key as `Authorization: Bearer …`")
-    return credentials.credentials
+    return token
 
 
-def current_key(request: Request, db: Db, credentials: Credentials) -> Caller:
+def _count_failure(request: Request) -> None:
+    limits_of(request).failure(request.client.host if request.client else None)
+
+
+async def current_key(request: Request, _credentials: Credentials) -> Caller:
     """The caller.
 
     Raises:
         Unauthenticated: no key, or one that does not hold.
         TooManyRequests: as `admitted`.
     """
-    return authenticated(request, db, shown_token(credentials))
+    known: KnownCaller | None = request.scope.get(CALLER)
+    if known is not None and known.is_fresh:
+        return known.caller
+    return await run_in_threadpool(identified, request, token_in(request.headers))
 
 
 CurrentKey = Annotated[Caller, Depends(current_key)]

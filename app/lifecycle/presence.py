@@ -21,10 +21,17 @@ FORGOTTEN_AFTER = timedelta(days=1)
 
 
 class Presence:
-    """Keeps one worker's row fresh from a thread of its own, as the worker itself is busy with a job for hours."""
+    """Keeps one worker's row fresh from a thread of its own, as the worker itself is busy with a job for hours.
 
-    def __init__(self, db: Database, host: str, pid: int, interval_s: float) -> None:
+    Args:
+        sandbox: what its attempts are kept from (app.contracts.sandbox); None: not known.
+    """
+
+    def __init__(
+        self, db: Database, host: str, pid: int, interval_s: float, sandbox: dict[str, object] | None = None
+    ) -> None:
         self.db, self.host, self.pid, self.interval_s = db, host, pid, interval_s
+        self.sandbox = sandbox
         self.started_at = now()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
@@ -44,7 +51,8 @@ class Presence:
 
     def beat(self) -> None:
         with self.db.write() as session:
-            row = Worker(name=self.name, host=self.host, pid=self.pid, started_at=self.started_at, seen_at=now())
+            seen = {"started_at": self.started_at, "seen_at": now(), "sandbox": self.sandbox}
+            row = Worker(name=self.name, host=self.host, pid=self.pid, **seen)
             session.merge(row)  # a container that starts again has the host and pid that it had
             session.execute(delete(Worker).where(Worker.seen_at < now() - FORGOTTEN_AFTER))
 

@@ -39,7 +39,7 @@ def readyz(db: Db, settings: ServiceSettings, pricing: Pricing, response: Respon
     """Each part by name. 503 where database, migrations or storage (writable, with room) are not well; "degraded" where
     the broker or the pricing process is away: jobs queue all the same, and a process that prices is started when asked.
     """
-    found = checks(db, settings) | {"pricing": "ok" if pricing.server.alive else "NotRunning"}
+    found = checks(db, settings) | {"pricing": "ok" if pricing.alive else "NotRunning"}
     state = status(found)
     response.status_code = 503 if state == "not ready" else 200
     return Readiness(status=state, checks=found)

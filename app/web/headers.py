@@ -127,6 +127,11 @@ class HeadAsGet:
             scope["route"] = asked.get("route")  # for who counts requests by route
 
 
+def announces_body(headers: Headers) -> bool:
+    """Whether a request comes with a body: by its headers, whatever its method."""
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
 def is_head(scope: Scope) -> bool:
     """Whether a GET is a HEAD that was turned into it: its body goes nowhere."""
     return bool(scope.get("scrimp.head", False))

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.errors import InvalidRequest, RequestError, TooLarge, TooSlow
 from app.settings import MIB, Settings
 from app.web import strict_json
+from app.web.headers import announces_body
 from app.web.problems import problem
 
 # Room for the multipart envelope and the spec beside the file itself.
 UPLOAD_ENVELOPE_BYTES = 4 * MIB
 UPLOAD = ("POST", "/v1/datasets")
-ANNOUNCES_BODY = ("content-length", "transfer-encoding")
+# What no route needs more than, but for those below.
+SMALL_BODY_BYTES = 64 * 1024
+
+
+class Needs(NamedTuple):
+    """What a route's JSON may be: its size, None as the settings say, and how many values it may hold."""
+
+    max_bytes: int | None = SMALL_BODY_BYTES
+    max_nodes: int = strict_json.MAX_NODES
+
+
+# A specification names its columns, classes and ids one by one; a prediction's inputs are records.
+LARGE = re.compile(r"/v1/datasets|/v1/jobs/[^/]+/predict")
+LARGE_NODES = 200_000
+
+
+def needs_of(method: str, path: str) -> Needs:
+    """The bounds of the JSON that is sent to an address."""
+    return Needs(None, LARGE_NODES) if method == "POST" and LARGE.fullmatch(path) else Needs()
 
 
 class BodyLimit:
@@ -36,7 +57,8 @@ class BodyLimit:
             return
         headers = Headers(scope=scope)
         uploads = (scope["method"], scope["path"]) == UPLOAD and not is_json(headers)
-        limit = self.settings.max_body_bytes
+        needs = needs_of(scope["method"], scope["path"])
+        limit = min(self.settings.max_body_bytes, needs.max_bytes or self.settings.max_body_bytes)
         if uploads:
             limit = 2 * self.settings.max_upload_bytes + UPLOAD_ENVELOPE_BYTES
         body = _Body(receive, self.settings, limit)
@@ -44,8 +66,8 @@ class BodyLimit:
             body.check_declared(headers.get("content-length", "0"))
             if uploads:
                 receive = body.receive
-            elif scope["method"] not in ("GET", "HEAD") or any(name in headers for name in ANNOUNCES_BODY):
-                receive = await self._read(body, headers)
+            elif scope["method"] not in ("GET", "HEAD") or announces_body(headers):
+                receive = await self._read(body, headers, needs)
         except RequestError as error:
             # What is left of the body is not waited for.
             await problem(error, {} if body.whole else {"Connection": "close"})(scope, receive, send)
@@ -54,11 +76,11 @@ class BodyLimit:
             return  # nobody is there to be answered
         await self.app(scope, receive, send)
 
-    async def _read(self, body: _Body, headers: Headers) -> Receive:
-        """The whole body, to be handed on at once."""
+    async def _read(self, body: _Body, headers: Headers, needs: Needs) -> Receive:
+        """The whole body, to be handed on at once. JSON is checked in a thread: others' requests go on meanwhile."""
         content = await body.read()
         if content and is_json(headers):
-            strict_json.check(content)
+            await run_in_threadpool(strict_json.check, content, needs.max_nodes)
         messages = [{"type": "http.request", "body": content, "more_body": False}]
 
         async def replay() -> Message:

@@ -1,20 +1,29 @@
 """JSON that means one thing to everybody: what parsers disagree about is refused, with a pointer to the place.
 
 Refused beyond RFC 8259's grammar: members named twice, NaN and Infinity, numbers that no 64-bit integer or float holds,
-halves of surrogate pairs, NUL, more than 32 levels.
+halves of surrogate pairs, NUL, more than 64 levels, more values than the route needs. Values and levels are counted in
+the bytes, before anything is built of them; JSON pointers are made only where there is a fault.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, TooLarge
 
-MAX_DEPTH = 32
+MAX_DEPTH = 64
+MAX_NODES = 10_000
+# Possessive, and content with a string that does not end: linear in whatever bytes are sent.
+STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+EMPTY = re.compile(rb"\[[ \t\r\n]*\]|\{[ \t\r\n]*\}")
+BRACKETS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+NOT_BRACKETS = bytes(each for each in range(256) if each not in BRACKETS)
 INTEGERS = range(-(2**63), 2**63)
 LONGEST_INTEGER = 20
 
@@ -27,19 +36,29 @@ class _Refused:
     pointer: str = ""
 
 
-def check(content: bytes) -> None:
+def check(content: bytes, max_nodes: int = MAX_NODES) -> None:
     """Refuses JSON that is not a document that everybody reads alike. What is no JSON at all is left to others.
+
+    Args:
+        content: a body of bounded size.
+        max_nodes: how many values, those inside others included, it may hold.
 
     Raises:
         InvalidRequest: with a pointer to the first such place.
+        TooLarge: it holds more values than that.
     """
+    bare = STRING.sub(b'""', content)
+    if values(bare, max_nodes) > max_nodes:
+        raise TooLarge(f"the body holds more than {max_nodes} values", limit_nodes=max_nodes)
+    # Only escapes spell what a text may not hold; only a marked document, or a deep one, is walked for the place.
+    found = _Marks(levels(bare) > MAX_DEPTH or b"\\u" in content)
     try:
         document = json.loads(
             content.decode(),
-            object_pairs_hook=_object,
-            parse_constant=lambda name: _Refused(f"{name} is no number"),
-            parse_int=_integer,
-            parse_float=_float,
+            object_pairs_hook=found.object,
+            parse_constant=lambda name: found.refuse(f"{name} is no number"),
+            parse_int=found.integer,
+            parse_float=found.float,
         )
     except UnicodeDecodeError:
         raise InvalidRequest.at("", "the body is not UTF-8") from None
@@ -47,30 +66,54 @@ def check(content: bytes) -> None:
         raise InvalidRequest.at("", f"the body has more than {MAX_DEPTH} levels") from None
     except ValueError:
         return  # whoever reads it says where its syntax ends
-    for refused in _faults(document):
+    for refused in _faults(document) if found.any else ():
         raise InvalidRequest.at(refused.pointer, refused.detail)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        seen: set[str] = set()
-        for name, _value in pairs:
-            if name in seen:
-                members[name] = _Refused("this member is there twice")
-            seen.add(name)
-    return members
+def values(bare: bytes, enough: int) -> int:
+    """The number of values in a JSON text whose strings are empty; past `enough` only that there are more."""
+    nodes = 1 + bare.count(b",")
+    if nodes > enough:
+        return nodes
+    return nodes + bare.count(b"[") + bare.count(b"{") - sum(1 for _ in EMPTY.finditer(bare))
 
 
-def _integer(text: str) -> int | _Refused:
-    if len(text) <= LONGEST_INTEGER and int(text) in INTEGERS:
-        return int(text)
-    return _Refused("this integer is larger than 64 bits hold")
+def levels(bare: bytes) -> int:
+    """How deep a JSON text whose strings are empty is nested."""
+    openings = bare.count(b"[") + bare.count(b"{")
+    if openings <= MAX_DEPTH:
+        return openings
+    return max(accumulate(BRACKETS[each] for each in bare.translate(None, NOT_BRACKETS)))
 
 
-def _float(text: str) -> float | _Refused:
-    number = float(text)
-    return number if math.isfinite(number) else _Refused("this number is larger than a float holds")
+class _Marks:
+    """Stands in the document where a value can not be taken, and remembers that there is such a place."""
+
+    def __init__(self, suspected: bool) -> None:
+        self.any = suspected
+
+    def refuse(self, detail: str) -> _Refused:
+        self.any = True
+        return _Refused(detail)
+
+    def object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            seen: set[str] = set()
+            for name, _value in pairs:
+                if name in seen:
+                    members[name] = self.refuse("this member is there twice")
+                seen.add(name)
+        return members
+
+    def integer(self, text: str) -> int | _Refused:
+        if len(text) <= LONGEST_INTEGER and int(text) in INTEGERS:
+            return int(text)
+        return self.refuse("this integer is larger than 64 bits hold")
+
+    def float(self, text: str) -> float | _Refused:
+        number = float(text)
+        return number if math.isfinite(number) else self.refuse("this number is larger than a float holds")
 
 
 def _faults(document: Any) -> Iterator[_Refused]:

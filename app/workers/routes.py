@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from sqlalchemy import select
 
 from app.contracts.base import Document
+from app.contracts.sandbox import Sandbox
 from app.db.models import Job
 from app.grants.service import visible
 from app.ids import now
@@ -25,6 +26,7 @@ class WorkerView(Document):
     started_at: datetime
     seen_at: datetime
     alive: bool  # seen within `lease_s`
+    sandbox: Sandbox | None  # what its attempts are kept from, as it tried out; null: not known
     job: str | None  # what it runs now, where the key that asks may see it
 
 
@@ -49,6 +51,7 @@ def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> Worke
                     started_at=worker.started_at,
                     seen_at=worker.seen_at,
                     alive=is_alive(worker, settings.lease_s, now()),
+                    sandbox=None if worker.sandbox is None else Sandbox.model_validate(worker.sandbox),
                     job=job if job in seen else None,
                 )
                 for worker, job in found

@@ -86,7 +86,7 @@ def test_one_price_asked_for_by_two_at_once_is_kept_once(
             both.wait(0.5)
         return now()
 
-    prices.server = Desk()  # type: ignore[assignment]
+    prices.servers = [Desk(), Desk()]  # type: ignore[list-item]
     monkeypatch.setattr(pricing, "now", at_once)
     monkeypatch.setattr(pricing, "WORTH_KEEPING_S", 0.0)
     with ThreadPoolExecutor(2) as pool:
@@ -173,7 +173,7 @@ def test_a_price_is_asked_for_once(db: Database, settings: Settings) -> None:
             asked.append(question)
             return {"order": float(len(asked))}
 
-    prices.server = Desk()  # type: ignore[assignment]
+    prices.servers = [Desk(), Desk()]  # type: ignore[list-item]
     assert [prices.choose_order(records=n) for n in (7, 7, 8, 7)] == [1.0, 1.0, 2.0, 1.0]
     for number in range(pricing.REMEMBERED + 5):
         prices._remember({"n": number}, {})

@@ -132,14 +132,20 @@ def server(whole: tuple[Scene, Everything], tmp_path_factory: pytest.TempPathFac
 @contextmanager
 def serving(home: Path, log: Path, **settings: str) -> Iterator[str]:
     """The API as a process over a home; its address. `settings` are environment variables without their prefix."""
+    with api_process(home, log, **settings) as (url, _pid):
+        yield url
+
+
+@contextmanager
+def api_process(home: Path, log: Path, **settings: str) -> Iterator[tuple[str, int]]:
+    """As `serving`, with the id of the process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = os.environ | {"SCRIMP_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"SCRIMP_HOME": str(home), "OMP_NUM_THREADS": "1", "SCRIMP_PORT": str(port)}
     environment |= {f"SCRIMP_{name.upper()}": value for name, value in settings.items()}
-    command = ["-m", "uvicorn", "--factory", "app.main:create_app", "--port", str(port), "--log-level", "warning"]
     with log.open("w") as out:
-        process = subprocess.Popen([sys.executable, *command], env=environment, stdout=out, stderr=out)
+        process = subprocess.Popen([sys.executable, "-m", "scrimp.api"], env=environment, stdout=out, stderr=out)
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 60
@@ -147,7 +153,7 @@ def serving(home: Path, log: Path, **settings: str) -> Iterator[str]:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
-        yield url
+        yield url, process.pid
     finally:
         process.terminate()
         process.wait(20)

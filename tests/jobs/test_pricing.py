@@ -68,5 +68,6 @@ def test_a_kept_price_needs_no_process(pricing: PricingService) -> None:
     }
     first = pricing.price(request)
     pricing.close()
-    pricing.server.time_s = 0.001  # a call would fail now
+    for server in pricing.servers:
+        server.time_s = 0.001  # a call would fail now
     assert pricing.price(request) == first

@@ -38,10 +38,10 @@ class PlainPricing:
 def submit(db: Database) -> Submit:
     """Admits a job on a fresh data set (10,000 records, hold-out of a fifth, cap 4 at 1e-5, filter gdp)."""
 
-    def submitted(dataset: str | None = None, **changes: Any) -> str:
+    def submitted(dataset: str | None = None, by: str | None = None, once: str = "once", **changes: Any) -> str:
         dataset = dataset or add_dataset(db)
         with db.write() as session:
-            key = add_key(session)
+            key = by or add_key(session)
         spec = JobSpec.model_validate(job_spec(dataset, **changes))
         with db.read() as session:
             planned = plan(spec, repository.dataset_facts(session, session.get_one(Dataset, dataset)))
@@ -55,7 +55,7 @@ def submit(db: Database) -> Submit:
                 "charge": service.NO_CHARGE,
                 "lines": [],
             }
-            return admit(session, caller, planned, priced or unpriced, "once")
+            return admit(session, caller, planned, priced or unpriced, once)
 
     return submitted
 

@@ -136,7 +136,7 @@ def test_a_machine_without_a_place_for_a_process_harms_no_other() -> None:
         "        raise BlockingIOError(11, 'no place')\n"
         "    return fork()\n"
         "os.fork = second_fails\n"
-        "nursery.main(int(sys.argv[1]))\n"
+        "nursery.main(int(sys.argv[1]), 2**34)\n"
     )
     limited, ours, theirs = Nursery(), *socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:

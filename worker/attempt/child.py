@@ -30,6 +30,7 @@ from app.contracts.extractor import ExtractorRef
 from app.errors import PrivacyError
 from app.formats.stored import DataDamagedError, StoredPart
 from app.privacy.numerics import NumericsReport, SelfTest
+from worker.attempt import sandbox
 from worker.attempt.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
@@ -54,6 +55,7 @@ from worker.attempt.messages import (
     WarningCode,
     Written,
 )
+from worker.attempt.policy import policy_of
 from worker.attempt.replay import Replay
 from worker.data.parts import load_stored, records_of, users_of
 from worker.extractors.features import extracted
@@ -72,6 +74,18 @@ from worker.training.plan import Plan, build_plan
 PR_SET_PDEATHSIG = 1
 ALIVE_S = 30.0
 M = TypeVar("M")
+
+
+def _processor() -> str:
+    """Its name, as the kernel has it; that of the machine's kind where there is none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+PROCESSOR = _processor()  # read before the sandbox closes
 
 
 class StopRequested(Exception):
@@ -206,7 +220,7 @@ def _report(plan: Plan, tested: SelfTest) -> NumericsReport:
     frozen = plan.numerics
     return NumericsReport(
         device="cpu",
-        device_name=_processor(),
+        device_name=PROCESSOR,
         passes=frozen.passes,
         sums=frozen.sums,
         rows_per_pass=frozen.rows_per_pass,
@@ -216,15 +230,6 @@ def _report(plan: Plan, tested: SelfTest) -> NumericsReport:
         self_test=tested,
         sensitivity_slack=frozen.sensitivity_slack,
     )
-
-
-def _processor() -> str:
-    """Its name, as the kernel has it; that of the machine's kind where there is none."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _saved(start: Start, model: Model, parameters: Parameters) -> tuple[ArtifactFile, ...]:
@@ -284,17 +289,22 @@ def failure_code(error: BaseException) -> FailureCode:
     return "out-of-memory" if allocation or isinstance(error, MemoryError | torch.OutOfMemoryError) else "internal"
 
 
-def serve(channel: Channel, be_silent: Callable[[], None]) -> int:
+def serve(
+    channel: Channel, be_silent: Callable[[], None], confine: Callable[[Start | Predict], object] = lambda _: None
+) -> int:
     """One attempt over a channel, to its last word. Returns the exit status: 0 where it finished or was stopped.
 
     Args:
         channel: to the supervisor.
         be_silent: called before anything private is touched.
+        confine: has this process give up all but what the message needs; called before anything of it is touched.
     """
     link = SupervisorLink(channel)
     tell = False
     try:
         start = channel.receive()
+        if isinstance(start, Start | Predict):
+            confine(start)
         if isinstance(start, Predict):
             channel.send(Predicted(outputs=predicted(start)))
             return 0
@@ -318,15 +328,38 @@ def serve(channel: Channel, be_silent: Callable[[], None]) -> int:
     return 0
 
 
-def main(fd: int) -> int:
-    """The process: its limits, then one attempt over the socket `fd`."""
+def main(fd: int, memory_limit_bytes: int) -> int:
+    """The process: its limits, then one attempt over the socket `fd`, in a sandbox."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold data and keys
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
-    torch.set_num_threads(torch.get_num_threads())  # a fixed number: sums are then repeatable
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it, and filling costs a pass
-    return serve(Channel(socket.socket(fileno=fd), TO_CHILD), _be_silent)
+    # Nothing reads what is not initialized, and filling it would cost a pass.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+    def confine(message: Start | Predict) -> None:
+        sandbox.enter(policy_of(message, memory_limit_bytes))
+        # A fixed number: sums are then repeatable. Threads are started within the sandbox, or it would not hold them.
+        torch.set_num_threads(torch.get_num_threads())
+
+    return serve(Channel(socket.socket(fileno=fd), TO_CHILD), _be_silent, confine)
+
+
+def in_fork(fd: int) -> int:
+    """As `main`, in a process of one thread: this one has those that numpy started when it was loaded."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = main(fd, sandbox.default_memory_bytes())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(fd)
+    status = os.waitpid(pid, 0)[1]
+    sandbox.leave(pid)
+    return abs(os.waitstatus_to_exitcode(status))
 
 
 def _be_silent() -> None:
@@ -340,4 +373,5 @@ def _be_silent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    sys.exit(in_fork(int(sys.argv[1])))

@@ -6,8 +6,9 @@ but "fork", and is handed neither a job nor a key: what it forks is as clean as 
 torch itself, so that it has no threads of torch's and no CUDA context to inherit. It ends with its worker (with the
 thread that started it, which is the kernel's rule), and its children end with it.
 
-`python -m worker.attempt.nursery FD`: on the socket FD each message carries the descriptor of an attempt's channel; the
-answer carries a pidfd of the process that was forked for it, or nothing where the machine has no place for one.
+`python -m worker.attempt.nursery FD BYTES`: on the socket FD each message carries the descriptor of an attempt's
+channel; the answer carries a pidfd of the process that was forked for it, or nothing where the machine has no place for
+one. Each of them may have so many BYTES of memory (worker.attempt.sandbox).
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from app.errors import TransientError
 from app.processes import ATTEMPT_ENVIRONMENT, plain_environment
+from worker.attempt import sandbox
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 START_S = 120.0  # torch on a slow, busy machine takes twenty
@@ -59,7 +62,8 @@ class Process:
 class Nursery:
     """The worker's end: started when it is first needed, and again where it has ended. For all threads of a worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_limit_bytes: int | None = None) -> None:
+        self._memory_limit_bytes = memory_limit_bytes or sandbox.default_memory_bytes()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -105,7 +109,7 @@ class Nursery:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "worker.attempt.nursery", str(theirs.fileno())],
+                [sys.executable, "-m", "worker.attempt.nursery", str(theirs.fileno()), str(self._memory_limit_bytes)],
                 cwd=ROOT,
                 env=plain_environment("CUDA_VISIBLE_DEVICES") | {"SCRIMP_ATTEMPT": "1"} | ATTEMPT_ENVIRONMENT,
                 pass_fds=[theirs.fileno()],
@@ -124,11 +128,12 @@ class Nursery:
         self._socket = self._process = None
 
 
-def main(fd: int) -> None:
+def main(fd: int, memory_limit_bytes: int) -> None:
     """The nursery's process: forks until its worker is gone."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     LIBC.prctl(PR_SET_NAME, b"scrimp-nursery", 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+    sandbox.sweep()
     from worker.attempt import child  # noqa: PLC0415  # seconds; what a fork is spared
 
     gc.collect()
@@ -147,7 +152,7 @@ def main(fd: int) -> None:
         except OSError:
             pid = -1
         if pid == 0:
-            _attempt(child.main, asked, channels[0], nursery)
+            _attempt(partial(child.main, memory_limit_bytes=memory_limit_bytes), asked, channels[0], nursery)
         os.close(channels[0])
         with suppress(ConnectionError):
             _answer(asked, pid)
@@ -167,8 +172,8 @@ def _answer(asked: socket.socket, pid: int) -> None:
 def _bury() -> None:
     """Clears away the processes that have ended. A pidfd says so before and after."""
     with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            sandbox.leave(pid)
 
 
 def _attempt(run: Callable[[int], int], asked: socket.socket, channel: int, nursery: int) -> NoReturn:
@@ -189,4 +194,4 @@ def _attempt(run: Callable[[int], int], asked: socket.socket, channel: int, nurs
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

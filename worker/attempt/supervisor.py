@@ -26,6 +26,7 @@ from app.settings import Settings
 from worker.attempt import messages
 from worker.attempt.nursery import Nursery, Process
 from worker.attempt.watch import TICK_S, Watch
+from worker.disk import sync
 from worker.noise.keys import Purpose, derive_key
 
 logger = logging.getLogger(__name__)
@@ -205,6 +206,9 @@ class _Supervised:
         path = Path(file.path).resolve()
         if not path.is_relative_to(self.output.resolve()):
             raise PrivacyError("an artifact lies outside the attempt's own folder")
+        # The attempt sees no folder above its own: that they are on the disk is for us to say.
+        for folder in (self.output.parent, self.output.parent.parent):
+            sync(folder)
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise PrivacyError("an artifact is not what the attempt said it was")

@@ -15,6 +15,7 @@ from app.contracts.dataset_spec import Features, Task
 from app.contracts.extractor import ExtractorRef
 from app.contracts.hf import WEIGHTS, weights_file
 from worker.attempt.messages import ArtifactFile
+from worker.disk import sync
 from worker.models.base import Model, Parameters
 from worker.models.hf.files import tuned_files, tuned_usage
 from worker.models.hf.model import HfTuning
@@ -106,15 +107,6 @@ def _write(path: Path, content: bytes) -> ArtifactFile:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    for folder in (path.parent, path.parent.parent, path.parent.parent.parent):  # the entries, too, survive a power cut
-        _sync(folder)
+    sync(path.parent)  # the entry, too, survives a power cut; those of the folders above are the supervisor's
     digest = hashlib.sha256(content).hexdigest()
     return ArtifactFile(name=path.name, path=str(path.resolve()), sha256=digest, size_bytes=len(content))
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

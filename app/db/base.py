@@ -1,0 +1,49 @@
+"""What all tables have in common: their base, times in UTC, names of constraints."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar, cast
+
+from sqlalchemy import JSON, BigInteger, DateTime, Float, Integer, MetaData, String, Table, TypeDecorator
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware UTC times on every database (SQLite forgets the zone)."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value.astimezone(UTC) if value is not None else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        datetime: UtcDateTime(),
+        int: BigInteger().with_variant(Integer, "sqlite"),
+        dict[str, Any]: JSON(none_as_null=True),
+        str: String(200),
+        float: Float(53),
+    }
+
+
+def table_of(model: type[Base]) -> Table:
+    """The table of a model, for statements without the ORM: on hot paths it takes three times as long for a row."""
+    return cast(Table, model.__table__)

@@ -1,0 +1,99 @@
+"""Few places, many who want one: each key may hold so many and wait for so many, and keys take turns.
+
+    a place goes to the first key in the round that has not as many as it may; a key that was served goes to its end
+
+A key that asks for one thing at a time waits for at most one turn of each other key, however many those have waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import cast
+
+
+class Ticket:
+    """A wish for a place; `place` is its number, once it is given."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.place: int | None = None
+        self.given = threading.Event()
+
+
+class FairTurns:
+    """Places that are given in turns. For all threads.
+
+    Args:
+        places: how many there are; they are numbered, and the lowest free one is given.
+        per_key: how many one key may hold at once.
+        waiting: how many wishes of one key may wait.
+        refusal: what one that is too many is told.
+    """
+
+    def __init__(self, places: int, per_key: int, waiting: int, refusal: Callable[[], Exception]) -> None:
+        self._per_key, self._most_waiting, self._refusal = per_key, waiting, refusal
+        self._free = sorted(range(places), reverse=True)
+        self._held: Counter[str] = Counter()
+        self._round: OrderedDict[str, deque[Ticket]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def turn(self, key: str, *, again: bool = False) -> Iterator[int]:
+        """Waits for a place; yields its number, and gives it back at the end of the block.
+
+        Args:
+            again: who asks had a place before, for another part of one piece of work: it is not refused half-way.
+
+        Raises:
+            Exception: the refusal: as many of this key wait as may.
+        """
+        ticket = self.ask(key, again=again)
+        try:
+            ticket.given.wait()
+            yield cast(int, ticket.place)
+        finally:
+            self.leave(ticket)
+
+    def ask(self, key: str, *, again: bool = False) -> Ticket:
+        """A ticket in the key's queue, given at once where there is a place for it. Raises as `turn`."""
+        with self._lock:
+            ticket = Ticket(key)
+            self._round.setdefault(key, deque()).append(ticket)
+            self._give()
+            if not (again or ticket.given.is_set()) and len(self._round[key]) > self._most_waiting:
+                self._round[key].pop()
+                raise self._refusal()
+            return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """Gives a ticket's place back, or its wish up."""
+        with self._lock:
+            if ticket.place is None:
+                self._drop(ticket)
+                return
+            self._held[ticket.key] -= 1
+            if not self._held[ticket.key]:
+                del self._held[ticket.key]
+            self._free = sorted([*self._free, ticket.place], reverse=True)
+            self._give()
+
+    def _give(self) -> None:
+        while self._free and (key := self._next()) is not None:
+            ticket = self._round[key].popleft()
+            ticket.place = self._free.pop()
+            self._held[key] += 1
+            self._round.move_to_end(key)
+            if not self._round[key]:
+                del self._round[key]
+            ticket.given.set()
+
+    def _next(self) -> str | None:
+        return next((key for key in self._round if self._held[key] < self._per_key), None)
+
+    def _drop(self, ticket: Ticket) -> None:
+        self._round[ticket.key].remove(ticket)
+        if not self._round[ticket.key]:
+            del self._round[ticket.key]

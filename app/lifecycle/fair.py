@@ -1,0 +1,135 @@
+"""Which queued job a free worker takes: owners of data take turns, and the keys of each owner's jobs.
+
+    the owner with the fewest running jobs; of these the one whose turn is the longest ago
+    of its keys the one with the fewest running jobs; of these the one whose turn is the longest ago
+    of that key's jobs the oldest
+
+A message only says that there is something to do. What a worker may not take, since it wants another device, or its key
+has as many running jobs as it may, is passed over and keeps nobody waiting. All of it is public: who asked, and when.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from app.db.engine import Database
+from app.db.models import ApiKey, ClaimTurn, Dataset, Job, table_of
+from app.lifecycle.claims import Claim, claim
+from app.lifecycle.states import ACTIVE
+
+Pair = tuple[str, str]  # owner of the data, key of the job
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The oldest queued job of a key on an owner's data."""
+
+    owner: str
+    key: str
+    job_id: str
+    created_at: datetime
+
+
+def fairest(waiting: Iterable[Candidate], running: Mapping[Pair, int], turns: Mapping[Pair, int]) -> Candidate | None:
+    """The one whose turn it is.
+
+    Args:
+        waiting: one of each pair that has jobs which may be taken.
+        running: how many jobs of each pair run now.
+        turns: the number of each pair's last claim; a pair that never had one is first.
+    """
+    of_owner, last = Counter[str](), Counter[str]()
+    for (owner, _key), count in running.items():
+        of_owner[owner] += count
+    for (owner, _key), turn in turns.items():
+        last[owner] = max(last[owner], turn)
+
+    def order(each: Candidate) -> tuple[int, int, int, int, datetime, str]:
+        pair = (each.owner, each.key)
+        mine = (running.get(pair, 0), turns.get(pair, 0))
+        return (of_owner[each.owner], last[each.owner], *mine, each.created_at, each.job_id)
+
+    return min(waiting, key=order, default=None)
+
+
+def claim_next(db: Database, worker: str, lease_s: float, devices: Collection[str]) -> Claim | None:
+    """Takes the job whose turn it is; None where nothing waits that this worker may take.
+
+    Args:
+        devices: the kinds that this worker has; a job that asks for none in particular runs on any.
+    """
+    passed: set[str] = set()
+    while True:
+        # A transaction for each try: the rows that one has locked are free before the next one locks others.
+        with db.write() as session:
+            found = next_job(session, devices, passed)
+            if found is None:
+                return None
+            held = claim(session, found.job_id, worker, lease_s)
+            if held is not None:
+                note_turn(session, found)
+                return held
+        passed.add(found.job_id)  # another worker was quicker, or its key has no place any more
+
+
+def next_job(session: Session, devices: Collection[str], passed: Collection[str] = ()) -> Candidate | None:
+    """The job whose turn it is, as things are now."""
+    running = {
+        (owner, key): count
+        for owner, key, count in session.execute(
+            select(Dataset.owner_key, Job.key_id, func.count())
+            .join(Dataset, Dataset.id == Job.dataset_id)
+            .where(Job.status.in_(ACTIVE), Job.study.is_(None))
+            .group_by(Dataset.owner_key, Job.key_id)
+        )
+    }
+    full = _full(session, running)
+    waiting = [each for each in _waiting(session, devices, passed) if each.key not in full]
+    if len(waiting) < 2:
+        return waiting[0] if waiting else None
+    last = select(ClaimTurn).where(ClaimTurn.owner_key.in_({each.owner for each in waiting}))
+    turns = {(each.owner_key, each.key_id): each.turn for each in session.scalars(last)}
+    return fairest(waiting, running, turns)
+
+
+def _waiting(session: Session, devices: Collection[str], passed: Collection[str]) -> list[Candidate]:
+    """The oldest job of each pair that may be taken."""
+    pair, age = (Dataset.owner_key, Job.key_id), (Job.created_at, Job.id)
+    place = func.row_number().over(partition_by=pair, order_by=age).label("place")
+    device = Job.spec["runtime"]["device"].as_string()
+    queued = (
+        select(Dataset.owner_key, Job.key_id, Job.id, Job.created_at, place)
+        .join(Dataset, Dataset.id == Job.dataset_id)
+        .where(Job.status == "queued", Job.study.is_(None))
+        .where(func.coalesce(device, "auto").in_(["auto", *devices]), Job.id.not_in(passed))
+        .subquery()
+    )
+    first = select(queued.c.owner_key, queued.c.key_id, queued.c.id, queued.c.created_at).where(queued.c.place == 1)
+    return [Candidate(*row) for row in session.execute(first)]
+
+
+def _full(session: Session, running: Mapping[Pair, int]) -> set[str]:
+    """Keys that have as many running jobs as they may. A claim counts once more, under a lock."""
+    counts = Counter[str]()
+    for (_owner, key), count in running.items():
+        counts[key] += count
+    limits = select(ApiKey.id, ApiKey.max_running_jobs).where(
+        ApiKey.id.in_(counts), ApiKey.max_running_jobs.is_not(None)
+    )
+    return {key for key, limit in session.execute(limits) if limit is not None and counts[key] >= limit}
+
+
+def note_turn(session: Session, taken: Candidate) -> None:
+    """Has the others go before this pair. Two claims at once may have one number: age decides between them then."""
+    number = (session.scalar(select(func.max(ClaimTurn.turn))) or 0) + 1
+    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+    row = {"owner_key": taken.owner, "key_id": taken.key, "turn": number}
+    again = {"index_elements": ["owner_key", "key_id"], "set_": {"turn": number}}
+    session.execute(dialect.insert(table_of(ClaimTurn)).values(row).on_conflict_do_update(**again))

@@ -1,0 +1,217 @@
+"""What somebody without a key can do to an API process: nothing is read, parsed or kept for him but his headers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.db.models import ApiKey
+from app.errors import InvalidRequest, TooLarge
+from app.ids import now
+from app.keys import auth, gate
+from app.main import create_app
+from app.web import strict_json
+from app.web.limits import BodyLimit
+from app.web.ratelimit import RequestLimits
+from tests.access.world import World
+from tests.dashboard.conftest import api_process
+from tests.factories import job_spec
+
+NESTED = b"[" + b"[]," * 340_000 + b"[]]"
+JSON = {"Content-Type": "application/json"}
+
+
+class Client:
+    """One request to the application, with a body that counts what is asked of it."""
+
+    def __init__(self, method: str, path: str, body: bytes = b"{}", **headers: str) -> None:
+        self.body, self.asked, self.status, self.sent = body, 0, 0, b""
+        named = {"host": "testserver", "content-type": "application/json", "transfer-encoding": "chunked"} | headers
+        raw = [(name.lower().replace("_", "-").encode(), value.encode()) for name, value in named.items()]
+        self.scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": raw}
+        self.scope |= {"query_string": b"", "scheme": "http", "http_version": "1.1", "server": ("testserver", 80)}
+        self.scope |= {"asgi": {"version": "3.0"}, "client": ("127.0.0.1", 1)}
+
+    async def receive(self) -> dict[str, Any]:
+        self.asked += 1
+        return {"type": "http.request", "body": self.body, "more_body": False}
+
+    async def send(self, message: Any) -> None:
+        self.status = message.get("status", self.status)
+        self.sent += message.get("body", b"")
+
+    def run(self, app: Any) -> Client:
+        asyncio.run(app(self.scope, self.receive, self.send))
+        return self
+
+    @property
+    def problem(self) -> str:
+        return str(json.loads(self.sent)["type"])
+
+
+POSTS = ["/v1/quotes", "/v1/jobs", "/v1/datasets", "/v1/keys", "/v1/webhooks", "/v1/nowhere"]
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("token", [None, "unknown", "revoked"])
+def test_the_key_comes_before_the_body(shared_world: World, path: str, token: str | None) -> None:
+    headers = {} if token is None else {"authorization": f"Bearer {shared_world.tokens[token]}"}
+    asked = Client("POST", path, NESTED, **headers).run(shared_world.client.app)
+    assert (asked.status, asked.problem, asked.asked) == (401, "/problems/unauthenticated", 0)
+
+
+def test_a_body_with_get_needs_a_key_as_well(shared_world: World) -> None:
+    asked = Client("GET", "/v1/jobs", NESTED).run(shared_world.client.app)
+    assert (asked.status, asked.asked) == (401, 0)
+
+
+def test_a_key_that_is_revoked_while_its_body_comes_does_not_hold(world: World, monkeypatch: Any) -> None:
+    """The key is looked at again where the body took a while."""
+    monkeypatch.setattr(auth, "FRESH_S", 0.0)
+    body = json.dumps(job_spec(world.mine.dataset)).encode()
+
+    class Slow(Client):
+        async def receive(self) -> dict[str, Any]:
+            with world.db.write() as session:
+                session.get_one(ApiKey, world.ids["trainer"]).revoked_at = now()
+            return await super().receive()
+
+    asked = Slow("POST", "/v1/quotes", body, authorization=f"Bearer {world.tokens['trainer']}").run(world.client.app)
+    assert (asked.status, asked.asked) == (401, 1)
+
+
+def test_most_routes_take_64_kib(shared_world: World) -> None:
+    big = {"spec": "x" * 70_000}
+    for path in ("/v1/quotes", "/v1/keys"):
+        assert shared_world.ask("admin", "POST", path, json=big).status_code == 413, path
+    answers = [
+        shared_world.ask("admin", "POST", path, json=big).status_code
+        for path in ("/v1/datasets", f"/v1/jobs/{shared_world.mine.job}/predict")
+    ]
+    assert answers == [422, 422], "a specification may name many columns, a prediction has records"
+
+
+@pytest.mark.parametrize("inner", [b"[],", b"{},", b"1,", b'"",', b'{"a":[1]},'])
+def test_nodes_are_counted_before_anything_is_made_of_them(inner: bytes) -> None:
+    per = {b"[],": 1, b"{},": 1, b"1,": 1, b'"",': 1, b'{"a":[1]},': 3}[inner]
+    fits = (strict_json.MAX_NODES - 2) // per
+    strict_json.check(b"[" + inner * fits + b"0]")
+    with pytest.raises(TooLarge) as refused:
+        strict_json.check(b"[" + inner * (fits + 2) + b"0]")
+    assert refused.value.members == {"limit_nodes": strict_json.MAX_NODES}
+
+
+def test_brackets_and_commas_in_texts_are_no_nodes() -> None:
+    text = json.dumps({"a": '[{",\\"' * 10_000, 'b\\": ["]': ["\\", "[,"]})
+    strict_json.check(text.encode(), max_nodes=5)
+    with pytest.raises(TooLarge):
+        strict_json.check(text.encode(), max_nodes=4)
+
+
+@pytest.mark.parametrize("content", [b'\\"' * 500_000, b'"' * 1_000_001, b"[ " * 500_000, b'["' + b"\\" * 999_999])
+def test_no_body_takes_more_than_time_in_its_length(content: bytes) -> None:
+    """A pattern that looks back would take hours for these, so that it needs no clock to tell."""
+    with suppress(InvalidRequest):
+        strict_json.check(content, max_nodes=2**40)
+
+
+def test_missing_and_wrong_keys_are_counted_together(world: World) -> None:
+    settings = world.settings.model_copy(update={"failed_sign_ins_per_minute": 3})
+    world.client.app.state.limits = RequestLimits(settings)  # type: ignore[attr-defined]
+    asked = [("nobody", "GET"), ("unknown", "GET"), ("nobody", "POST"), ("nobody", "GET"), ("unknown", "POST")]
+    answers = [
+        world.ask(who, method, "/v1/jobs", **({"json": {}} if method == "POST" else {})) for who, method in asked
+    ]
+    assert [each.status_code for each in answers] == [401, 401, 401, 429, 429]
+    assert world.ask("trainer", "GET", "/v1/jobs").status_code == 200, "an office or a proxy has one address"
+    spec = job_spec(world.mine.dataset, privacy={"target_epsilon": 0.01}, evaluation=None)
+    assert world.ask("trainer", "POST", "/v1/quotes", json=spec).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def process(shared_world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """The API as `scrimp serve` starts it: its address and process id. Heads have half a second to come."""
+    log = tmp_path_factory.mktemp("doors") / "log"
+    with api_process(shared_world.settings.home, log, head_time_s="0.5", failed_sign_ins_per_minute="1000000") as made:
+        yield made
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_flood_of_nested_bodies_costs_an_api_process_little(process: tuple[str, int]) -> None:
+    """It was 1.6 s of processor time for each. In the process's own time: the machine's load does not count."""
+    url, pid = process
+    before = cpu_s(pid)
+    with httpx.Client(base_url=url, timeout=60) as client:
+        for _ in range(20):
+            try:
+                assert client.post("/v1/quotes", content=NESTED, headers=JSON).status_code == 401
+            except (httpx.WriteError, httpx.ReadError):
+                continue  # told off before it had sent everything
+        assert client.get("/healthz").status_code == 200
+    assert cpu_s(pid) - before < 4.0
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    received = b""
+    while piece := connection.recv(4096):
+        received += piece
+    return received
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(b"", b""), (b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ", b"a"), (b"G", b"")],
+    ids=["silent", "dripping", "one-byte"],
+)
+def test_who_does_not_finish_his_headers_is_cut_off(process: tuple[str, int], first: bytes, then: bytes) -> None:
+    host, port = "127.0.0.1", int(process[0].rpartition(":")[2])
+    with closing(socket.create_connection((host, port), timeout=30)) as connection:
+        connection.sendall(first)
+        connection.settimeout(0.05)
+        deadline = time.monotonic() + 30
+        while True:
+            assert time.monotonic() < deadline, "it would have gone on"
+            try:
+                connection.sendall(then)
+                if connection.recv(4096) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+
+
+def test_a_refused_body_is_not_waited_for_long(process: tuple[str, int]) -> None:
+    """The answer is there at once; the connection ends though the client goes on sending a body that nobody reads."""
+    with closing(socket.create_connection(("127.0.0.1", int(process[0].rpartition(":")[2])), timeout=30)) as connection:
+        head = b"POST /v1/quotes HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        connection.sendall(head + b"Content-Length: 1000000\r\n\r\n[")
+        assert until_closed(connection).startswith(b"HTTP/1.1 401 ")
+
+
+def test_a_kept_connection_is_not_cut_off_while_it_is_used(process: tuple[str, int]) -> None:
+    with httpx.Client(base_url=process[0]) as client:
+        for _ in range(4):
+            assert client.get("/healthz").status_code == 200
+            time.sleep(0.3)
+
+
+def test_the_settings_of_the_doors_are_those_of_create_app(shared_world: World) -> None:
+    app = create_app(shared_world.settings)
+    kinds = [each.cls for each in app.user_middleware]
+    assert kinds.index(gate.KeyFirst) < kinds.index(BodyLimit), "the first in the list sees a request first"  # type: ignore[arg-type]
+    app.state.db.close()

@@ -1,0 +1,110 @@
+"""Turns at few places: nobody waits for more than one turn of each other, whatever the others have waiting."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+from app.errors import LimitError
+from app.helpers.limited import busy
+from app.helpers.turns import FairTurns, Ticket
+
+KEYS = "abcdefgh"
+
+
+def make(places: int = 2, per_key: int = 2, waiting: int = 16) -> FairTurns:
+    return FairTurns(places, per_key, waiting, busy)
+
+
+def test_two_of_a_key_run_sixteen_wait_and_the_next_is_told_so() -> None:
+    turns = make(places=4)
+    tickets = [turns.ask("greedy") for _ in range(18)]
+    assert [each.given.is_set() for each in tickets] == [True] * 2 + [False] * 16
+    with pytest.raises(LimitError) as refused:
+        turns.ask("greedy")
+    assert refused.value.status == 503
+    others = [turns.ask("modest") for _ in range(8)]
+    assert [each.given.is_set() for each in others] == [True] * 2 + [False] * 6
+    assert not turns.ask("greedy", again=True).given.is_set(), "work that had a turn waits for its next one"
+    turns.leave(tickets[0])
+    assert tickets[2].given.is_set(), "in the order in which they were asked for"
+
+
+def test_a_wish_that_is_given_up_leaves_the_queue() -> None:
+    turns = make(places=1)
+    first, second, third = (turns.ask(key) for key in "abb")
+    turns.leave(second)
+    turns.leave(first)
+    assert third.given.is_set() and not second.given.is_set()
+    turns.leave(third)
+    assert turns.ask("c").place == 0
+
+
+def test_a_place_is_held_by_one_at_a_time_and_given_back_after_a_fault() -> None:
+    turns = make()
+    with pytest.raises(ValueError), turns.turn("a") as place:
+        assert place == 0
+        with turns.turn("b") as other:
+            assert other == 1
+        raise ValueError
+    with turns.turn("a") as again:
+        assert again == 0
+
+
+class FirstComeFirstServed(FairTurns):
+    """What was there before: the key whose wish is the oldest."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2, 16, busy)
+        self.asked: list[Ticket] = []
+
+    def _next(self) -> str | None:
+        new = [each for queue in self._round.values() for each in queue if each not in self.asked]
+        self.asked = [each for each in self.asked + new if each.place is None]
+        return self.asked[0].key if self.asked else None
+
+
+def longest_wait(turns: FairTurns, seed: int) -> int:
+    """Over 10,000 random arrivals of greedy keys, and of one that asks once in a while: how many turns of any one other
+    key it had to wait for."""
+    draw, worst = random.Random(seed), 0
+    running: list[Ticket] = []
+    waiting: list[Ticket] = []
+    mine: Ticket | None = None
+    passed: Counter[str] = Counter()
+
+    def note() -> None:
+        nonlocal mine, worst
+        for ticket in [each for each in waiting if each.given.is_set()]:
+            waiting.remove(ticket)
+            running.append(ticket)
+            if mine is not None and ticket is not mine:
+                passed[ticket.key] += 1
+            elif ticket is mine:
+                worst, mine = max(worst, *passed.values(), 0), None
+
+    for _ in range(10_000):
+        if mine is None and draw.random() < 0.05:
+            passed.clear()
+            mine = turns.ask("modest")
+            waiting.append(mine)
+        else:
+            with suppress(LimitError):
+                waiting.append(turns.ask(draw.choice(KEYS)))
+        note()
+        if running and draw.random() < 0.7:
+            turns.leave(running.pop(draw.randrange(len(running))))
+            note()
+    return worst
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_modest_key_waits_for_one_turn_of_each_other(seed: int) -> None:
+    assert longest_wait(make(), seed) <= 1
+
+
+def test_a_planted_queue_without_turns_fails_that() -> None:
+    assert longest_wait(FirstComeFirstServed(), 0) > 1

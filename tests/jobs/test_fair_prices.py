@@ -1,0 +1,84 @@
+"""Quotes of one key keep no other key from its own, nor anybody from what needs no price."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from app.db.engine import Database
+from app.jobs.pricing import PER_KEY, WAITING, PricingService
+from app.privacy import desk
+from tests.conftest import Api
+from tests.factories import add_dataset, job_spec
+
+
+class SlowDesk:
+    """A process that answers when it is let to, and notes how many wait for it."""
+
+    def __init__(self) -> None:
+        self.let, self.asked, self.alive = threading.Semaphore(0), threading.Semaphore(0), True
+
+    def call(self, asked: dict[str, Any]) -> dict[str, Any]:
+        self.asked.release()
+        assert self.let.acquire(timeout=60)
+        return desk.answer(asked)
+
+    def close(self) -> None:
+        self.alive = False
+
+
+@pytest.fixture
+def slow(api: Api) -> Iterator[SlowDesk]:
+    pricing: PricingService = api.client.app.state.pricing  # type: ignore[attr-defined]
+    made, before = SlowDesk(), pricing.servers
+    pricing.servers = [made, made]  # type: ignore[list-item]
+    yield made
+    for _ in range(1000):
+        made.let.release()
+    pricing.servers = before
+
+
+def quote(api: Api, role: str, dataset: str, epsilon: float) -> int:
+    spec = job_spec(dataset, privacy={"target_epsilon": epsilon}, evaluation=None)
+    return int(api.client.post("/v1/quotes", json=spec, headers=api.headers(role)).status_code)
+
+
+def until(done: list[Future[int]], count: int) -> None:
+    deadline = time.monotonic() + 60
+    while sum(each.done() for each in done) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_greedy_key_waits_and_another_does_not(api: Api, db: Database, slow: SlowDesk) -> None:
+    dataset = add_dataset(db)
+    with ThreadPoolExecutor(40) as pool:
+        greedy = [pool.submit(quote, api, "analyst", dataset, 0.1 + number / 100) for number in range(24)]
+        too_many = 24 - PER_KEY - WAITING
+        until(greedy, too_many)
+        assert sorted(each.result() for each in greedy if each.done()) == [503] * too_many
+        modest = [pool.submit(quote, api, "owner", dataset, 1.0 + number / 100) for number in range(8)]
+        headers = api.headers("admin")
+        assert [api.client.get("/v1/jobs", headers=headers).status_code for _ in range(3)] == [200] * 3
+        while not all(each.done() for each in (*greedy, *modest)):
+            slow.let.release()
+            time.sleep(0.01)
+        assert [each.result() for each in modest] == [200] * 8, "they were 503, eight of eight"
+        assert sorted(each.result() for each in greedy) == [200] * (PER_KEY + WAITING) + [503] * too_many
+
+
+def test_a_key_has_two_prices_made_at_a_time(api: Api, db: Database, slow: SlowDesk) -> None:
+    dataset = add_dataset(db)
+    with ThreadPoolExecutor(10) as pool:
+        asked = [pool.submit(quote, api, "analyst", dataset, 0.1 + number / 100) for number in range(3)]
+        assert slow.asked.acquire(timeout=60) and slow.asked.acquire(timeout=60)
+        assert not slow.asked.acquire(timeout=0.2), "the third waits"
+        while not all(each.done() for each in asked):
+            slow.let.release()
+            time.sleep(0.01)
+    assert [each.result() for each in asked] == [200] * 3

@@ -1,0 +1,183 @@
+"""Owners and keys take turns at the workers, whatever the others have queued; what can not run blocks nobody."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import pytest
+from sqlalchemy import update
+
+from app.db.engine import Database
+from app.db.models import ApiKey, ClaimTurn, Job
+from app.lifecycle.fair import Candidate, Pair, claim_next, fairest
+from app.lifecycle.settle import settle
+from app.lifecycle.states import get_job
+from tests.factories import add_dataset, add_key
+from tests.lifecycle.conftest import Submit
+
+BOTH = frozenset(("cpu", "cuda"))
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+Chooser = Callable[[Iterable[Candidate], Mapping[Pair, int], Mapping[Pair, int]], Candidate | None]
+
+
+class Model:
+    """10,000 random arrivals at `workers` workers, in memory: who has what queued and running, and who was passed over.
+
+    A greedy owner's greedy key sends nine jobs of ten; the workers are always behind.
+    """
+
+    def __init__(self, choose: Chooser, workers: int, seed: int) -> None:
+        self.choose, self.workers, self.draw = choose, workers, random.Random(seed)
+        self.queued: defaultdict[Pair, list[Candidate]] = defaultdict(list)
+        self.running: list[Pair] = []
+        self.turns: dict[Pair, int] = {}
+        self.number = count(1)
+        # How many claims others had since this one began to wait or was served: by owner, and by key within an owner.
+        self.owners: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.keys: defaultdict[Pair, Counter[Pair]] = defaultdict(Counter)
+        self.worst_owner = self.worst_key = self.claims = 0
+        self.unbalanced = 0
+
+    def run(self, arrivals: int) -> Model:
+        for number in range(arrivals):
+            owner = "greedy" if self.draw.random() < 0.9 else f"owner{self.draw.randrange(3)}"
+            key = "k0" if self.draw.random() < 0.9 else f"k{self.draw.randrange(1, 4)}"
+            self.queued[owner, key].append(Candidate(owner, key, f"{number:06d}", BEGAN + timedelta(seconds=number)))
+            while len(self.running) < self.workers and any(self.queued.values()):
+                self.claim()
+            if self.running and self.draw.random() < 0.8:
+                self.running.pop(self.draw.randrange(len(self.running)))
+        return self
+
+    def claim(self) -> None:
+        waiting = [jobs[0] for jobs in self.queued.values() if jobs]
+        taken = self.choose(waiting, Counter(self.running), self.turns)
+        assert taken is not None
+        pair = (taken.owner, taken.key)
+        running = Counter(owner for owner, _ in self.running)
+        self.unbalanced += any(running[each.owner] < running[taken.owner] for each in waiting)
+        self.queued[pair].pop(0)
+        self.running.append(pair)
+        self.turns[pair] = next(self.number)
+        self.count(taken, waiting)
+
+    def count(self, taken: Candidate, waiting: list[Candidate]) -> None:
+        pair = (taken.owner, taken.key)
+        for owner in {each.owner for each in waiting} - {taken.owner}:
+            self.owners[owner][taken.owner] += 1
+            self.worst_owner = max(self.worst_owner, self.owners[owner][taken.owner])
+        for other in {(each.owner, each.key) for each in waiting if each.owner == taken.owner} - {pair}:
+            self.keys[other][pair] += 1
+            self.worst_key = max(self.worst_key, self.keys[other][pair])
+        self.owners[taken.owner].clear()
+        self.keys[pair].clear()
+        self.claims += 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_is_passed_over_twice_by_one_other(seed: int) -> None:
+    """With one worker: an owner with something queued waits for one job of each other owner, and a key likewise."""
+    model = Model(fairest, 1, seed).run(10_000)
+    assert model.claims > 7000
+    assert (model.worst_owner, model.worst_key) == (1, 1)
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_of_several_workers_nobody_has_more_while_another_waits_with_fewer(workers: int) -> None:
+    assert Model(fairest, workers, 0).run(10_000).unbalanced == 0
+
+
+def first_come(waiting: Iterable[Candidate], _running: object, _turns: object) -> Candidate | None:
+    """What was there before."""
+    return min(waiting, key=lambda each: each.created_at, default=None)
+
+
+def test_a_planted_first_come_first_served_fails_all_of_that() -> None:
+    one, two = Model(first_come, 1, 0).run(10_000), Model(first_come, 2, 0).run(10_000)
+    assert one.worst_owner > 10 and one.worst_key > 10 and two.unbalanced > 10
+
+
+def claimed(db: Database, count: int = 1) -> list[str]:
+    """The next jobs; each has ended before the next one is claimed."""
+    found = []
+    for _ in range(count):
+        held = claim_next(db, "w", 30.0, BOTH)
+        assert held is not None
+        found.append(held.job_id)
+        with db.write() as session:
+            settle(session, get_job(session, held.job_id, lock=True), "cancelled")
+    return found
+
+
+CHEAP = {"privacy": {"target_epsilon": 0.05}, "evaluation": None}
+
+
+def test_claims_go_round_owners_and_their_keys(db: Database, submit: Submit) -> None:
+    mine, yours = add_dataset(db), add_dataset(db)
+    with db.write() as session:
+        greedy, modest = add_key(session, "analyst"), add_key(session, "analyst")
+    many = [submit(mine, greedy, str(number), **CHEAP) for number in range(4)]
+    few = [submit(mine, modest, "few", **CHEAP)]
+    others = [submit(yours, greedy, f"other-{number}", **CHEAP) for number in range(2)]
+    assert claimed(db, 6) == [many[0], others[0], few[0], others[1], many[1], many[2]]
+    assert claimed(db) == [many[3]]
+    assert claim_next(db, "w", 30.0, BOTH) is None
+    with db.read() as session:
+        assert session.query(ClaimTurn).count() == 3
+
+
+def test_who_has_a_worker_waits_for_who_has_none(db: Database, submit: Submit) -> None:
+    mine, yours = add_dataset(db), add_dataset(db)
+    long = [submit(mine, **CHEAP) for _ in range(3)]
+    running = claim_next(db, "w1", 30.0, BOTH)
+    assert running is not None and running.job_id == long[0]
+    other = submit(yours, **CHEAP)
+    taken = claim_next(db, "w2", 30.0, BOTH)
+    assert taken is not None and taken.job_id == other
+
+
+def test_a_job_that_waits_for_a_device_blocks_nobody(db: Database, submit: Submit) -> None:
+    dataset = add_dataset(db)
+    with db.write() as session:
+        key = add_key(session, "analyst")
+    waits = submit(dataset, key, "gpu", runtime={"device": "cuda"}, **CHEAP)
+    runs = submit(dataset, key, "cpu", **CHEAP)
+    held = claim_next(db, "w", 30.0, frozenset(("cpu",)))
+    assert held is not None and held.job_id == runs
+    assert claim_next(db, "w", 30.0, frozenset(("cpu",))) is None
+    held = claim_next(db, "gpu", 30.0, BOTH)
+    assert held is not None and held.job_id == waits
+
+
+def test_a_key_at_its_limit_blocks_nobody(db: Database, submit: Submit) -> None:
+    dataset = add_dataset(db)
+    with db.write() as session:
+        key = add_key(session, "analyst")
+        session.execute(update(ApiKey).where(ApiKey.id == key).values(max_running_jobs=1))
+    mine = [submit(dataset, key, str(number), **CHEAP) for number in range(2)]
+    other = submit(dataset, **CHEAP)
+    taken = [claim_next(db, "w", 30.0, BOTH) for _ in range(3)]
+    assert [each and each.job_id for each in taken] == [mine[0], other, None]
+
+
+def test_a_job_that_another_worker_took_in_between_is_passed_over(
+    db: Database, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.lifecycle import fair
+
+    dataset = add_dataset(db)
+    first, second = submit(dataset, **CHEAP), submit(dataset, **CHEAP)
+
+    def lost(session: object, job_id: str, worker: str, lease_s: float) -> object:
+        return None if job_id == first else claim(session, job_id, worker, lease_s)  # type: ignore[arg-type]
+
+    claim = fair.claim
+    monkeypatch.setattr(fair, "claim", lost)
+    held = claim_next(db, "w", 30.0, BOTH)
+    assert held is not None and held.job_id == second
+    with db.read() as session:
+        assert session.get_one(Job, first).status == "queued"

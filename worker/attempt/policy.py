@@ -1,0 +1,29 @@
+"""What one attempt, or one prediction, needs of the machine: read from the message that starts it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from worker.attempt.messages import Part, Predict, Start
+from worker.attempt.sandbox import Policy, scratch_of
+
+
+def policy_of(message: Start | Predict, memory_limit_bytes: int) -> Policy:
+    """The parts, model folder and output that a message names, for the process that asks. Makes its scratch folder, and
+    the cache's, which may be new."""
+    scratch = scratch_of(os.getpid())
+    if isinstance(message, Predict):
+        readable = _paths(message.weights.path, message.models_root)
+        return Policy(readable, (), memory_limit_bytes, scratch=scratch)
+    parts = (message.parts.train, message.parts.holdout, message.parts.public)
+    named = [each.path for each in parts if isinstance(each, Part)]
+    if message.cache_dir is not None:
+        Path(message.cache_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+    writable = _paths(message.output_dir, message.cache_dir)
+    readable = _paths(*named, message.extractor_dir, message.models_root)
+    return Policy(readable, writable, memory_limit_bytes, scratch=scratch)
+
+
+def _paths(*names: str | None) -> tuple[Path, ...]:
+    return tuple(Path(name) for name in names if name is not None)

@@ -1,0 +1,221 @@
+"""The attempt's process gives up what it has no use for before it touches data: files, network, processes, memory.
+
+    readable   interpreter, libraries, this program, its parts, its model's folder, GPU nodes
+    writable   its output, the cache of its features
+    network    a loopback of its own; where there are no namespaces, no sockets at all
+    memory     a cgroup where it may make one, else RLIMIT_DATA; and it goes first where the machine runs out
+
+No server, no privilege. What this kernel or container does not offer is off, and said to be: `python -m
+worker.attempt.sandbox BYTES` tries it out in a process of its own and prints what is on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.contracts.sandbox import Sandbox
+from app.processes import plain_environment
+from worker.attempt import kernel
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN_PACKAGES = ("app", "worker")
+SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache")
+# What libraries ask of the machine: its processors and memory. Not other processes' folders.
+MACHINE = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm", "/proc/filesystems")
+PROCESSORS = ("/sys/devices/system", "/sys/fs/cgroup", "/etc/localtime")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+GPU_NODES = ("nvidia*", "nvidia-caps/*", "dri/*", "kfd")
+GPU_FILES = ("/proc/driver/nvidia", "/proc/devices", "/proc/modules", "/sys/bus/pci", "/sys/devices", "/usr/local/cuda")
+PR_SET_PDEATHSIG = 1
+OOM_SCORE = 800
+SHARE = 0.9  # of the machine's memory, where nothing is set
+PROBE_S = 60.0
+SCRATCH = "scrimp-attempt-{pid}-"
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What one process needs beyond the interpreter.
+
+    Attributes:
+        readable: files and folders, with all that is in them.
+        writable: folders in which it may do everything but run programs.
+        scratch: one of its own for what libraries keep on the disk for a while; `leave` removes it.
+        memory_limit_bytes: what it may have.
+        network_of: the first process of the same attempt, whose loopback it shares; None: it is the first.
+    """
+
+    readable: tuple[Path, ...]
+    writable: tuple[Path, ...]
+    memory_limit_bytes: int
+    network_of: int | None = None
+    scratch: Path | None = None
+
+
+def enter(policy: Policy) -> Sandbox:
+    """Gives up all but the policy, for good. For a process with one thread.
+
+    Returns:
+        What is on.
+
+    Raises:
+        RuntimeError: it has several.
+        OSError: what is offered here can not be had.
+    """
+    # Namespaces and Landlock hold one thread, and those that it starts from then on.
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        raise RuntimeError("a process with several threads can not be confined")
+    if policy.scratch is not None:
+        tempfile.tempdir = os.environ["TMPDIR"] = str(policy.scratch)
+    parent = os.getppid()
+    limit = _limit_memory(policy.memory_limit_bytes)
+    shared = policy.network_of
+    loopback = kernel.own_network() if shared is None else kernel.join_network(shared)
+    kernel.drop_capabilities()
+    inherits = kernel.no_new_privileges()
+    landlock = inherits and kernel.landlock(_rules(policy))
+    families = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK) if loopback else ()
+    seccomp = inherits and kernel.seccomp(families)
+    _die_with(parent)  # the kernel forgets it where rights change
+    network = "loopback" if loopback else "none" if seccomp else "host"
+    return Sandbox.model_validate(
+        {"seccomp": seccomp, "landlock": landlock, "network": network, "memory_limit_bytes": limit}
+    )
+
+
+def default_memory_bytes() -> int:
+    """Most of what this machine, or this container, has."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in (CGROUP / "memory.max", CGROUP / "memory" / "memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            whole = min(whole, int(path.read_text()))
+    return int(SHARE * whole)
+
+
+def _rules(policy: Policy) -> Iterator[tuple[Path, int]]:
+    for path in (*_interpreter(), *map(Path, (*SYSTEM, *MACHINE, *PROCESSORS)), *policy.readable):
+        yield path, kernel.READ
+    for path in (*policy.writable, *([policy.scratch] if policy.scratch else [])):
+        yield path, kernel.CHANGE
+    for name in DEVICES:
+        yield Path(name), kernel.DEVICE
+    nodes = [node for pattern in GPU_NODES for node in Path("/dev").glob(pattern)]
+    for node in nodes:
+        yield node, kernel.DEVICE
+    for name in GPU_FILES if nodes else ():
+        yield Path(name), kernel.READ
+
+
+def _interpreter() -> Iterator[Path]:
+    """Where Python, its packages and this program lie: not the folder around it, in which a home may be."""
+    yield from (ROOT / name for name in OWN_PACKAGES)
+    paths = {name: Path(path) for name, path in sysconfig.get_paths().items()}
+    yield from (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    yield Path(sys.base_prefix) / "lib"
+    yield from (Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages", "lib-dynload"))
+    yield from map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
+
+
+def _limit_memory(limit_bytes: int) -> int:
+    """By a cgroup where this process may make one, which counts pages; else by what it may map for itself."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_bytes(b"%d" % OOM_SCORE)
+    if not join_cgroup(own_cgroup(), limit_bytes):
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        limit_bytes = limit_bytes if most == resource.RLIM_INFINITY else min(limit_bytes, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+    return limit_bytes
+
+
+def own_cgroup() -> Path | None:
+    """This process's folder in the second version's tree, where that is mounted."""
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::/"):
+                return CGROUP / line.removeprefix("0::/")
+    return None
+
+
+def join_cgroup(parent: Path | None, limit_bytes: int) -> bool:
+    """Moves this process into a group of its own below `parent`, where memory is delegated to whoever runs it."""
+    if parent is None:
+        return False
+    made = parent / f"scrimp-{os.getpid()}"
+    try:
+        if "memory" not in (parent / "cgroup.subtree_control").read_text().split():
+            return False
+        made.mkdir()
+        for name, value in (("memory.max", limit_bytes), ("memory.swap.max", 0), ("memory.oom.group", 1)):
+            (made / name).write_bytes(b"%d" % value)
+        (made / "cgroup.procs").write_bytes(b"%d" % os.getpid())
+    except OSError:
+        with suppress(OSError):
+            made.rmdir()
+        return False
+    return True
+
+
+def scratch_of(pid: int) -> Path:
+    """A new folder for what a process keeps on the disk while it lives."""
+    return Path(tempfile.mkdtemp(prefix=SCRATCH.format(pid=pid)))
+
+
+def leave(pid: int) -> None:
+    """Removes what a process that has ended had of its own: its scratch folder, its cgroup."""
+    for folder in Path(tempfile.gettempdir()).glob(SCRATCH.format(pid=pid) + "*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    parent = own_cgroup()
+    if parent is not None:
+        with suppress(OSError):
+            (parent / f"scrimp-{pid}").rmdir()
+
+
+def sweep() -> None:
+    """Removes what processes left behind whose fork server did not live to do it."""
+    for folder in Path(tempfile.gettempdir()).glob(SCRATCH.format(pid="*") + "*"):
+        pid = folder.name.split("-")[2]
+        if not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)  # another user's stays
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it was gone before the request reached the kernel
+        os._exit(1)
+
+
+def probe(memory_limit_bytes: int) -> Sandbox:
+    """What is on for the attempts of this machine: a process tries it.
+
+    Raises:
+        subprocess.SubprocessError, ValueError: it does not get to its end.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "worker.attempt.sandbox", str(memory_limit_bytes)],
+        cwd=ROOT,
+        env=plain_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        timeout=PROBE_S,
+        check=True,
+    )
+    return Sandbox.model_validate(json.loads(done.stdout))
+
+
+if __name__ == "__main__":
+    print(enter(Policy((), (), int(sys.argv[1]))).model_dump_json())  # noqa: T201 - a command's answer
