@@ -72,4 +72,4 @@ def run_attempt(channel: Any, link: Any, start: Start) -> None:
 
 if __name__ == "__main__":
     vars(child)["run_attempt"] = run_attempt
-    nursery.main(int(sys.argv[1]))
+    nursery.main(int(sys.argv[1]), int(sys.argv[2]))
