@@ -41,6 +41,18 @@ class AttemptLog:
         studies.lock(session, self.held.job_id)
         return self._fenced(session)
 
+    def begin(self) -> frozenset[str]:
+        """The attempt's first write: proves that it still holds the job, before it touches a file.
+
+        Returns:
+            The published files of this job, also where its study has taken them over: paths under the storage root.
+        """
+        with self.db.write() as session:
+            job = self._fenced(session)
+            whose = [job.id] if job.parent_id is None else [job.id, job.parent_id]
+            paths = session.scalars(select(Artifact.path).where(Artifact.job_id.in_(whose)))
+            return frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/"))
+
     def heartbeat(self) -> bool:
         """Renews the lease; whether a person asked to cancel."""
         with self.db.write() as session:

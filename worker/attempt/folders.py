@@ -1,0 +1,36 @@
+"""Where an attempt writes its files: jobs/<job>/attempt-<number> under the storage root, its own folder alone.
+
+A slow attempt may come to its removals after a later one has published: it removes older attempts' folders only, and
+never one that an artifact's row names.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from app.lifecycle.claims import Claim
+
+FOLDER = re.compile(r"attempt-(\d+)")
+
+
+def output_folder(storage_root: Path, held: Claim, published: frozenset[str]) -> Path:
+    """Makes the attempt's empty folder, and removes what older attempts left unpublished.
+
+    Args:
+        published: the files of the job that artifacts' rows name, as `AttemptLog.begin` found them after its fence.
+
+    Raises:
+        FileExistsError: this attempt's own folder holds a published file: it is not this attempt's to write.
+    """
+    job = storage_root / "jobs" / held.job_id
+    keep = {storage_root / Path(path).parent for path in published}
+    for folder in sorted(job.glob("attempt-*")):
+        number = FOLDER.fullmatch(folder.name)
+        # Its own number: what a database that was restored from a backup has forgotten.
+        if number is not None and int(number[1]) <= held.attempt and folder not in keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    output = job / f"attempt-{held.attempt}"
+    output.mkdir(parents=True, mode=0o700)
+    return output
