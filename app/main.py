@@ -76,7 +76,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.limits = RequestLimits(settings)
     app.state.webhook_key = load_secret(settings, "webhook_key")
     app.state.webhook_policy = Policy.of(settings)
-    app.state.registry = make_registry(db)
+    app.state.registry = make_registry(db, settings)
     problems.install(app)
     for router in (
         system_router,

@@ -92,7 +92,7 @@ class Settings(BaseSettings):
         description="How long an attempt's process may be silent (or 20 times its longest silence) before it is ended.",
     )
     cancel_grace_s: float = Field(10.0, description="How long a cancelled attempt may take to end by itself.")
-    max_attempts: int = Field(5, description="Attempts of one job before it fails, where workers keep dying under it.")
+    max_attempts: int = Field(5, description="Attempts of one job whose process crashed before the job fails.")
     session_hours: float = Field(12.0, description="How long a dashboard sign-in lasts.")
     trusted_proxies: int = Field(
         0, ge=0, le=10, description="How many proxies in front add to X-Forwarded-For; 0: the header is not believed."

@@ -238,7 +238,6 @@ class Job(Base):
     segments: Mapped[list[Any]] = mapped_column(JSON)
     steps: Mapped[int]
     attempt: Mapped[int] = mapped_column(default=0)  # the fencing token
-    lease_expires_at: Mapped[datetime | None]
     worker: Mapped[str | None]
     cancel_requested_at: Mapped[datetime | None]
     steps_started: Mapped[int] = mapped_column(default=0)  # counted over all attempts: replays are not counted again
@@ -256,6 +255,9 @@ class Job(Base):
     parent_id: Mapped[str | None]
     trial_number: Mapped[int | None]
     trial: Mapped[dict[str, Any] | None]
+    # Until when it is an attempt's, or, where it is queued, nobody's: a moment of app.db.clock, and that clock's name.
+    lease_until: Mapped[float | None]
+    lease_clock: Mapped[str | None]
 
 
 class Attempt(Base):
@@ -360,9 +362,10 @@ class Prediction(Base):
     failure: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     attempt: Mapped[int]
     rung_at: Mapped[datetime | None]
-    lease_expires_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
+    lease_until: Mapped[float | None]  # as a job's
+    lease_clock: Mapped[str | None]
 
 
 class Outbox(Base):
@@ -490,4 +493,5 @@ class Worker(Base):
     host: Mapped[str]
     pid: Mapped[int]
     started_at: Mapped[datetime]
-    seen_at: Mapped[datetime]
+    seen_at: Mapped[datetime]  # by the database's clock
+    skew_s: Mapped[float | None]  # how far its own clock is ahead of that one

@@ -20,7 +20,7 @@ from app.errors import PrivacyError
 from app.ids import now
 from app.ledger import accounts
 from app.lifecycle.coverage import started_training
-from app.lifecycle.states import ACTIVE, append_event, ring, want_certificate
+from app.lifecycle.states import ACTIVE, IS_DUE, append_event, ring, want_certificate
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
 
@@ -42,7 +42,7 @@ def settle(
     charge = _charge(session, job, whole=whole)
     waiting = _waiting_for(session, job)
     job.status, job.failure, job.finished_at = outcome, failure, now()
-    job.lease_expires_at, job.worker = None, None
+    job.lease_until, job.lease_clock, job.worker = None, None, None
     data: dict[str, Any] = {"steps": job.steps_started} | (failure or {})
     if charge is not None:
         spent = job.steps_started > 0 or charge["holdout"] > 0
@@ -82,7 +82,7 @@ def _waiting_for(session: Session, job: Job) -> list[str]:
     session.get(ApiKey, job.key_id, with_for_update={"key_share": True}, populate_existing=True)
     others = (Job.key_id == job.key_id, Job.id != job.id, Job.study.is_(None))
     running = session.scalar(select(func.count()).select_from(Job).where(*others, Job.status.in_(ACTIVE))) or 0
-    queued = select(Job.id).where(*others, Job.status == "queued").order_by(Job.created_at, Job.id)
+    queued = select(Job.id).where(*others, Job.status == "queued", IS_DUE).order_by(Job.created_at, Job.id)
     return list(session.scalars(queued.limit(max(0, limit - running))))
 
 

@@ -36,9 +36,6 @@ from app.lifecycle.states import FINISHED, append_event, discard, get_job, ring,
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.shares import run_mechanism
 
-# Causes from outside: nothing of them can depend on the data.
-LOST = "worker-lost"
-
 
 def lock(session: Session, job_id: str) -> None:
     """Holds the study that a job is a run of, where it is one, until the transaction ends: before the run's own row."""
@@ -296,7 +293,7 @@ def _end_if_stopped(session: Session, study: Job) -> None:
     failed = study.failure is not None
     ids = [run.id for run in runs]
     crashes = select(func.count()).where(Attempt.job_id.in_(ids), Attempt.status == "crashed")
-    by_itself = any(run.status == "failed" and (run.failure or {}).get("code") != LOST for run in runs)
+    by_itself = any(run.status == "failed" for run in runs)
     _close(session, study, "failed" if failed else "cancelled", whole=by_itself or bool(session.scalar(crashes)))
 
 

@@ -16,6 +16,8 @@ from app.db.models import Account, Job
 from app.grants.service import visible
 from app.jobs.repository import count_by_status
 from app.keys.service import Caller
+from app.settings import Settings
+from app.system.health import skews
 
 
 class LedgerCollector(Collector):
@@ -48,6 +50,23 @@ class LedgerCollector(Collector):
                         )
         yield jobs
         yield budget
+
+
+class ClockCollector(Collector):
+    """Asks for the database's clock at each scrape."""
+
+    def __init__(self, db: Database, lease_s: float) -> None:
+        self.db, self.lease_s = db, lease_s
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        gauge = GaugeMetricFamily(
+            "scrimp_clock_skew_seconds",
+            "How far the clocks of this process and of living workers are ahead of the database's.",
+            labels=["process"],
+        )
+        for process, skew in skews(self.db, self.lease_s).items():
+            gauge.add_metric([process], skew)
+        yield gauge
 
 
 class RequestMetrics:
@@ -96,7 +115,8 @@ def registry_for(caller: Caller, db: Database, whole: CollectorRegistry) -> Coll
     return registry
 
 
-def make_registry(db: Database) -> CollectorRegistry:
+def make_registry(db: Database, settings: Settings) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(LedgerCollector(db))
+    registry.register(ClockCollector(db, settings.lease_s))
     return registry

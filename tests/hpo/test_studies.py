@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
 from app.db.engine import Database
-from app.db.models import Artifact, Certificate, JobEvent, Metric, Outbox
+from app.db.models import Artifact, Certificate, Job, JobEvent, Metric, Outbox
 from app.ledger import certificates
 from app.ledger.repository import posted
 from app.ledger.summary import settled_trees
@@ -233,7 +233,9 @@ def test_a_tampered_certificate_of_a_study_is_found(db: Database, submit: Submit
     assert faults(lambda found: found["study"]["runs"][0]["charge"].update(train=1))
 
 
-def test_a_run_that_was_lost_for_good_ends_the_study_and_the_rest_goes_back(db: Database, submit: Submit) -> None:
+def test_a_run_that_is_lost_again_and_again_ends_no_study_and_a_cancel_gives_the_rest_back(
+    db: Database, submit: Submit
+) -> None:
     study = submit(runs_per_level=1)
     run = runs_of(db, study)[0]
     for attempt in range(30):
@@ -241,8 +243,11 @@ def test_a_run_that_was_lost_for_good_ends_the_study_and_the_rest_goes_back(db: 
         if attempt == 0:
             assert log.start_block(1, 2)
         log.gone("lost")
+    assert job_of(db, study).status == "running"
+    with db.write() as session:
+        studies.cancel(session, session.get_one(Job, study))
     ended, account = job_of(db, study), account_of(db, study)
-    assert ended.status == "failed"
+    assert ended.status == "cancelled"
     assert (account.train_held, 0 < account.train_spent < run.quote["charge"]["train"]) == (0, True)
 
 

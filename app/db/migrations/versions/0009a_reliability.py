@@ -1,0 +1,41 @@
+"""Leases by the database's clock; each worker's clock.
+
+Revision: 0009a, after 0008
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0009a"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+LEASED = ("jobs", "predictions")
+# Of a clock that nobody has: what runs while the service is migrated is taken back when it starts.
+END_LEASES = "UPDATE {table} SET lease_until = 0, lease_clock = 'none' WHERE status IN ('running', 'cancelling')"
+END_LEASES_BELOW = "UPDATE {table} SET lease_expires_at = CURRENT_TIMESTAMP WHERE status IN ('running', 'cancelling')"
+
+
+def upgrade() -> None:
+    for table in LEASED:
+        op.drop_column(table, "lease_expires_at")
+        op.add_column(table, _float("lease_until"))
+        op.add_column(table, sa.Column("lease_clock", sa.String(length=200), nullable=True))
+        op.execute(END_LEASES.format(table=table) + (" AND study IS NULL" if table == "jobs" else ""))
+    op.add_column("workers", _float("skew_s"))
+
+
+def downgrade() -> None:
+    op.drop_column("workers", "skew_s")
+    for table in LEASED:
+        op.drop_column(table, "lease_clock")
+        op.drop_column(table, "lease_until")
+        op.add_column(table, sa.Column("lease_expires_at", sa.DateTime(timezone=True), nullable=True))
+        op.execute(END_LEASES_BELOW.format(table=table) + (" AND study IS NULL" if table == "jobs" else ""))
+
+
+def _float(name: str) -> sa.Column[float]:
+    return sa.Column(name, sa.Float(precision=53), nullable=True)
