@@ -34,6 +34,7 @@ ConflictCode = Literal[
     "duplicate-name",
     "idempotency-key-reused",
     "last-admin-key",
+    "ledger-behind",
     "too-many-jobs",
     "too-many-predictions",
     "too-many-webhooks",

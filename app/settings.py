@@ -29,6 +29,11 @@ class Settings(BaseSettings):
         description="Folder of secret files that an operator provides; none: home/secrets, made by `scrimp serve`.",
     )
 
+    heads_dir: Path | None = Field(
+        None,
+        description="Folder of the ledgers' recorded heads, in no backup of the database; none: home/heads.",
+    )
+
     host: str = Field("127.0.0.1", description="Address the API listens on. Loopback unless told otherwise.")
     port: int = Field(8100, description="Port the API listens on.")
     allowed_hosts: list[str] = Field(
@@ -124,6 +129,11 @@ class Settings(BaseSettings):
     def storage_root(self) -> Path:
         """Data sets and artifacts; a shared volume where there are several hosts."""
         return self.home / "storage"
+
+    @property
+    def effective_heads_dir(self) -> Path:
+        """Where the ledgers' heads are recorded, outside the database and beside the storage."""
+        return self.heads_dir or self.home / "heads"
 
     @property
     def effective_secrets_dir(self) -> Path:

@@ -11,6 +11,8 @@ from celery.signals import worker_ready, worker_shutdown
 
 from app.contracts.events import RUN_JOB
 from app.db.engine import Database
+from app.ledger.behind import may_run
+from app.ledger.heads import Heads
 from app.lifecycle import predictions
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
@@ -60,6 +62,8 @@ def run_job(job_id: str) -> None:
     if predictions.is_prediction(job_id):
         predict(db, job_id, settings, _nursery())
         return
+    if not may_run(db, Heads.of(settings), job_id):
+        return  # its message is sent again later
     with db.write() as session:
         if STOPPING.is_set():
             ring(session, job_id)

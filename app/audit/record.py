@@ -23,6 +23,7 @@ Action = Literal[
     "key.revoked",
     "dataset.registered",
     "dataset.cap_changed",
+    "dataset.restored",  # what a restored backup had forgotten was posted
     "grant.set",
     "grant.removed",
     "job.submitted",

@@ -46,7 +46,7 @@ from app.keys.auth import authenticated
 from app.keys.service import Caller
 from app.ledger import summary
 from app.ledger.verify import verify
-from app.web.deps import Db, ServiceSettings
+from app.web.deps import Db, RecordedHeads, ServiceSettings
 from app.web.headers import is_head
 from app.web.pagination import After
 
@@ -181,8 +181,10 @@ def artifact(
 
 
 @router.get("/datasets")
-def datasets_page(request: Request, db: Db, viewer: CurrentViewer, after: After = None) -> Response:
-    page = list_datasets(db, viewer.caller, after or None)
+def datasets_page(
+    request: Request, db: Db, heads: RecordedHeads, viewer: CurrentViewer, after: After = None
+) -> Response:
+    page = list_datasets(db, heads, viewer.caller, after or None)
     cards = [(dataset, views.budgets(dataset.ledger)) for dataset in page.items]
     return render(request, "datasets.html", viewer=viewer, cards=cards, following=page.next)
 

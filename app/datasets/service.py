@@ -27,7 +27,8 @@ from app.errors import Conflict, InvalidRequest
 from app.ids import new_id, now
 from app.jobs.planning import default_delta
 from app.keys.service import Caller
-from app.ledger import accounts
+from app.ledger import accounts, behind
+from app.ledger.heads import Heads
 from app.secrets import load_secret
 from app.settings import Settings
 
@@ -66,7 +67,8 @@ def register(
     Raises:
         InvalidRequest: the declaration or a file can not be used; pointers, columns and counts.
         Conflict: `duplicate-name`, or `duplicate-content`: it is there already, and it or this one is private. A second
-            registration of private content would be a second budget for it.
+            registration of private content would be a second budget for it. `ledger-behind`: it was registered, and
+            the database has forgotten that.
         LimitError: parsing took more memory or time than is allowed, or others are being parsed (503).
     """
     _check_files(spec, folder)
@@ -85,6 +87,7 @@ def register(
             "max_unpacked_bytes": settings.parse_memory_bytes // 2,
         }
     )
+    _check_forgotten(db, settings, {each["hmac"] for each in parsed["contents"]})
     try:
         with db.write() as session:
             dataset, account = _insert(session, caller, spec, parsed)
@@ -236,6 +239,13 @@ def _check_content(session: Session, caller: Caller, spec: DatasetSpec, contents
             "this content is registered already, and it or this is private: a second registration is a second budget",
             **({"dataset": own[0]} if own else {}),
         )
+
+
+def _check_forgotten(db: Database, settings: Settings, hmacs: set[str]) -> None:
+    forgotten = behind.forgotten_content(db, Heads.of(settings), hmacs)
+    if forgotten is not None:
+        detail = f"this content was registered as {forgotten}, which the database has forgotten: restore a newer backup"
+        raise Conflict("ledger-behind", detail)
 
 
 def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:

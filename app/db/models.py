@@ -10,6 +10,7 @@ api_keys ─┬─ datasets ─── accounts (one row a data set: both account
                    └──── outbox (what the relay still has to do)
 predictions: models on callers' own inputs, for a short time
 workers: who runs attempts, and when it was last heard
+ledger_checks: what was last found of each data set's ledger
 signing_keys: what certificates are signed with
 audit_entries, audit_head: who did what, hash-chained
 webhooks ─── webhook_deliveries (what is sent), webhook_events (what the relay makes deliveries of)
@@ -206,6 +207,17 @@ class LedgerEntry(Base):
     created_at: Mapped[datetime]
     prev_hash: Mapped[str]
     hash: Mapped[str]
+
+
+class LedgerCheck(Base):
+    """What was last found of a data set's ledger. Also of one that this database does not know."""
+
+    __tablename__ = "ledger_checks"
+
+    dataset_id: Mapped[str] = mapped_column(primary_key=True)
+    # How it is behind the head that is recorded outside the database, as the last survey saw it; null: it is not.
+    behind: Mapped[str | None] = mapped_column(Text)
+    noticed_at: Mapped[datetime | None]
 
 
 class Job(Base):

@@ -36,7 +36,7 @@ from app.keys.auth import Credentials, CurrentKey, admitted, shown_token
 from app.keys.service import Caller, id_in
 from app.lifecycle.states import FINISHED
 from app.web.answers import as_json
-from app.web.deps import Db, ServiceSettings, database_of, get_pricing
+from app.web.deps import Db, RecordedHeads, ServiceSettings, database_of, get_pricing
 from app.web.examples import EVENT_STREAM
 from app.web.headers import is_head
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
@@ -83,11 +83,12 @@ def submit(
     pricing: Pricing,
     settings: ServiceSettings,
     caller: CurrentKey,
+    heads: RecordedHeads,
     idempotency_key: IdempotencyKey,
 ) -> Response:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec gives the same job again."""
     limit, models_root = settings.max_queued_jobs, settings.models_root
-    job_id, made = service.submit(db, pricing, caller, spec, idempotency_key, limit, models_root=models_root)
+    job_id, made = service.submit(db, pricing, caller, spec, idempotency_key, limit, heads, models_root=models_root)
     headers = {"Location": f"/v1/jobs/{job_id}"}
     if made is not None:
         return as_json(JobView.of(made, {"attempts": [], "metrics": [], "artifacts": []}), 201, headers)

@@ -10,10 +10,10 @@ from fastapi import APIRouter, Depends, Query
 from app.audit import record as audit
 from app.grants.service import require
 from app.keys.auth import CurrentKey
-from app.ledger import accounts, repository, summary
+from app.ledger import accounts, behind, repository, summary
 from app.ledger.schemas import CapChange, EntryList, EntryView, LedgerView, VerificationView
 from app.ledger.verify import verify
-from app.web.deps import Db, get_pricing
+from app.web.deps import Db, RecordedHeads, get_pricing
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])
@@ -57,10 +57,16 @@ def verify_ledger(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationVi
 
 
 @router.post("/cap")
-def change_cap(dataset_id: str, body: CapChange, db: Db, pricing: Pricing, caller: CurrentKey) -> LedgerView:
+def change_cap(
+    dataset_id: str, body: CapChange, db: Db, pricing: Pricing, caller: CurrentKey, heads: RecordedHeads
+) -> LedgerView:
     """Raises or lowers the cap, with a reason; an entry of the ledger. Down to what is spent and held."""
+    with db.read() as session:
+        named = require(session, caller, dataset_id, "own").id
+    recorded = behind.read_recorded(heads, named)
     with db.write() as session:
-        dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "own").id)
+        dataset, _account = repository.dataset_with_account(session, require(session, caller, named, "own").id)
+        behind.require_current(session, recorded, dataset.id)
         accounts.change_cap(
             session, dataset_id=dataset.id, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason
         )

@@ -58,7 +58,8 @@ class LedgerView(BaseModel):
     `epsilon_spent` is the larger of the two accounts (their parts of the data are disjoint), `epsilon_remaining` the
     smaller.
     `largest_cap`: where a raise of the cap could depend on what was released, the guarantee is that of the largest cap
-    ever granted. `comparison` is null where it takes more time or memory than is allowed.
+    ever granted. `comparison` is null where it takes more time or memory than is allowed, or where a part of what was
+    spent is known as an amount alone (a restored backup).
     """
 
     cap: Epsilon

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import func, select
@@ -20,6 +21,19 @@ from app.lifecycle.states import append_event
 from app.privacy.mechanism import MechanismConfig
 
 PROGRESS_S = 1.0
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What an attempt is told once it has proved that it holds its job.
+
+    Attributes:
+        published: the files of the job that artifacts' rows name, also where its study has taken them over: paths under
+            the storage root.
+    """
+
+    dataset_id: str
+    published: frozenset[str]
 
 
 class AttemptLog:
@@ -41,17 +55,13 @@ class AttemptLog:
         studies.lock(session, self.held.job_id)
         return self._fenced(session)
 
-    def begin(self) -> frozenset[str]:
-        """The attempt's first write: proves that it still holds the job, before it touches a file.
-
-        Returns:
-            The published files of this job, also where its study has taken them over: paths under the storage root.
-        """
+    def begin(self) -> Begun:
+        """The attempt's first write: proves that it still holds the job, before it touches a file."""
         with self.db.write() as session:
             job = self._fenced(session)
             whose = [job.id] if job.parent_id is None else [job.id, job.parent_id]
             paths = session.scalars(select(Artifact.path).where(Artifact.job_id.in_(whose)))
-            return frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/"))
+            return Begun(job.dataset_id, frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/")))
 
     def heartbeat(self) -> bool:
         """Renews the lease; whether a person asked to cancel."""

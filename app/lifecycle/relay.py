@@ -26,6 +26,8 @@ from app.db.models import Job, Outbox
 from app.errors import ServiceError
 from app.ids import now
 from app.ledger import certificates
+from app.ledger.behind import survey
+from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish, signing_key
 from app.lifecycle import predictions
 from app.lifecycle.broker import QUEUE, celery_options
@@ -40,6 +42,7 @@ POLL_S = 0.1
 SEAL_S = 0.5
 JOIN_S = 3.0  # a delivery that is cut off is tried again
 RINGS, CERTIFICATES = 500, 100  # at most in one pass
+SURVEY_S = 3600.0
 NO_ROW = 0
 DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).where(predictions.UNRUNG.exists()))
 
@@ -72,7 +75,7 @@ class Relay:
     def __init__(self, db: Database, settings: Settings, signing_key: Ed25519PrivateKey, bell: Bell) -> None:
         self.db, self.settings, self.signing_key, self.bell = db, settings, signing_key, bell
         self.code_version = version("scrimp")
-        self.next_sweep = 0.0
+        self.next_sweep = self.next_survey = 0.0
         self.published = False
 
     def run_once(self) -> None:
@@ -83,6 +86,9 @@ class Relay:
         self._empty_outbox(due)
         if "predict" in due:
             self._ring_predictions()
+        if time.monotonic() >= self.next_survey:
+            survey(self.db, Heads.of(self.settings), self.settings.storage_root)
+            self.next_survey = time.monotonic() + SURVEY_S
         if time.monotonic() >= self.next_sweep:
             reap_expired(self.db, self.settings.max_attempts)
             self._ring_again()

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Literal
 
 from kombu.connection import Connection
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from app.db.clock import now_there, skew_s
 from app.db.engine import Database
 from app.db.migrate import is_current
+from app.db.models import LedgerCheck
 from app.lifecycle.broker import celery_options
 from app.lifecycle.presence import is_alive, workers
 from app.settings import Settings, get_settings
@@ -34,6 +35,7 @@ def checks(db: Database, settings: Settings) -> dict[str, str]:
         ("storage", _storage),
         ("broker", _broker),
         ("clock", _clock),
+        ("ledger", _ledger),
     )
     found: dict[str, str] = {}
     for name, check in named:
@@ -75,6 +77,16 @@ def _storage(_db: Database, settings: Settings) -> None:
         probe.flush()
     if shutil.disk_usage(root).free < FREE_BYTES:
         raise StorageFullError
+
+
+class LedgerBehindError(Exception):
+    """The database has forgotten what was spent of a data set."""
+
+
+def _ledger(db: Database, _settings: Settings) -> None:
+    with db.glance() as connection:
+        if connection.scalar(select(LedgerCheck.dataset_id).where(LedgerCheck.behind.is_not(None)).limit(1)):
+            raise LedgerBehindError
 
 
 class ClockSkewError(Exception):

@@ -12,7 +12,7 @@ from sqlalchemy import select, true
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.engine import Database
-from app.db.models import Account, Job
+from app.db.models import Account, Job, LedgerCheck
 from app.grants.service import visible
 from app.jobs.repository import count_by_status
 from app.keys.service import Caller
@@ -39,10 +39,18 @@ class LedgerCollector(Collector):
             "Budget units of a data set's account.",
             labels=["dataset", "account", "filter", "state"],
         )
+        behind = GaugeMetricFamily(
+            "scrimp_ledger_behind",
+            "1 where the database has forgotten what was spent of a data set.",
+            labels=["dataset"],
+        )
         with self.db.read() as session:
+            checks = {check.dataset_id: check for check in session.scalars(select(LedgerCheck))}
             for status, count in count_by_status(session, self.jobs).items():
                 jobs.add_metric([status], count)
             for row in session.scalars(select(Account).where(self.accounts)):
+                check = checks.get(row.dataset_id)
+                behind.add_metric([row.dataset_id], float(check is not None and check.behind is not None))
                 for account in ("train", "holdout"):
                     for state in ("budget", "spent", "held"):
                         budget.add_metric(
@@ -50,6 +58,7 @@ class LedgerCollector(Collector):
                         )
         yield jobs
         yield budget
+        yield behind
 
 
 class ClockCollector(Collector):

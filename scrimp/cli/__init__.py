@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from scrimp.cli import audit, catalogue, certificates, datasets, grants, jobs, keys, ledger, predict, service
+from scrimp.cli import audit, catalogue, certificates, datasets, grants, jobs, keys, ledger, predict, restore, service
 
 app = typer.Typer(
     name="scrimp",
@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 service.register(app)
+restore.register(app)
 app.add_typer(datasets.app, name="datasets", help="Register and look at data sets.")
 jobs.register_quote(app)
 jobs.register_trials(app)

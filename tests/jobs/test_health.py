@@ -20,6 +20,7 @@ def test_a_broker_that_is_down_degrades(db: Database, settings: Settings) -> Non
         "storage": True,
         "broker": False,
         "clock": True,
+        "ledger": True,
     }
     assert health.status(found) == "degraded"
 

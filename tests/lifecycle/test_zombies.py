@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.db.engine import Database
-from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.attempts import AttemptLog, Begun
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
 from tests.lifecycle.conftest import Submit, claimed, job_row
@@ -69,9 +69,9 @@ def test_an_attempt_that_is_overtaken_after_its_fence_removes_older_folders_alon
     log = claimed(db, job_id := submit())
     oldest = write(settings.storage_root / "jobs" / job_id / "attempt-1")
     slow = taken_back(db, job_id)
-    published = slow.begin()
+    begun = slow.begin()
     model = publish(settings, taken_back(db, job_id))
-    made = output_folder(settings.storage_root, slow.held, published)
+    made = output_folder(settings.storage_root, slow.held, begun)
     assert (log.held.attempt, slow.held.attempt, made.name) == (1, 2, "attempt-2")
     assert model.exists() and not oldest.exists()
 
@@ -82,10 +82,10 @@ def test_a_published_folder_is_never_removed(db: Database, settings: Settings, s
     model = publish(settings, first)
     path = str(model.relative_to(settings.storage_root))
     later = first.held.__class__(job_id, 2, "w")
-    output_folder(settings.storage_root, later, frozenset({path}))
+    output_folder(settings.storage_root, later, Begun("ds_x", frozenset({path})))
     assert model.exists()
     with pytest.raises(FileExistsError):
-        output_folder(settings.storage_root, first.held, frozenset({path}))
+        output_folder(settings.storage_root, first.held, Begun("ds_x", frozenset({path})))
 
 
 def test_an_attempt_finds_its_own_folder_empty(db: Database, settings: Settings, submit: Submit) -> None:

@@ -10,22 +10,28 @@ import re
 import shutil
 from pathlib import Path
 
+from app.ledger.behind import MARKER
+from app.lifecycle.attempts import Begun
 from app.lifecycle.claims import Claim
+from app.secrets import sync, write_private
 
 FOLDER = re.compile(r"attempt-(\d+)")
 
 
-def output_folder(storage_root: Path, held: Claim, published: frozenset[str]) -> Path:
+def output_folder(storage_root: Path, held: Claim, begun: Begun) -> Path:
     """Makes the attempt's empty folder, and removes what older attempts left unpublished.
 
+    Beside it lies the id of the job's data set, on disk before this returns: should a restored database have forgotten
+    the job, it tells whose budget was spent (app.ledger.behind).
+
     Args:
-        published: the files of the job that artifacts' rows name, as `AttemptLog.begin` found them after its fence.
+        begun: as `AttemptLog.begin` found it after its fence.
 
     Raises:
         FileExistsError: this attempt's own folder holds a published file: it is not this attempt's to write.
     """
     job = storage_root / "jobs" / held.job_id
-    keep = {storage_root / Path(path).parent for path in published}
+    keep = {storage_root / Path(path).parent for path in begun.published}
     for folder in sorted(job.glob("attempt-*")):
         number = FOLDER.fullmatch(folder.name)
         # Its own number: what a database that was restored from a backup has forgotten.
@@ -33,4 +39,7 @@ def output_folder(storage_root: Path, held: Claim, published: frozenset[str]) ->
             shutil.rmtree(folder, ignore_errors=True)
     output = job / f"attempt-{held.attempt}"
     output.mkdir(parents=True, mode=0o700)
+    write_private(job / MARKER, begun.dataset_id, overwrite=False)
+    for folder in (job, job.parent):
+        sync(folder)
     return output

@@ -17,11 +17,14 @@ from typing import Any, get_args
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.db.engine import Database
 from app.db.models import Dataset, Job
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError
-from app.lifecycle.attempts import AttemptLog
+from app.ledger.behind import record
+from app.ledger.heads import Heads
+from app.lifecycle.attempts import AttemptLog, Begun
 from app.lifecycle.coverage import covered_steps
-from app.secrets import load_secret, secret_id
+from app.secrets import at_epoch, load_secret, secret_id
 from app.settings import Settings
 from worker.attempt import messages
 from worker.attempt.folders import output_folder
@@ -45,10 +48,13 @@ WARNINGS = {
 def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
     """Runs one attempt of a claimed job to its end, whatever that is. Never raises for what the attempt did."""
     attempt: _Supervised | None = None
+    begun: Begun | None = None
     kept = False
     try:
         # The fence comes first: a stale attempt touches no file, as a later one's model may lie beside its own.
-        output = output_folder(settings.storage_root, log.held, log.begin())
+        begun = log.begin()
+        record(log.db, Heads.of(settings), begun.dataset_id)
+        output = output_folder(settings.storage_root, log.held, begun)
         attempt = _Supervised(log, settings, nursery, output)
         kept = attempt.run()
     except StaleAttempt:
@@ -69,6 +75,16 @@ def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
             attempt.close()
             if not kept:
                 shutil.rmtree(attempt.output, ignore_errors=True)
+        if begun is not None:
+            _record_end(log.db, settings, begun.dataset_id)
+
+
+def _record_end(db: Database, settings: Settings, dataset_id: str) -> None:
+    """The head after the settlement. Where it can not be recorded now, the relay does so soon."""
+    try:
+        record(db, Heads.of(settings), dataset_id)
+    except (OperationalError, TransientError) as error:
+        logger.warning("the head of %s is not recorded yet: %s", dataset_id, type(error).__name__)
 
 
 def _try_to_fail(log: AttemptLog, error: PrivacyError) -> None:
@@ -84,7 +100,7 @@ class _Supervised:
 
     def __init__(self, log: AttemptLog, settings: Settings, nursery: Nursery, output: Path) -> None:
         self.log, self.settings, self.nursery, self.output = log, settings, nursery, output
-        self.secret = load_secret(settings, "noise_secret")
+        self.secret = at_epoch(load_secret(settings, "noise_secret"), Heads.of(settings).epoch())
         self.key_id = secret_id(self.secret)
         self.process: Process | None = None
         self.watch = Watch(log, settings, self.kill, STOPPING)

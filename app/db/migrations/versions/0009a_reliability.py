@@ -1,4 +1,4 @@
-"""Leases by the database's clock; each worker's clock.
+"""Leases by the database's clock; each worker's clock; what was found of each ledger.
 
 Revision: 0009a, after 0008
 """
@@ -26,9 +26,17 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("lease_clock", sa.String(length=200), nullable=True))
         op.execute(END_LEASES.format(table=table) + (" AND study IS NULL" if table == "jobs" else ""))
     op.add_column("workers", _float("skew_s"))
+    op.create_table(
+        "ledger_checks",
+        sa.Column("dataset_id", sa.String(length=200), nullable=False),
+        sa.Column("behind", sa.Text(), nullable=True),
+        sa.Column("noticed_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("dataset_id", name=op.f("pk_ledger_checks")),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("ledger_checks")
     op.drop_column("workers", "skew_s")
     for table in LEASED:
         op.drop_column(table, "lease_clock")
