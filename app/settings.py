@@ -86,6 +86,12 @@ class Settings(BaseSettings):
     )
     max_prices: int = Field(100_000, ge=1, description="Prices that are kept; the oldest are dropped.")
 
+    ledger_check_hours: float = Field(
+        24.0,
+        gt=0,
+        description="How often the relay verifies each ledger in full, with certificates and heads.",
+    )
+
     heartbeat_s: float = Field(5.0, description="How often a worker renews the lease of the job that it runs.")
     lease_s: float = Field(30.0, description="How long a claim holds without a heartbeat.")
     sweep_s: float = Field(1.0, description="How often the relay looks for messages, lost jobs and expired leases.")

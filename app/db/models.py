@@ -3,7 +3,8 @@
 api_keys ─┬─ datasets ─── accounts (one row a data set: both accounts' balances and the chain's head)
           │      ├────── grants (which key may see a data set, or train on it)
           │      ├────── dataset_contents (keyed hashes that make a second registration impossible)
-          │      └────── ledger_entries (append-only, hash-chained)
+          │      ├────── ledger_entries (append-only, hash-chained)
+          │      └────── signed_heads (what the relay has signed last)
           └─ jobs ─┬──── jobs (a study's runs)
                    ├──── attempts ── blocks (the write-ahead record of steps)
                    ├──── job_events, metrics, artifacts, certificates
@@ -218,6 +219,21 @@ class LedgerCheck(Base):
     # How it is behind the head that is recorded outside the database, as the last survey saw it; null: it is not.
     behind: Mapped[str | None] = mapped_column(Text)
     noticed_at: Mapped[datetime | None]
+    # What the last full verification found; null: nothing, or none was made.
+    problem: Mapped[str | None] = mapped_column(Text)
+    entries: Mapped[int | None]
+    checked_at: Mapped[datetime | None]
+
+
+class SignedHead(Base):
+    """The newest head of a data set's chain that the relay has signed, for its owner to keep elsewhere."""
+
+    __tablename__ = "signed_heads"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
+    seq: Mapped[int]
+    document: Mapped[dict[str, Any]]
+    signed_at: Mapped[datetime]
 
 
 class Job(Base):
@@ -332,6 +348,7 @@ class Artifact(Base):
     sha256: Mapped[str]
     size_bytes: Mapped[int]
     path: Mapped[str] = mapped_column(Text)  # under the storage root
+    damaged_at: Mapped[datetime | None]  # since when its file is not what was published
 
 
 class Certificate(Base):

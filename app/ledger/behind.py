@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
@@ -23,6 +23,7 @@ from app.ledger.heads import Head, Heads, UnreadableHeadError
 logger = logging.getLogger(__name__)
 MARKER = "dataset"  # in a job's folder in the storage: whose job it is
 BATCH = 500
+FOUND = func.coalesce(LedgerCheck.behind, LedgerCheck.problem)
 
 
 def record(db: Database, heads: Heads, dataset_id: str) -> None:
@@ -107,8 +108,8 @@ def problems(db: Database, heads: Heads, dataset_ids: Iterable[str]) -> dict[str
     ids = list(dataset_ids)
     found = _against_records(db, heads, ids)
     with db.read() as session:
-        checks = select(LedgerCheck).where(LedgerCheck.dataset_id.in_(ids), LedgerCheck.behind.is_not(None))
-        return {check.dataset_id: check.behind or "" for check in session.scalars(checks)} | found
+        checks = select(LedgerCheck.dataset_id, FOUND).where(LedgerCheck.dataset_id.in_(ids), FOUND.is_not(None))
+        return {row[0]: row[1] for row in session.execute(checks)} | found
 
 
 def _against_records(db: Database, heads: Heads, dataset_ids: list[str]) -> dict[str, str]:
@@ -129,8 +130,8 @@ def _against_records(db: Database, heads: Heads, dataset_ids: list[str]) -> dict
 
 
 def noted(session: Session, dataset_id: str) -> str | None:
-    """What the last survey of the storage found."""
-    return session.scalar(select(LedgerCheck.behind).where(LedgerCheck.dataset_id == dataset_id))
+    """What the last survey, or the last full verification, found."""
+    return session.scalar(select(FOUND).where(LedgerCheck.dataset_id == dataset_id))
 
 
 def may_run(db: Database, heads: Heads, job_id: str) -> bool:

@@ -8,11 +8,15 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from app.audit import record as audit
+from app.db.engine import Database
+from app.db.models import SignedHead
+from app.errors import Conflict
 from app.grants.service import require
 from app.keys.auth import CurrentKey
 from app.ledger import accounts, behind, repository, summary
-from app.ledger.schemas import CapChange, EntryList, EntryView, LedgerView, VerificationView
-from app.ledger.verify import verify
+from app.ledger.heads import Heads
+from app.ledger.schemas import CapChange, EntryList, EntryView, LedgerView, SignedHeadView, VerificationView
+from app.ledger.verify import Verification, verify
 from app.web.deps import Db, RecordedHeads, get_pricing
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 
@@ -49,11 +53,33 @@ def list_entries(
 
 
 @router.get("/verify")
-def verify_ledger(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationView:
-    """Recomputes the hash chain and the balances from the entries; names the first entry that does not fit."""
+def verify_ledger(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> VerificationView:
+    """Recomputes the hash chain and the balances from the entries; names the first entry that does not fit.
+
+    Every head that a certificate or the relay has signed, and the one that is recorded outside the database, must be in
+    the chain.
+    """
     with db.read() as session:
         dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
-        return VerificationView(**asdict(verify(session, dataset.id)))
+    return VerificationView(**asdict(verified(db, heads, dataset.id)))
+
+
+@router.get("/head")
+def show_head(dataset_id: str, db: Db, caller: CurrentKey) -> SignedHeadView:
+    """The newest head that the service has signed, some seconds after its entry: keep it where nobody else writes."""
+    with db.read() as session:
+        dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
+        found = session.get(SignedHead, dataset.id)
+    if found is None:
+        raise Conflict("head-pending", "no head is signed yet: ask again in a moment")
+    return SignedHeadView.model_validate(found.document)
+
+
+def verified(db: Database, heads: Heads, dataset_id: str) -> Verification:
+    """The verification of a ledger against everything that was kept of it."""
+    recorded = behind.read_recorded(heads, dataset_id)  # before the snapshot that it is compared with
+    with db.read() as session:
+        return verify(session, dataset_id, recorded)
 
 
 @router.post("/cap")

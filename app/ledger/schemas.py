@@ -110,6 +110,26 @@ class VerificationView(BaseModel):
     head: str
     first_bad_entry: int | None
     problem: str | None
+    heads: int  # signed or recorded ones that were looked for in the chain
+
+
+class HeadView(BaseModel):
+    """The chain of `dataset` has `seq` entries, and the last one's hash is `head`."""
+
+    version: int
+    dataset: str
+    seq: int
+    head: str
+    signed_at: str
+
+
+class SignedHeadView(BaseModel):
+    """`signature` is Ed25519 over the canonical JSON of `ledger_head`."""
+
+    ledger_head: HeadView
+    signature: str
+    public_key: str
+    algorithm: str
 
 
 class CapChange(Document):

@@ -126,7 +126,7 @@ def post(db: Database, heads: Heads, storage_root: Path, dataset: str, reason: s
         posted = _post(session, gap.recorded, reason)
         row = session.get(LedgerCheck, gap.dataset_id)
         if row is not None:
-            row.behind = row.noticed_at = None
+            row.behind = row.noticed_at = row.problem = None
         audit.record(session, "dataset.restored", gap.dataset_id)
         session.flush()
         account = accounts.account_of(session, gap.dataset_id)

@@ -7,15 +7,17 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Literal
 
 from kombu.connection import Connection
-from sqlalchemy import select, text
+from sqlalchemy import func, select, text
 
 from app.db.clock import now_there, skew_s
 from app.db.engine import Database
 from app.db.migrate import is_current
-from app.db.models import LedgerCheck
+from app.db.models import Account, Dataset, LedgerCheck
+from app.ids import now
 from app.lifecycle.broker import celery_options
 from app.lifecycle.presence import is_alive, workers
 from app.settings import Settings, get_settings
@@ -83,10 +85,30 @@ class LedgerBehindError(Exception):
     """The database has forgotten what was spent of a data set."""
 
 
-def _ledger(db: Database, _settings: Settings) -> None:
-    with db.glance() as connection:
-        if connection.scalar(select(LedgerCheck.dataset_id).where(LedgerCheck.behind.is_not(None)).limit(1)):
-            raise LedgerBehindError
+class LedgerInvalidError(Exception):
+    """The last full verification of a ledger found it wrong."""
+
+
+class LedgerUncheckedError(Exception):
+    """A ledger was not verified for twice as long as it should: no relay runs, or it does not get there."""
+
+
+def _ledger(db: Database, settings: Settings) -> None:
+    overdue = now() - 2 * timedelta(hours=settings.ledger_check_hours)
+    unchecked = (
+        select(Dataset.id)
+        .join(Account, Account.dataset_id == Dataset.id)
+        .outerjoin(LedgerCheck, LedgerCheck.dataset_id == Dataset.id)
+        .where(func.coalesce(LedgerCheck.checked_at, Dataset.created_at) < overdue)
+    )
+    with db.read() as session:
+        for error, query in (
+            (LedgerBehindError, select(LedgerCheck.dataset_id).where(LedgerCheck.behind.is_not(None))),
+            (LedgerInvalidError, select(LedgerCheck.dataset_id).where(LedgerCheck.problem.is_not(None))),
+            (LedgerUncheckedError, unchecked),
+        ):
+            if session.scalar(query.limit(1)) is not None:
+                raise error
 
 
 class ClockSkewError(Exception):

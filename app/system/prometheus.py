@@ -44,6 +44,12 @@ class LedgerCollector(Collector):
             "1 where the database has forgotten what was spent of a data set.",
             labels=["dataset"],
         )
+        valid = GaugeMetricFamily(
+            "scrimp_ledger_valid", "1 where the last full verification of a ledger found nothing.", labels=["dataset"]
+        )
+        checked = GaugeMetricFamily(
+            "scrimp_ledger_checked_timestamp_seconds", "When a ledger was last verified in full.", labels=["dataset"]
+        )
         with self.db.read() as session:
             checks = {check.dataset_id: check for check in session.scalars(select(LedgerCheck))}
             for status, count in count_by_status(session, self.jobs).items():
@@ -51,6 +57,9 @@ class LedgerCollector(Collector):
             for row in session.scalars(select(Account).where(self.accounts)):
                 check = checks.get(row.dataset_id)
                 behind.add_metric([row.dataset_id], float(check is not None and check.behind is not None))
+                if check is not None and check.checked_at is not None:
+                    valid.add_metric([row.dataset_id], float(check.problem is None))
+                    checked.add_metric([row.dataset_id], check.checked_at.timestamp())
                 for account in ("train", "holdout"):
                     for state in ("budget", "spent", "held"):
                         budget.add_metric(
@@ -58,7 +67,7 @@ class LedgerCollector(Collector):
                         )
         yield jobs
         yield budget
-        yield behind
+        yield from (behind, valid, checked)
 
 
 class ClockCollector(Collector):

@@ -111,7 +111,8 @@ OPERATIONS = {
     "show_dataset": Operation("The data set."),
     "show_ledger": Operation("The ledger."),
     "list_entries": Operation("A page of entries."),
-    "verify_ledger": Operation("Whether the ledger is what its entries say."),
+    "verify_ledger": Operation("Whether the ledger is what its entries say.", ("ledger-behind",)),
+    "show_head": Operation("The signed head.", ("head-pending",)),
     "change_cap": Operation("The ledger with its new cap.", ("forbidden", "cap-too-low", "ledger-behind")),
     "list_signing_keys": Operation("All keys that certificates are or were signed with."),
     "quote_job": Operation("The price.", ("not-found", "forbidden", "limit-exceeded")),
@@ -138,7 +139,7 @@ OPERATIONS = {
     "list_trials": Operation("The runs of a study, as far as they are there."),
     "download_artifact": Operation(
         "The file.",
-        ("forbidden", "storage-full"),
+        ("forbidden", "artifact-damaged", "storage-full"),
         headers={
             "Digest-SHA256": "SHA-256 of the file, in hex.",
             "ETag": "Changes with the file.",
