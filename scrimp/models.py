@@ -79,6 +79,7 @@ class Dataset(Resource):
     ledger: Ledger | None = None
     access: str | None = None
     max_epsilon_per_job: float | None = None
+    state: str = "ready"
 
 
 class Grant(Resource):

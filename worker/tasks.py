@@ -13,6 +13,7 @@ from celery.signals import worker_ready, worker_shutdown
 
 from app.contracts.events import RUN_JOB
 from app.db.engine import Database
+from app.ledger.heads import Heads
 from app.lifecycle import predictions
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.fair import claim_next
@@ -85,7 +86,7 @@ def run_job(job_id: str) -> None:
         with db.write() as session:
             ring(session, job_id)
         return
-    held = claim_next(db, _presence().name, settings.lease_s, DEVICES)
+    held = claim_next(db, Heads.of(settings), _presence().name, settings.lease_s, DEVICES)
     if held is not None:
         log = AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts)
         run_attempt(log, settings, _nursery())

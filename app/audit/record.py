@@ -25,6 +25,7 @@ Action = Literal[
     "dataset.cap_changed",
     "dataset.same_content",  # as a data set of another owner has
     "ledger.joined",
+    "dataset.restored",  # what a restored backup had forgotten was posted
     "grant.set",
     "grant.removed",
     "job.submitted",

@@ -28,7 +28,8 @@ from app.errors import Conflict, InvalidRequest
 from app.ids import new_id, now
 from app.jobs.planning import default_delta
 from app.keys.service import Caller
-from app.ledger import accounts
+from app.ledger import accounts, behind
+from app.ledger.heads import Heads
 from app.privacy.numerics import records_bound
 from app.secrets import load_secret
 from app.settings import Settings
@@ -69,7 +70,7 @@ def register(
         InvalidRequest: the declaration or a file can not be used; pointers, columns and counts.
         Conflict: `duplicate-name`, or `duplicate-content`: this owner has it already, and it or this one is private. A
             second registration of private content would be a second budget for it. What others have is not looked at:
-            decision 15.
+            decision 15. `ledger-behind`: this owner registered it, and the database has forgotten that.
         LimitError: parsing took more memory or time than is allowed, or others are being parsed (503).
     """
     _check_files(spec, folder)
@@ -88,6 +89,7 @@ def register(
             "max_unpacked_bytes": settings.parse_memory_bytes // 2,
         }
     )
+    _check_forgotten(db, settings, caller, {each["hmac"] for each in parsed["contents"]})
     try:
         with db.write() as session:
             dataset, account = _insert(session, caller, spec, parsed, load_secret(settings, "data_hmac_key"))
@@ -245,6 +247,13 @@ def _check_content(session: Session, caller: Caller, spec: DatasetSpec, contents
             "you have this content already, and it or this is private: a second registration is a second budget",
             dataset=clash[0].id,
         )
+
+
+def _check_forgotten(db: Database, settings: Settings, caller: Caller, hmacs: set[str]) -> None:
+    forgotten = behind.forgotten_content(db, Heads.of(settings), caller.id, hmacs)
+    if forgotten is not None:
+        detail = f"you registered this content as {forgotten}, which the database has forgotten: restore a newer backup"
+        raise Conflict("ledger-behind", detail)
 
 
 def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:

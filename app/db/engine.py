@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import Connection
@@ -28,6 +28,7 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from app.db import clock
 from app.db.writers import WriterQueue
 from app.settings import Settings
 
@@ -123,6 +124,13 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+    # Looked up at each call, so that tests can set the clock.
+    connection.create_function("scrimp_boottime", 0, partial(_clock, "boottime"))
+    connection.create_function("scrimp_boot", 0, partial(_clock, "boot"))
+
+
+def _clock(name: Literal["boottime", "boot"]) -> float | str:
+    return clock.boottime() if name == "boottime" else clock.boot()
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -3,7 +3,8 @@
 api_keys ─┬─ datasets ─── accounts (one row a data set: both accounts' balances and the chain's head)
           │      ├────── grants (which key may see a data set, or train on it)
           │      ├────── dataset_contents (keyed hashes that make a second registration impossible)
-          │      └────── ledger_entries (append-only, hash-chained)
+          │      ├────── ledger_entries (append-only, hash-chained)
+          │      └────── signed_heads (what the relay has signed last)
           └─ jobs ─┬──── jobs (a study's runs)
                    ├──── attempts ── blocks (the write-ahead record of steps)
                    ├──── job_events, metrics, artifacts, certificates
@@ -11,6 +12,7 @@ api_keys ─┬─ datasets ─── accounts (one row a data set: both account
 predictions: models on callers' own inputs, for a short time
 claim_turns: whose job was claimed when, in order
 workers: who runs attempts, and when it was last heard
+ledger_checks: what was last found of each data set's ledger
 signing_keys: what certificates are signed with
 audit_entries, audit_head: who did what, hash-chained
 webhooks ─── webhook_deliveries (what is sent), webhook_events (what the relay makes deliveries of)
@@ -176,6 +178,32 @@ class LedgerEntry(Base):
     hash: Mapped[str]
 
 
+class LedgerCheck(Base):
+    """What was last found of a data set's ledger. Also of one that this database does not know."""
+
+    __tablename__ = "ledger_checks"
+
+    dataset_id: Mapped[str] = mapped_column(primary_key=True)
+    # How it is behind the head that is recorded outside the database, as the last survey saw it; null: it is not.
+    behind: Mapped[str | None] = mapped_column(Text)
+    noticed_at: Mapped[datetime | None]
+    # What the last full verification found; null: nothing, or none was made.
+    problem: Mapped[str | None] = mapped_column(Text)
+    entries: Mapped[int | None]
+    checked_at: Mapped[datetime | None]
+
+
+class SignedHead(Base):
+    """The newest head of a data set's chain that the relay has signed, for its owner to keep elsewhere."""
+
+    __tablename__ = "signed_heads"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
+    seq: Mapped[int]
+    document: Mapped[dict[str, Any]]
+    signed_at: Mapped[datetime]
+
+
 class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (
@@ -206,7 +234,6 @@ class Job(Base):
     segments: Mapped[list[Any]] = mapped_column(JSON)
     steps: Mapped[int]
     attempt: Mapped[int] = mapped_column(default=0)  # the fencing token
-    lease_expires_at: Mapped[datetime | None]
     worker: Mapped[str | None]
     cancel_requested_at: Mapped[datetime | None]
     steps_started: Mapped[int] = mapped_column(default=0)  # counted over all attempts: replays are not counted again
@@ -224,6 +251,9 @@ class Job(Base):
     parent_id: Mapped[str | None]
     trial_number: Mapped[int | None]
     trial: Mapped[dict[str, Any] | None]
+    # Until when it is an attempt's, or, where it is queued, nobody's: a moment of app.db.clock, and that clock's name.
+    lease_until: Mapped[float | None]
+    lease_clock: Mapped[str | None]
 
 
 class ClaimTurn(Base):
@@ -296,6 +326,7 @@ class Artifact(Base):
     sha256: Mapped[str]
     size_bytes: Mapped[int]
     path: Mapped[str] = mapped_column(Text)  # under the storage root
+    damaged_at: Mapped[datetime | None]  # since when its file is not what was published
 
 
 class Certificate(Base):
@@ -338,9 +369,10 @@ class Prediction(Base):
     failure: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     attempt: Mapped[int]
     rung_at: Mapped[datetime | None]
-    lease_expires_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
+    lease_until: Mapped[float | None]  # as a job's
+    lease_clock: Mapped[str | None]
 
 
 class Outbox(Base):
@@ -468,5 +500,6 @@ class Worker(Base):
     host: Mapped[str]
     pid: Mapped[int]
     started_at: Mapped[datetime]
-    seen_at: Mapped[datetime]
+    seen_at: Mapped[datetime]  # by the database's clock
     sandbox: Mapped[dict[str, Any] | None]  # what its attempts are kept from
+    skew_s: Mapped[float | None]  # how far its own clock is ahead of the database's

@@ -39,7 +39,7 @@ from app.keys.auth import Credentials, CurrentKey, admitted, shown_token, token_
 from app.keys.service import Caller, id_in
 from app.lifecycle.states import FINISHED
 from app.web.answers import as_json
-from app.web.deps import Db, ServiceSettings, database_of, get_pricing
+from app.web.deps import Db, RecordedHeads, ServiceSettings, database_of, get_pricing
 from app.web.examples import EVENT_STREAM
 from app.web.headers import is_head
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
@@ -108,6 +108,7 @@ async def submit(
     pricing: Pricing,
     settings: ServiceSettings,
     caller: CurrentKey,
+    heads: RecordedHeads,
     idempotency_key: IdempotencyKey,
 ) -> Response:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec gives the same job again."""
@@ -115,7 +116,7 @@ async def submit(
 
     def made() -> Response:
         asked = pricing.of(caller.id)
-        job_id, job = service.submit(db, asked, caller, spec, idempotency_key, limit, models_root=models_root)
+        job_id, job = service.submit(db, asked, caller, spec, idempotency_key, limit, heads, models_root=models_root)
         headers = {"Location": f"/v1/jobs/{job_id}"}
         if job is not None:
             return as_json(JobView.of(job, {"attempts": [], "metrics": [], "artifacts": []}), 201, headers)

@@ -23,7 +23,8 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Account, Block, Job, LedgerEntry
 from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
-from app.ledger.entries import append, genesis
+from app.ledger.behind import refusal
+from app.ledger.entries import append, balance_of, content, digest, genesis
 
 if TYPE_CHECKING:
     from app.privacy.filters import Filter
@@ -112,6 +113,7 @@ def hold(
     Raises:
         BudgetError: it does not fit: `requested`, `remaining`, `account` (which binds), `unit`. Consumes nothing.
         PrivacyError: an amount is not an integer ≥ 0, both are 0, or the job has a hold already.
+        Conflict: `ledger-behind`: the account's row is not what the last entry says.
         NotFound: the data set has no ledger.
     """
     _check_amounts(train, holdout)
@@ -131,6 +133,7 @@ def hold(
             )
         if account is None:
             raise _refusal(account_of(session, dataset_id), train, holdout)
+        require_agreement(session, account, train, holdout)
         if find(session, dataset_id, f"hold:{job_id}") is not None:
             raise PrivacyError("this job has a hold already")
         return append(
@@ -400,6 +403,30 @@ def move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], **
     )
     options = {"synchronize_session": False, "populate_existing": True}
     return session.scalars(moved, execution_options=options).one_or_none()
+
+
+def require_agreement(session: Session, account: Account, train: int = 0, holdout: int = 0) -> None:
+    """The row as it was before it was moved against the last entry: CHECKs and triggers let an UPDATE of balances pass.
+
+    Args:
+        account: after the move, whose entry is not written yet.
+        train, holdout: what the move has held.
+
+    Raises:
+        Conflict: `ledger-behind`.
+    """
+    before = balance_of(account)
+    before["train"]["held"] -= train
+    before["holdout"]["held"] -= holdout
+    try:
+        last = session.get(LedgerEntry, (account.dataset_id, account.entries - 1), populate_existing=True)
+        agrees = (
+            last is not None and last.hash == account.head == digest(content(last)) and last.memo["balance"] == before
+        )
+    except (TypeError, ValueError, KeyError, AttributeError):  # it can not be decoded
+        agrees = False
+    if not agrees:
+        raise refusal("the account's row is not what its last entry says")
 
 
 def _refusal(account: Account, train: int, holdout: int) -> BudgetError:

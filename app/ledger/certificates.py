@@ -11,13 +11,10 @@ no private step was started (its hold was voided).
 
 from __future__ import annotations
 
-import base64
-import binascii
 from importlib.metadata import version
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -25,9 +22,8 @@ from app.contracts.hf import weights_file
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
 from app.ids import new_id, rfc3339, whole_second
-from app.ledger import signing_keys
+from app.ledger import signatures
 from app.ledger.accounts import filter_for, find
-from app.ledger.entries import canonical_json
 from app.ledger.repository import dataset_with_account
 from app.privacy.mechanism import MechanismConfig
 
@@ -62,12 +58,7 @@ def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_ve
 
 def sign(body: dict[str, Any], signing_key: Ed25519PrivateKey) -> dict[str, Any]:
     """The signed document of a body."""
-    return {
-        "certificate": body,
-        "signature": base64.b64encode(signing_key.sign(canonical_json(body))).decode(),
-        "public_key": signing_keys.public_key(signing_key),
-        "algorithm": "Ed25519",
-    }
+    return signatures.sign(body, "certificate", signing_key)
 
 
 def verify(document: dict[str, Any], public_key: str | None = None) -> bool:
@@ -78,14 +69,7 @@ def verify(document: dict[str, Any], public_key: str | None = None) -> bool:
         public_key: base64 of the key that is trusted. Without it the document's own is used, which says that the
             document is whole, and not who signed it.
     """
-    try:
-        if document["algorithm"] != "Ed25519" or public_key not in (None, document["public_key"]):
-            return False
-        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(document["public_key"], validate=True))
-        key.verify(base64.b64decode(document["signature"], validate=True), canonical_json(document["certificate"]))
-    except (InvalidSignature, KeyError, TypeError, ValueError, binascii.Error):
-        return False
-    return True
+    return signatures.holds(document, "certificate", public_key)
 
 
 def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -> dict[str, Any]:

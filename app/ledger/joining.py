@@ -45,6 +45,7 @@ def join(session: Session, *, dataset_id: str, into: str, actor: str, reason: st
         NotFound: one of them has no ledger.
         Conflict: `wrong-state`: one is closed already, they protect different units, or can only be joined the other
             way round. `cap-too-low`: both together spent more than the cap; `smallest_epsilon` would do.
+            `ledger-behind`: the row of one of them is not what its last entry says.
     """
     if dataset_id == into:
         raise InvalidRequest.at("/into", "a ledger is joined to another one")
@@ -55,7 +56,7 @@ def join(session: Session, *, dataset_id: str, into: str, actor: str, reason: st
     amount = carried(closed, stays)
     if amount:
         _charge(session, stays, amount, closed.dataset_id, actor)
-    _close(session, closed, into, actor, reason)
+    close(session, closed, into, actor, reason)
     return amount
 
 
@@ -99,11 +100,16 @@ def _charge(session: Session, stays: Account, amount: int, closed: str, actor: s
     accounts.post(session, dataset_id=stays.dataset_id, job_id=closed, **amounts, actor=actor, memo=memo)
 
 
-def _close(session: Session, closed: Account, into: str, actor: str, reason: str) -> None:
-    """An entry that leaves the cap as it is and says that nothing more is admitted."""
+def close(session: Session, closed: Account, into: str, actor: str, reason: str) -> None:
+    """An entry that leaves the cap as it is and says that nothing more is admitted. Charges nothing to the other one.
+
+    Raises:
+        Conflict: `ledger-behind`: the account's row, by which it is charged, is not what the last entry says.
+    """
     account = accounts.move(session, closed.dataset_id, joined_into=into)
     if account is None:
         raise RuntimeError("the account's row is locked by this transaction, and is gone")
+    accounts.require_agreement(session, account)
     append(
         session,
         account,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import func, select
@@ -27,6 +28,19 @@ from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import NumericsReport
 
 Write = Callable[[Session, Job], None]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What an attempt is told once it has proved that it holds its job.
+
+    Attributes:
+        published: the files of the job that artifacts' rows name, also where its study has taken them over: paths under
+            the storage root.
+    """
+
+    dataset_id: str
+    published: frozenset[str]
 
 
 class AttemptLog:
@@ -78,6 +92,14 @@ class AttemptLog:
             write(session, job)
             return
         self._news = [each for each in self._news if not each[0] == what == "progress"] + [(what, write)]
+
+    def begin(self) -> Begun:
+        """The attempt's first write: proves that it still holds the job, before it touches a file."""
+        with self.db.write() as session:
+            job = self._fenced(session)
+            whose = [job.id] if job.parent_id is None else [job.id, job.parent_id]
+            paths = session.scalars(select(Artifact.path).where(Artifact.job_id.in_(whose)))
+            return Begun(job.dataset_id, frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/")))
 
     def heartbeat(self) -> bool:
         """Renews the lease and, in a new second, tells the news; whether a person asked to cancel.
@@ -198,8 +220,8 @@ class AttemptLog:
             session.add_all(Artifact(job_id=job.id, **each) for each in artifacts)
             job.step = steps_effective
             job.warnings = [*job.warnings, *warnings]
-            end_attempt(session, job, "succeeded")
             studies.end(session, job, "succeeded")
+            end_attempt(session, job, job.status)  # failed, where more was recorded than the hold covers
 
     def cancelled(self) -> None:
         self._wait()

@@ -8,18 +8,20 @@ locks are taken in one order: study, job, key, account.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Literal
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from app.db.clock import ClockName, in_seconds
 from app.db.models import ApiKey, Attempt, Job
 from app.errors import StaleAttempt
-from app.ids import now, whole_second
+from app.ids import whole_second
 from app.lifecycle import studies
 from app.lifecycle.settle import limit_of_running
-from app.lifecycle.states import ACTIVE, append_event, ring
+from app.lifecycle.states import ACTIVE, IS_DUE, append_event, ring
+
+LONGEST_BACKOFF_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,13 @@ def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim |
         return None
     attempt = session.execute(
         update(Job)
-        .where(Job.id == job_id, Job.status == "queued", Job.study.is_(None))
+        .where(Job.id == job_id, Job.status == "queued", Job.study.is_(None), IS_DUE)
         .values(
             status="running",
             attempt=Job.attempt + 1,
             worker=worker,
-            lease_expires_at=now() + timedelta(seconds=lease_s),
+            lease_until=in_seconds(lease_s),
+            lease_clock=ClockName(),
         )
         .returning(Job.attempt),
         execution_options={"synchronize_session": False},
@@ -95,7 +98,7 @@ def fence(session: Session, held: Claim, lease_s: float) -> Job:
     renewed = session.execute(
         update(Job)
         .where(Job.id == held.job_id, Job.attempt == held.attempt, Job.status.in_(ACTIVE))
-        .values(lease_expires_at=now() + timedelta(seconds=lease_s))
+        .values(lease_until=in_seconds(lease_s), lease_clock=ClockName())
         .returning(Job.id),
         execution_options={"synchronize_session": False},
     ).scalar_one_or_none()
@@ -117,10 +120,10 @@ def end_attempt(session: Session, job: Job, status: str) -> None:
 def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_attempts: int) -> None:
     """The attempt is gone: the job is queued again, and a replay under the same keys is identical and free.
 
-    `lost`: the worker died or was stopped, a cause from outside; after ten times `max_attempts` the job fails and what
-    was not started is released. `crashed`: the attempt's own process died under a living worker (the kernel may have
-    killed it for memory that private lengths asked for); after `max_attempts` the job fails and nothing is released.
-    A job that was being cancelled is cancelled.
+    `lost`: the worker died or was stopped, a cause from outside: however often that happens, the job does not fail for
+    it. `crashed`: the attempt's own process died under a living worker (the kernel may have killed it for memory that
+    private lengths asked for); after `max_attempts` the job fails and nothing is released. A job that was being
+    cancelled is cancelled. From the second time on a job waits before it may be claimed again.
     """
     end_attempt(session, job, how)
     # Not said how: that a process crashed may depend on private data.
@@ -128,12 +131,25 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
     if job.status == "cancelling":
         studies.end(session, job, "cancelled")
         return
-    of_kind = select(func.count()).select_from(Attempt).where(Attempt.job_id == job.id, Attempt.status == how)
-    gone = session.scalar(of_kind) or 0
-    if gone >= max_attempts * (1 if how == "crashed" else 10):
-        message = f"{gone} attempts ended without a result ({how})"
-        failure = {"code": f"worker-{how}", "message": message}
-        studies.end(session, job, "failed", failure=failure, own_fault=how == "crashed")
+    ended = session.execute(
+        select(Attempt.status, func.count())
+        .where(Attempt.job_id == job.id, Attempt.status.in_(("lost", "crashed")))
+        .group_by(Attempt.status)
+    )
+    gone = {row[0]: row[1] for row in ended}
+    if how == "crashed" and gone[how] >= max_attempts:
+        failure = {"code": "worker-crashed", "message": f"{gone[how]} attempts ended without a result ({how})"}
+        studies.end(session, job, "failed", failure=failure, own_fault=True)
+        return
+    job.status, job.worker, job.rung_at = "queued", None, None
+    wait_s = backoff_s(sum(gone.values()))
+    if wait_s > 0:  # the sweeper rings for it then
+        job.lease_until, job.lease_clock = in_seconds(wait_s), ClockName()
     else:
-        job.status, job.lease_expires_at, job.worker, job.rung_at = "queued", None, None, None
+        job.lease_until, job.lease_clock = None, None
         ring(session, job.id)
+
+
+def backoff_s(gone: int) -> float:
+    """How long a job waits after so many attempts were lost or crashed: 0, 1, 2, 4, … seconds."""
+    return 0.0 if gone < 2 else min(2.0 ** min(gone - 2, 30), LONGEST_BACKOFF_S)

@@ -25,7 +25,6 @@ TOLD = {
     "model-missing": "a file in the worker's models root: read before any record",
     "storage": "the model's file could not be written: its size is public",
     "numerics": "the self-test, on random inputs, before any record is read",
-    "worker-lost": "workers died or were stopped, a cause from outside",
 }
 INTERNAL = {"code": "internal", "message": "The attempt failed. The operator's logs name the cause."}
 

@@ -12,16 +12,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, String, bindparam, exists, insert, select, update
+from sqlalchemy import BigInteger, String, bindparam, exists, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.contracts.events import ANNOUNCED, EventType
+from app.db.clock import has_passed
 from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent, table_of
 from app.errors import NotFound
 from app.ids import now, whole_second
 
 ACTIVE = ("running", "cancelling")
 FINISHED = ("succeeded", "cancelled", "failed")
+# Of a queued job: it may be claimed. One that was taken back waits a little.
+IS_DUE = or_(Job.lease_until.is_(None), has_passed(Job.lease_until, Job.lease_clock))
 NO_SUCH_JOB = "there is no such job"
 INSERT_EVENT, INSERT_DUE = insert(table_of(JobEvent)), insert(table_of(Outbox))
 # Where there are webhooks at all; which of them are told, the relay finds out. Runs of a study are not announced.

@@ -31,13 +31,10 @@ from app.hpo.space import Bounds
 from app.hpo.strategies import Run, Study, decide, runs_of, winner
 from app.ids import new_id, now, whole_second
 from app.ledger import accounts
-from app.lifecycle.settle import Outcome, settle
+from app.lifecycle.settle import Outcome, overrun, settle
 from app.lifecycle.states import FINISHED, append_event, discard, get_job, ring, want_certificate, write_event
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.shares import run_mechanism
-
-# Causes from outside: nothing of them can depend on the data.
-LOST = "worker-lost"
 
 
 def lock(session: Session, job_id: str) -> None:
@@ -67,7 +64,7 @@ def end(
         job: a fresh row, locked, and its study before it.
         failure, own_fault: as of app.lifecycle.settle.
     """
-    if job.parent_id is not None and outcome == "failed":
+    if job.parent_id is not None and (outcome == "failed" or overrun(session, job)):
         # It will stop the others: their rows are locked before the key's and the account's.
         _runs(session, get_job(session, job.parent_id, lock=True), lock=True)
     settle(session, job, outcome, failure=failure, own_fault=own_fault)
@@ -296,7 +293,7 @@ def _end_if_stopped(session: Session, study: Job) -> None:
     failed = study.failure is not None
     ids = [run.id for run in runs]
     crashes = select(func.count()).where(Attempt.job_id.in_(ids), Attempt.status == "crashed")
-    by_itself = any(run.status == "failed" and (run.failure or {}).get("code") != LOST for run in runs)
+    by_itself = any(run.status == "failed" for run in runs)
     _close(session, study, "failed" if failed else "cancelled", whole=by_itself or bool(session.scalar(crashes)))
 
 

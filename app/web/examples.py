@@ -366,7 +366,7 @@ ANSWERS: dict[str, Any] = {
         ],
         "next": None,
     },
-    "verify_ledger": {"valid": True, "entries": 3, "head": SHA, "first_bad_entry": None, "problem": None},
+    "verify_ledger": {"valid": True, "entries": 3, "head": SHA, "first_bad_entry": None, "problem": None, "heads": 2},
 }
 
 # By problem: its members beyond type, title and status.

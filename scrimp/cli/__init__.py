@@ -21,6 +21,7 @@ from scrimp.cli import (
     ledger,
     predict,
     privacy_audit,
+    restore,
     service,
 )
 
@@ -32,6 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 service.register(app)
+restore.register(app)
 app.add_typer(datasets.app, name="datasets", help="Register and look at data sets.")
 jobs.register_quote(app)
 jobs.register_trials(app)

@@ -97,6 +97,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/datasets/{dataset_id}/ledger"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/ledger/entries"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/ledger/verify"): SEEN,
+    ("GET", "/v1/datasets/{dataset_id}/ledger/head"): Rule(409, needs="view", by_name=True),  # no relay runs
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): Rule(
         needs="own", send=json({"epsilon": 4.0, "reason": "as it was"}), by_name=True
     ),

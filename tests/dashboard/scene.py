@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from app.jobs.planning import plan
 from app.keys import service as keys
 from app.keys.service import Caller
 from app.ledger import certificates
+from app.ledger.signing_keys import publish
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.states import append_event
@@ -25,7 +27,7 @@ from app.settings import Settings
 from tests.factories import AT_ONCE, add_dataset, admit, job_spec, numerics
 
 XSS = "<script>alert('x')</script><img src=x onerror=alert(1)>"
-SHA = "5e" * 32
+SHA = hashlib.sha256(b"weights").hexdigest()
 NAMES = {"admin": "Ada", "owner": "Olga", "analyst": "Anand", "viewer": "Vera"}
 
 
@@ -47,6 +49,7 @@ class Scene:
         self.db, self.settings = db, settings
         self.admin, self.owner, self.analyst = (self.key(role) for role in ("admin", "owner", "analyst"))
         self.signing_key = Ed25519PrivateKey.from_private_bytes(load_secret(settings, "signing_key"))
+        publish(db, self.signing_key)  # as the relay does
 
     def copy(self, db: Database, settings: Settings) -> Scene:
         """The same keys and rows in a copy of the home."""

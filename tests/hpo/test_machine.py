@@ -29,6 +29,7 @@ from app.lifecycle.claims import claim, give_back
 from app.lifecycle.states import FINISHED
 from tests.factories import AT_ONCE
 from tests.hpo.conftest import Submit, artifacts_of, release, runs_of
+from tests.lifecycle.conftest import no_wait
 
 HPO: list[dict[str, Any]] = [
     {"runs_per_level": 1},
@@ -61,6 +62,7 @@ class StudyMachine(RuleBasedStateMachine):
         """A message arrives, perhaps late or doubled."""
         runs = runs_of(self.db, self.study)
         run = runs[data.draw(st.integers(0, len(runs) - 1))].id
+        no_wait(self.db, run)
         with self.db.write() as session:
             held = claim(session, run, "w", 30.0)
         if held is not None:
@@ -173,6 +175,7 @@ class StudyMachine(RuleBasedStateMachine):
                 if job.status in ("running", "cancelling"):
                     give_back(session, job, "lost", 3)
             return
+        no_wait(self.db, run.id)
         with self.db.write() as session:
             held = claim(session, run.id, "last", 30.0)
         assert held is not None

@@ -12,7 +12,7 @@ from app.db.models import Attempt, Certificate, Job, JobEvent, LedgerEntry, Metr
 from app.errors import PrivacyError
 from app.jobs.schemas import JobView
 from app.ledger import certificates
-from app.ledger.signing_keys import signing_key
+from app.ledger.signing_keys import publish, signing_key
 from app.ledger.verify import verify
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
@@ -181,6 +181,7 @@ def test_times_are_whole_seconds(db: Database, submit: Submit, clock: Clock, set
     log.start_block(1, 50)
     log.record_digest(50, DIGEST)
     log.succeed([], 50, [])
+    publish(db, signing_key(settings))
     with db.write() as session:
         assert certificates.issue(session, job_id, signing_key(settings), "0.1.0")
     job = job_row(db, job_id)

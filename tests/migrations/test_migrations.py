@@ -22,6 +22,7 @@ from sqlalchemy.exc import DatabaseError
 from app.db.engine import Database, make_engine
 from app.db.migrate import SCRIPTS, current_revision, head_revision, is_current, migration_connection, upgrade
 from app.db.models import Base
+from app.ledger.anchors import Anchors
 from tests import servers
 from tests.conftest import BACKINGS, GUARD
 from tests.ledger.support import ENTRIES, OWNER, a_history, add_owner, check, open_ledger
@@ -182,8 +183,12 @@ def test_an_empty_database_goes_down_and_up_again(url: str) -> None:
     engine.dispose()
 
 
-def test_after_every_revision_the_ledger_is_protected(url: str, other_url: str) -> None:
+def test_after_every_revision_the_ledger_is_protected(
+    url: str, other_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Up one by one with entries in the ledger, and down again to the first: a batch migration may drop triggers."""
+    # The heads that are kept beside the chain are in tables of later revisions.
+    monkeypatch.setattr("app.ledger.verify.anchors", lambda *_: Anchors())
     engine = make_engine(url)
     upgrade(url, "0001")
     first = protection(engine)

@@ -14,6 +14,7 @@ import torch
 from pydantic import TypeAdapter
 
 from app.contracts.dataset_spec import Features, Task
+from app.db.clock import boottime
 from app.db.engine import Database
 from app.db.models import Prediction
 from app.errors import InvalidRequest, TransientError
@@ -220,9 +221,9 @@ def test_a_lease_outlasts_a_slow_start(db: Database, settings: Settings) -> None
 
         def start(self, channel: int) -> Process:
             with db.read() as session:
-                expires = session.get_one(Prediction, "pred_1").lease_expires_at
+                expires = session.get_one(Prediction, "pred_1").lease_until
             assert expires is not None
-            self.lease_s = (expires - now()).total_seconds()
+            self.lease_s = expires - boottime()
             raise TransientError("the process of an attempt can not be started")
 
     failing = Failing()

@@ -19,11 +19,14 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Dataset, Job
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError
-from app.lifecycle.attempts import AttemptLog
+from app.ledger.behind import record, record_soon
+from app.ledger.heads import Heads
+from app.lifecycle.attempts import AttemptLog, Begun
 from app.lifecycle.coverage import covered_steps
-from app.secrets import load_secret, secret_id
+from app.secrets import at_epoch, load_secret, secret_id
 from app.settings import Settings
 from worker.attempt import messages
+from worker.attempt.folders import output_folder
 from worker.attempt.nursery import Nursery, Process
 from worker.attempt.watch import TICK_S, Watch
 from worker.disk import sync
@@ -45,13 +48,15 @@ WARNINGS = {
 
 def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
     """Runs one attempt of a claimed job to its end, whatever that is. Never raises for what the attempt did."""
-    output = settings.storage_root / "jobs" / log.held.job_id / f"attempt-{log.held.attempt}"
-    # What earlier attempts left behind was never published.
-    shutil.rmtree(output.parent, ignore_errors=True)
-    output.mkdir(parents=True, mode=0o700)
-    attempt = _Supervised(log, settings, nursery, output)
+    attempt: _Supervised | None = None
+    begun: Begun | None = None
     kept = False
     try:
+        # The fence comes first: a stale attempt touches no file, as a later one's model may lie beside its own.
+        begun = log.begin()
+        record(log.db, Heads.of(settings), begun.dataset_id)
+        output = output_folder(settings.storage_root, log.held, begun)
+        attempt = _Supervised(log, settings, nursery, output)
         kept = attempt.run()
     except StaleAttempt:
         logger.warning("attempt %s of %s is stale: it writes nothing", log.held.attempt, log.held.job_id)
@@ -62,13 +67,17 @@ def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
         # A full disk, our own mistake: the job goes back, and fails after a few such ends. A database that was away, or
         # a machine without a place for a process, is a cause from outside; while it still is, the lease runs out.
         logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, type(error).__name__, exc_info=error)
-        attempt.kill()
         kept = True  # the job may have succeeded all the same: its files stay
+        if attempt is not None:
+            attempt.kill()
         log.gone("lost" if isinstance(error, OperationalError | TransientError) else "crashed")
     finally:
-        attempt.close()
-        if not kept:
-            shutil.rmtree(output, ignore_errors=True)
+        if attempt is not None:
+            attempt.close()
+            if not kept:
+                shutil.rmtree(attempt.output, ignore_errors=True)
+        if begun is not None:
+            record_soon(log.db, Heads.of(settings), begun.dataset_id)
 
 
 def _try_to_fail(log: AttemptLog, error: PrivacyError) -> None:
@@ -84,7 +93,7 @@ class _Supervised:
 
     def __init__(self, log: AttemptLog, settings: Settings, nursery: Nursery, output: Path) -> None:
         self.log, self.settings, self.nursery, self.output = log, settings, nursery, output
-        self.secret = load_secret(settings, "noise_secret")
+        self.secret = at_epoch(load_secret(settings, "noise_secret"), Heads.of(settings).epoch())
         self.key_id = secret_id(self.secret)
         self.process: Process | None = None
         self.watch = Watch(log, settings, self.kill, STOPPING)
