@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -23,6 +24,13 @@ class Settings(BaseSettings):
     home: Path = Field(Path.home() / ".scrimp", description="Where the service keeps everything it writes.")
     database_url: str = Field("", description="SQLAlchemy URL; empty means SQLite in home/scrimp.db.")
     broker_url: str = Field("", description="Celery broker; empty means a folder of messages, home/broker.")
+
+    broker_password_file: Path | None = Field(
+        None, description="File with the broker's password, so that it is in no environment; none: as the URL says."
+    )
+    admin_key_file: Path | None = Field(
+        None, description="Where the first admin key is written; none: home/admin.key. Not for workers to see."
+    )
 
     secrets_dir: Path | None = Field(
         None,
@@ -119,7 +127,20 @@ class Settings(BaseSettings):
 
     @property
     def effective_broker_url(self) -> str:
-        return self.broker_url or "spool://localhost"
+        """The broker's URL, with its password where a file has it.
+
+        Raises:
+            OSError: that file can not be read.
+        """
+        url = self.broker_url or "spool://localhost"
+        if self.broker_password_file is None:
+            return url
+        scheme, _, rest = url.partition("://")
+        return f"{scheme}://:{quote(self.broker_password_file.read_text().strip(), safe='')}@{rest.rpartition('@')[2]}"
+
+    @property
+    def admin_key_path(self) -> Path:
+        return self.admin_key_file or self.home / "admin.key"
 
     @property
     def broker_dir(self) -> Path:

@@ -120,10 +120,8 @@ def _full(session: Session, running: Mapping[Pair, int]) -> set[str]:
     counts = Counter[str]()
     for (_owner, key), count in running.items():
         counts[key] += count
-    limits = select(ApiKey.id, ApiKey.max_running_jobs).where(
-        ApiKey.id.in_(counts), ApiKey.max_running_jobs.is_not(None)
-    )
-    return {key for key, limit in session.execute(limits) if counts[key] >= limit}
+    limits = select(ApiKey.id, ApiKey.max_running_jobs).where(ApiKey.id.in_(counts))
+    return {key for key, limit in session.execute(limits) if limit is not None and counts[key] >= limit}
 
 
 def note_turn(session: Session, taken: Candidate) -> None:
