@@ -32,6 +32,7 @@ from app.ledger.signing_key_routes import router as signing_keys_router
 from app.predictions.routes import router as predictions_router
 from app.secrets import load_secret
 from app.settings import Settings, get_settings
+from app.system.health import Readiness, checks
 from app.system.prometheus import RequestMetrics, make_registry
 from app.system.routes import router as system_router
 from app.web import openapi, problems
@@ -82,6 +83,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.limits = RequestLimits(settings)
     app.state.webhook_key = load_secret(settings, "webhook_key")
     app.state.webhook_policy = Policy.of(settings)
+    app.state.readiness = Readiness(lambda: checks(db, settings))
     app.state.registry = make_registry(db)
     problems.install(app)
     for router in (

@@ -115,6 +115,7 @@ class Settings(BaseSettings):
     webhooks_allow_private: list[str] = Field(
         [], description="Hosts and networks (CIDR) inside that webhooks may go to, also over http (JSON list)."
     )
+    webhooks_ports: list[int] = Field([80, 443], description="Ports that webhooks may go to (JSON list); []: any.")
     webhooks_ca_file: Path | None = Field(None, description="Certificates (PEM) that webhooks trust besides the usual.")
     webhooks_retry_scale: float = Field(
         1.0, gt=0, description="Factor on the waits between tries of a webhook, and on the time until it is disabled."

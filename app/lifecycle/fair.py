@@ -11,7 +11,7 @@ has as many running jobs as it may, is passed over and keeps nobody waiting. All
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -59,24 +59,33 @@ def fairest(waiting: Iterable[Candidate], running: Mapping[Pair, int], turns: Ma
     return min(waiting, key=order, default=None)
 
 
-def claim_next(db: Database, worker: str, lease_s: float, devices: Collection[str]) -> Claim | None:
+def claim_next(
+    db: Database,
+    worker: str,
+    lease_s: float,
+    devices: Collection[str],
+    may_run: Callable[[str], bool] = lambda _job_id: True,
+) -> Claim | None:
     """Takes the job whose turn it is; None where nothing waits that this worker may take.
 
     Args:
         devices: the kinds that this worker has; a job that asks for none in particular runs on any.
+        may_run: asked outside of a transaction; a job that may not run now is passed over.
     """
     passed: set[str] = set()
     while True:
-        # A transaction for each try: the rows that one has locked are free before the next one locks others.
-        with db.write() as session:
+        with db.read() as session:
             found = next_job(session, devices, passed)
-            if found is None:
-                return None
-            held = claim(session, found.job_id, worker, lease_s)
-            if held is not None:
-                note_turn(session, found)
-                return held
-        passed.add(found.job_id)  # another worker was quicker, or its key has no place any more
+        if found is None:
+            return None
+        # A transaction for each try: the rows that one has locked are free before the next one locks others.
+        if may_run(found.job_id):
+            with db.write() as session:
+                held = claim(session, found.job_id, worker, lease_s)
+                if held is not None:
+                    note_turn(session, found)
+                    return held
+        passed.add(found.job_id)  # another worker was quicker, or it may not run now
 
 
 def next_job(session: Session, devices: Collection[str], passed: Collection[str] = ()) -> Candidate | None:

@@ -27,7 +27,7 @@ from app.errors import ServiceError
 from app.ids import now
 from app.ledger import certificates
 from app.ledger.signing_keys import publish, signing_key
-from app.lifecycle import predictions
+from app.lifecycle import predictions, spool
 from app.lifecycle.broker import QUEUE, celery_options
 from app.lifecycle.repeat import in_thread, repeat
 from app.lifecycle.states import append_event
@@ -88,6 +88,7 @@ class Relay:
             self._ring_again()
             self._ring_predictions()
             predictions.sweep(self.db)
+            spool.sweep(self.settings.broker_dir)
             self.next_sweep = time.monotonic() + self.settings.sweep_s
 
     def run(self, stop: threading.Event) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from typing import Literal
 
 from kombu.connection import Connection
 from sqlalchemy import text
+from starlette.concurrency import run_in_threadpool
 
 from app.db.engine import Database
 from app.db.migrate import is_current
@@ -21,6 +25,7 @@ from app.settings import Settings, get_settings
 # and what queues is rung for again.
 NEEDED = ("database", "migrations", "storage")
 FREE_BYTES = 256 * 2**20
+FRESH_S = 1.0
 
 
 def checks(db: Database, settings: Settings) -> dict[str, str]:
@@ -39,6 +44,22 @@ def checks(db: Database, settings: Settings) -> dict[str, str]:
         except Exception as error:  # whatever it is, it is the answer
             found[name] = type(error).__name__
     return found
+
+
+class Readiness:
+    """What `checks` last found, for `FRESH_S`: anybody may ask, and a hundred who ask at once cost one look."""
+
+    def __init__(self, look: Callable[[], dict[str, str]]) -> None:
+        self._look, self._turn = look, asyncio.Lock()
+        self._found: dict[str, str] = {}
+        self._at = -math.inf
+
+    async def checks(self) -> dict[str, str]:
+        async with self._turn:
+            if time.monotonic() - self._at > FRESH_S:
+                self._found = await run_in_threadpool(self._look)
+                self._at = time.monotonic()
+            return self._found
 
 
 def status(found: dict[str, str]) -> Literal["ready", "degraded", "not ready"]:

@@ -68,7 +68,7 @@ NEW_KEY = json({"name": "made by the table", "role": "viewer"})
 
 TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/healthz"): OPEN,
-    ("GET", "/readyz"): ANY,
+    ("GET", "/readyz"): OPEN,
     ("GET", "/metrics"): ANY,
     ("GET", "/openapi.json"): ANY,
     ("GET", "/docs"): ANY,
