@@ -30,6 +30,7 @@ from typing import Any, Literal
 ConflictCode = Literal[
     "cap-too-low",
     "certificate-pending",
+    "content-deleted",
     "duplicate-content",
     "duplicate-name",
     "idempotency-key-reused",

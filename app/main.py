@@ -30,6 +30,7 @@ from app.keys.routes import router as keys_router
 from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
 from app.predictions.routes import router as predictions_router
+from app.retention.routes import router as retention_router
 from app.secrets import load_secret
 from app.settings import Settings, get_settings
 from app.system.health import Readiness, checks
@@ -95,6 +96,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         signing_keys_router,
         jobs_router,
         predictions_router,
+        retention_router,
         workers_router,
         webhooks_router,
         audit_router,

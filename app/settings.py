@@ -86,6 +86,12 @@ class Settings(BaseSettings):
     prediction_kept_s: float = Field(
         3600.0, description="How long a prediction is kept, for the key that asked for it, after it was asked for."
     )
+    artifacts_kept_days: float | None = Field(
+        None, gt=0, description="Days after its end that a job's model files are kept; none: until they are deleted."
+    )
+    content_kept_days: float | None = Field(
+        None, gt=0, description="Days after its last job that a data set's content is kept; none: until it is deleted."
+    )
     max_streams: int = Field(1000, ge=1, description="Event streams that one API process serves at once; then 503.")
     max_streams_per_key: int = Field(
         200, ge=1, description="Event streams of one key that one API process serves at once; then 429."

@@ -71,13 +71,15 @@ class Verification(Resource):
 
 
 class Dataset(Resource):
-    """`access`: what the asking key may do (view, train, own); `max_epsilon_per_job`: the owner's policy for it."""
+    """`access`: what the asking key may do (view, train, own); `max_epsilon_per_job`: the owner's policy for it;
+    `content_deleted_at`: since when the data themselves are gone."""
 
     id: str
     name: str
     ledger: Ledger | None = None
     access: str | None = None
     max_epsilon_per_job: float | None = None
+    content_deleted_at: str | None = None
 
 
 class Grant(Resource):

@@ -28,6 +28,8 @@ Action = Literal[
     "job.submitted",
     "job.cancelled",
     "artifact.downloaded",
+    "artifacts.deleted",
+    "dataset.content_deleted",
     "prediction.asked",
     "certificate.downloaded",
     "certificate.shown",  # on its job's page

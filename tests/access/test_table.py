@@ -55,6 +55,18 @@ def a_fresh_grant(world: World, target: Target, _who: str) -> Sent:
     return {}
 
 
+def something_held(world: World, target: Target, _who: str) -> Sent:
+    if target is not NOWHERE:
+        world.queued_job(target, "owner" if target is world.mine else "other-owner")
+    return {}
+
+
+def an_open_prediction(world: World, target: Target, _who: str) -> Sent:
+    if target is not NOWHERE:
+        world.open_prediction(target)
+    return {}
+
+
 def json(body: Any) -> Callable[[World, Target, str], Sent]:
     return lambda _world, _target, _who: {"json": body}
 
@@ -96,6 +108,8 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): Rule(
         needs="own", send=json({"epsilon": 4.0, "reason": "as it was"}), by_name=True
     ),
+    ("DELETE", "/v1/datasets/{dataset_id}/content"): Rule(409, needs="own", send=something_held, by_name=True),
+    ("DELETE", "/v1/jobs/{job_id}/artifacts"): Rule(409, needs="own", send=an_open_prediction),
     ("GET", "/v1/signing-keys"): ANY,
     ("POST", "/v1/quotes"): Rule(needs="train", send=spec_of),
     ("POST", "/v1/quotes/sweep"): Rule(needs="train", send=sweep_of),
