@@ -11,7 +11,7 @@ FROM ${API_BASE} AS api
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PATH=/opt/scrimp/bin:$PATH
 # The uid is fixed: secret files and the volume belong to it.
 RUN groupadd --gid 10001 scrimp && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/scrimp scrimp \
-    && install -d -m 0700 -o scrimp -g scrimp /var/lib/scrimp \
+    && install -d -m 0700 -o scrimp -g scrimp /var/lib/scrimp /var/lib/scrimp-admin \
     && python3 -m venv /opt/scrimp
 WORKDIR /srv/scrimp
 COPY pyproject.toml constraints.txt README.md LICENSE alembic.ini ./

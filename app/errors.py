@@ -31,6 +31,7 @@ ConflictCode = Literal[
     "artifact-damaged",
     "cap-too-low",
     "certificate-pending",
+    "content-deleted",
     "duplicate-content",
     "duplicate-name",
     "head-pending",

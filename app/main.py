@@ -33,8 +33,10 @@ from app.ledger.heads import Heads
 from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
 from app.predictions.routes import router as predictions_router
+from app.retention.routes import router as retention_router
 from app.secrets import load_secret
 from app.settings import Settings, get_settings
+from app.system.health import Readiness, checks
 from app.system.prometheus import RequestMetrics, make_registry
 from app.system.routes import router as system_router
 from app.web import openapi, problems
@@ -85,6 +87,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.limits = RequestLimits(settings)
     app.state.webhook_key = load_secret(settings, "webhook_key")
     app.state.webhook_policy = Policy.of(settings)
+    app.state.readiness = Readiness(lambda: checks(db, settings))
     app.state.registry = make_registry(db, settings)
     problems.install(app)
     for router in (
@@ -96,6 +99,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         signing_keys_router,
         jobs_router,
         predictions_router,
+        retention_router,
         workers_router,
         webhooks_router,
         audit_router,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -23,6 +24,13 @@ class Settings(BaseSettings):
     home: Path = Field(Path.home() / ".scrimp", description="Where the service keeps everything it writes.")
     database_url: str = Field("", description="SQLAlchemy URL; empty means SQLite in home/scrimp.db.")
     broker_url: str = Field("", description="Celery broker; empty means a folder of messages, home/broker.")
+
+    broker_password_file: Path | None = Field(
+        None, description="File with the broker's password, so that it is in no environment; none: as the URL says."
+    )
+    admin_key_file: Path | None = Field(
+        None, description="Where the first admin key is written; none: home/admin.key. Not for workers to see."
+    )
 
     secrets_dir: Path | None = Field(
         None,
@@ -83,6 +91,12 @@ class Settings(BaseSettings):
     prediction_kept_s: float = Field(
         3600.0, description="How long a prediction is kept, for the key that asked for it, after it was asked for."
     )
+    artifacts_kept_days: float | None = Field(
+        None, gt=0, description="Days after its end that a job's model files are kept; none: until they are deleted."
+    )
+    content_kept_days: float | None = Field(
+        None, gt=0, description="Days after its last job that a data set's content is kept; none: until it is deleted."
+    )
     max_streams: int = Field(1000, ge=1, description="Event streams that one API process serves at once; then 503.")
     max_streams_per_key: int = Field(
         200, ge=1, description="Event streams of one key that one API process serves at once; then 429."
@@ -118,6 +132,7 @@ class Settings(BaseSettings):
     webhooks_allow_private: list[str] = Field(
         [], description="Hosts and networks (CIDR) inside that webhooks may go to, also over http (JSON list)."
     )
+    webhooks_ports: list[int] = Field([80, 443], description="Ports that webhooks may go to (JSON list); []: any.")
     webhooks_ca_file: Path | None = Field(None, description="Certificates (PEM) that webhooks trust besides the usual.")
     webhooks_retry_scale: float = Field(
         1.0, gt=0, description="Factor on the waits between tries of a webhook, and on the time until it is disabled."
@@ -130,7 +145,20 @@ class Settings(BaseSettings):
 
     @property
     def effective_broker_url(self) -> str:
-        return self.broker_url or "spool://localhost"
+        """The broker's URL, with its password where a file has it.
+
+        Raises:
+            OSError: that file can not be read.
+        """
+        url = self.broker_url or "spool://localhost"
+        if self.broker_password_file is None:
+            return url
+        scheme, _, rest = url.partition("://")
+        return f"{scheme}://:{quote(self.broker_password_file.read_text().strip(), safe='')}@{rest.rpartition('@')[2]}"
+
+    @property
+    def admin_key_path(self) -> Path:
+        return self.admin_key_file or self.home / "admin.key"
 
     @property
     def broker_dir(self) -> Path:

@@ -117,6 +117,10 @@ class Client:
             detail = f"there is no data set {name_or_id!r}, or this key may not see it"
             raise NotFound(error.problem | {"detail": detail}) from None
 
+    def delete_content(self, dataset: str) -> Dataset:
+        """Delete a data set's content, for good. Its ledger stays; it can not be registered anew."""
+        return Dataset.model_validate(self._json("DELETE", f"{_dataset(dataset)}/content"))
+
     def grants(self, dataset: str) -> Iterator[Grant]:
         """Which keys may see a data set or train on it. For its owner and admins."""
         return self._pages(f"{_dataset(dataset)}/grants", Grant)
@@ -199,6 +203,10 @@ class Client:
 
     def cancel(self, job_id: str) -> Job:
         return Job.model_validate(self._json("POST", f"/v1/jobs/{job_id}/cancel"))
+
+    def delete_artifacts(self, job_id: str) -> Job:
+        """Delete a finished job's model files. Its certificate stays, and what it spent stays spent."""
+        return Job.model_validate(self._json("DELETE", f"/v1/jobs/{job_id}/artifacts"))
 
     def events(self, job_id: str) -> Iterator[Event]:
         return self._pages(f"/v1/jobs/{job_id}/events", Event)

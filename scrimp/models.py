@@ -72,7 +72,8 @@ class Verification(Resource):
 
 
 class Dataset(Resource):
-    """`access`: what the asking key may do (view, train, own); `max_epsilon_per_job`: the owner's policy for it."""
+    """`access`: what the asking key may do (view, train, own); `max_epsilon_per_job`: the owner's policy for it;
+    `content_deleted_at`: since when the data themselves are gone."""
 
     id: str
     name: str
@@ -80,6 +81,7 @@ class Dataset(Resource):
     access: str | None = None
     max_epsilon_per_job: float | None = None
     state: str = "ready"
+    content_deleted_at: str | None = None
 
 
 class Grant(Resource):

@@ -32,6 +32,8 @@ Action = Literal[
     "job.cancelled",
     "job.failed",  # the cause, which callers are not told: it may depend on private data
     "artifact.downloaded",
+    "artifacts.deleted",
+    "dataset.content_deleted",
     "prediction.asked",
     "certificate.downloaded",
     "certificate.shown",  # on its job's page

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from sqlalchemy import select, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, or_, select, tuple_
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.db.models import Account, ApiKey, Dataset, DatasetContent
+from app.db.models import Account, ApiKey, Dataset, DatasetContent, Job
+from app.errors import Conflict
 from app.grants.service import Access, access_of, visible, with_grants
 from app.keys.service import Caller
 
@@ -22,6 +23,28 @@ def with_content(session: Session, owner_key: str, hmacs: Iterable[str]) -> list
     own = (DatasetContent.owner_key == owner_key, DatasetContent.hmac.in_(list(hmacs)))
     same = select(DatasetContent.dataset_id).where(*own)
     return list(session.scalars(select(Dataset).where(Dataset.id.in_(same)).order_by(Dataset.created_at)))
+
+
+def uses(dataset_id: str | InstrumentedAttribute[str]) -> ColumnElement[bool]:
+    """The condition that a job reads a data set: as its own, or for its optimizer's side information."""
+    return or_(Job.dataset_id == dataset_id, Job.spec["optimizer"]["public_dataset"].as_string() == dataset_id)
+
+
+def check_content(session: Session, dataset_ids: Iterable[str]) -> None:
+    """Has a deletion of their content wait until this transaction ends.
+
+    Raises:
+        Conflict: `content-deleted`: it is gone already.
+    """
+    rows = select(Dataset).where(Dataset.id.in_(list(dataset_ids))).order_by(Dataset.id).with_for_update(read=True)
+    for dataset in session.scalars(rows.execution_options(populate_existing=True)):
+        check_there(dataset)
+
+
+def check_there(dataset: Dataset) -> None:
+    """Raises Conflict, `content-deleted`, where there is nothing to train on any more."""
+    if dataset.content_deleted_at is not None:
+        raise Conflict("content-deleted", f"the content of {dataset.name!r} was deleted: nothing can be trained on it")
 
 
 def take_turns(session: Session) -> None:

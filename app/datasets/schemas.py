@@ -31,6 +31,7 @@ class DatasetView(BaseModel):
     `privacy` holds the resolved cap (its δ) and order. `ledger` is null on public data, where no privacy is claimed.
     `content_sha256`, a function of the data without noise, is null for everyone but the data set's owner and admins.
     `state` is "behind" where the database has forgotten what was spent: nothing is admitted until it is restored.
+    `content_deleted_at`: since when its files are gone; its ledger stays.
     `access` is what the key that asks may do; `max_epsilon_per_job` is the owner's policy for it (null: the cap alone).
     """
 
@@ -50,6 +51,7 @@ class DatasetView(BaseModel):
     access: Level
     max_epsilon_per_job: float | None
     state: State = "ready"
+    content_deleted_at: str | None = None
 
     @classmethod
     def of(cls, dataset: Dataset, account: Account | None, access: Access, state: State = "ready") -> DatasetView:
@@ -59,9 +61,10 @@ class DatasetView(BaseModel):
             owner=dataset.owner_key,
             shape=Shape(**dataset.shape),
             content_hmac=dataset.content_hmac,
-            content_sha256=dataset.content_sha256 if access.level == "own" else None,
+            content_sha256=(dataset.content_sha256 or None) if access.level == "own" else None,
             ledger=None if account is None else summary.view(dataset, account, None),
             created_at=rfc3339(dataset.created_at) or "",
+            content_deleted_at=rfc3339(dataset.content_deleted_at),
             access=access.level,
             max_epsilon_per_job=access.max_epsilon,
             state=state,

@@ -80,6 +80,7 @@ class Dataset(Base):
     content_sha256: Mapped[str]  # un-noised function of private data: for the owner alone
     content_hmac: Mapped[str]
     created_at: Mapped[datetime]
+    content_deleted_at: Mapped[datetime | None]  # since when there are no files of it; its hashes stay
 
 
 class Grant(Base):

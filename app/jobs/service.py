@@ -23,6 +23,7 @@ from app.catalogue import model_folders
 from app.catalogue.models import layers
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
+from app.datasets.repository import check_content, check_there
 from app.db.engine import Database
 from app.db.models import Job, table_of
 from app.errors import BudgetError, Conflict, Forbidden, PolicyError, Unauthenticated
@@ -60,6 +61,7 @@ def quote(
     """
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
+        check_there(dataset)
         facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
     planned, priced = _price(pricing, pinned(spec, models_root, facts), facts, side)
     with db.read() as session:
@@ -105,7 +107,7 @@ def submit(
         BudgetError: it does not fit. Nothing is consumed.
         PolicyError: it costs more than the owner allows this key for one job. Nothing is consumed.
         Conflict: the idempotency key was used for another spec; `too-many-jobs`: the key has enough in the queue;
-            `ledger-behind`: the database has forgotten what was spent of this data set.
+            `ledger-behind`: the database has forgotten what was spent of this data set; `content-deleted`.
         NotFound, Forbidden: the key may not see the data set, or not train on it.
     """
     digest = hashlib.sha256(json.dumps(spec.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
@@ -180,8 +182,11 @@ def _take_turn(session: Session, caller: Caller, planned: Plan) -> tuple[KeyLike
     key = session.execute(keys.LOCKED, {"key": caller.id}).one_or_none()
     if key is None or not keys.is_alive(key):
         raise Unauthenticated(keys.NOT_HELD)
+    read = {planned.facts.id}
     if isinstance(planned.spec.optimizer, PublicSideSettings):
         grants.check(grants.access_by_id(session, caller, planned.spec.optimizer.public_dataset), "train")
+        read.add(planned.spec.optimizer.public_dataset)
+    check_content(session, read)
     return key, grants.check(grants.access_by_id(session, caller, planned.facts.id), "train")
 
 

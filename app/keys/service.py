@@ -29,7 +29,6 @@ from app.settings import Settings
 
 Role = Literal["admin", "owner", "analyst", "viewer"]
 logger = logging.getLogger(__name__)
-ADMIN_FILE = "admin.key"
 NO_SUCH_KEY = "there is no such key"
 NOT_HELD = "this key is unknown, expired or was revoked"
 LONGEST_LIFE = timedelta(days=36525)
@@ -261,12 +260,12 @@ def list_keys(session: Session) -> list[ApiKey]:
 
 
 def ensure_admin_key(db: Database, settings: Settings) -> Path:
-    """Writes the first admin key to `home/admin.key` (0600), once; returns the file.
+    """Writes the first admin key to a file of its own (0600; `home/admin.key`), once; returns the file.
 
     Where the file is lost or does not open this database, a new admin key is made: whoever can write the home folder
     owns the service anyhow.
     """
-    path = settings.home / ADMIN_FILE
+    path = settings.admin_key_path
     pepper = load_secret(settings, "api_key_pepper")
     with db.write() as session:
         if path.exists():
@@ -282,8 +281,8 @@ def ensure_admin_key(db: Database, settings: Settings) -> Path:
 
 
 def renew_admin_file(settings: Settings, key_id: str, token: str) -> None:
-    """Puts the new token of a rotated key into `home/admin.key`, where that file holds the key."""
-    path = settings.home / ADMIN_FILE
+    """Puts the new token of a rotated key into the file of the first admin key, where that holds the key."""
+    path = settings.admin_key_path
     try:
         held = path.read_text()
     except (OSError, UnicodeDecodeError):
@@ -292,7 +291,7 @@ def renew_admin_file(settings: Settings, key_id: str, token: str) -> None:
         try:
             write_private(path, token + "\n", overwrite=True)
         except OSError as error:  # the token is in the answer all the same, and nowhere else
-            logger.error("%s could not be renewed: %s", ADMIN_FILE, type(error).__name__)
+            logger.error("%s could not be renewed: %s", path.name, type(error).__name__)
 
 
 def _tokens(key: KeyLike) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ def claim_next(db: Database, heads: Heads, worker: str, lease_s: float, devices:
     Args:
         heads: jobs of a data set whose ledger is behind its record are passed over: they may have run already.
         devices: the kinds that this worker has; a job that asks for none in particular runs on any.
+        may_run: asked outside of a transaction; a job that may not run now is passed over.
     """
     passed: set[str] = set()
     current: dict[str, bool] = {}  # by data set, as looked at for this claim
@@ -140,9 +141,7 @@ def _full(session: Session, running: Mapping[Pair, int]) -> set[str]:
     counts = Counter[str]()
     for (_owner, key), count in running.items():
         counts[key] += count
-    limits = select(ApiKey.id, ApiKey.max_running_jobs).where(
-        ApiKey.id.in_(counts), ApiKey.max_running_jobs.is_not(None)
-    )
+    limits = select(ApiKey.id, ApiKey.max_running_jobs).where(ApiKey.id.in_(counts))
     return {key for key, limit in session.execute(limits) if limit is not None and counts[key] >= limit}
 
 

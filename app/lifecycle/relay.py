@@ -32,16 +32,18 @@ from app.ledger.behind import survey
 from app.ledger.checks import check_due
 from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish, signing_key
-from app.lifecycle import predictions
+from app.lifecycle import predictions, spool
 from app.lifecycle.broker import QUEUE, celery_options
 from app.lifecycle.repeat import in_thread, repeat
 from app.lifecycle.states import append_event
 from app.lifecycle.sweeper import count_queued, reap_expired, unclaimed
+from app.retention import service as retention
 from app.settings import Settings, get_settings
 from app.webhooks.delivery import Deliverer
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.1
+RETENTION_S = 600.0
 SEAL_S = 0.5
 JOIN_S = 3.0  # a delivery that is cut off is tried again
 RINGS, CERTIFICATES = 500, 100  # at most in one pass
@@ -80,7 +82,7 @@ class Relay:
         self.heads = Heads.of(settings)
         self.unsigned: set[str] = set()
         self.code_version = version("scrimp")
-        self.next_sweep = self.next_survey = 0.0
+        self.next_sweep = self.next_survey = self.next_retention = 0.0
         self.published = False
 
     def run_once(self) -> None:
@@ -101,7 +103,11 @@ class Relay:
             predictions.sweep(self.db)
             same_content.flag(self.db)
             self._sign_heads()
+            spool.sweep(self.settings.broker_dir)
             self.next_sweep = time.monotonic() + self.settings.sweep_s
+        if time.monotonic() >= self.next_retention:
+            retention.sweep(self.db, self.settings)
+            self.next_retention = time.monotonic() + RETENTION_S
 
     def run(self, stop: threading.Event) -> None:
         repeat(self.run_once, stop, POLL_S)

@@ -11,12 +11,15 @@ import json
 import logging
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES, virtual
 
+DRAFT, TAKEN = ".draft", ".taken"
+STALE_S = 3600.0
 logger = logging.getLogger(__name__)
 TRANSPORT_ALIASES["spool"] = "app.lifecycle.spool:Transport"
 
@@ -30,13 +33,17 @@ class Channel(virtual.Channel):
 
     def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
         name = f"{time.time_ns():020d}_{uuid.uuid4().hex}.{queue}.msg"
-        draft = self.folder / f"{name}.draft"
-        draft.write_text(json.dumps(message))
-        draft.rename(self.folder / name)
+        draft = self.folder / f"{name}{DRAFT}"
+        try:
+            draft.write_text(json.dumps(message))
+            draft.rename(self.folder / name)
+        except OSError:  # a full disk: what is there of it is no message
+            draft.unlink(missing_ok=True)
+            raise
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         for waiting in self._waiting(queue):
-            taken = waiting.with_suffix(".taken")
+            taken = waiting.with_suffix(TAKEN)
             try:
                 waiting.rename(taken)
             except FileNotFoundError:
@@ -63,6 +70,20 @@ class Channel(virtual.Channel):
     def _waiting(self, queue: str) -> list[Path]:
         ending = f".{queue}.msg"
         return sorted(each for each in self.folder.iterdir() if each.name.endswith(ending))
+
+
+def sweep(folder: Path) -> int:
+    """Removes what senders and readers that were killed left half done, an hour later. Returns how many that were.
+
+    The sweeper rings again for the jobs that they were about.
+    """
+    left = 0
+    for each in folder.iterdir() if folder.is_dir() else ():
+        with suppress(FileNotFoundError):
+            if each.suffix in (DRAFT, TAKEN) and time.time() - each.stat().st_mtime > STALE_S:
+                each.unlink()
+                left += 1
+    return left
 
 
 class Transport(virtual.Transport):

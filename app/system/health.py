@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Literal
 
 from kombu.connection import Connection
 from sqlalchemy import func, select, text
+from starlette.concurrency import run_in_threadpool
 
 from app.db.clock import now_there, skew_s
 from app.db.engine import Database
@@ -27,6 +31,7 @@ from app.settings import Settings, get_settings
 NEEDED = ("database", "migrations", "storage")
 FREE_BYTES = 256 * 2**20
 MAX_SKEW_S = 5.0
+FRESH_S = 1.0
 
 
 def checks(db: Database, settings: Settings) -> dict[str, str]:
@@ -47,6 +52,22 @@ def checks(db: Database, settings: Settings) -> dict[str, str]:
         except Exception as error:  # whatever it is, it is the answer
             found[name] = type(error).__name__
     return found
+
+
+class Readiness:
+    """What `checks` last found, for `FRESH_S`: anybody may ask, and a hundred who ask at once cost one look."""
+
+    def __init__(self, look: Callable[[], dict[str, str]]) -> None:
+        self._look, self._turn = look, asyncio.Lock()
+        self._found: dict[str, str] = {}
+        self._at = -math.inf
+
+    async def checks(self) -> dict[str, str]:
+        async with self._turn:
+            if time.monotonic() - self._at > FRESH_S:
+                self._found = await run_in_threadpool(self._look)
+                self._at = time.monotonic()
+            return self._found
 
 
 def status(found: dict[str, str]) -> Literal["ready", "degraded", "not ready"]:

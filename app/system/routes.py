@@ -1,22 +1,21 @@
-"""/healthz (open), /readyz and /metrics (with a key)."""
+"""/healthz and /readyz (open), /metrics (with a key)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal, cast
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 
 from app.contracts.base import Document
 from app.jobs.pricing import PricingService
-from app.keys.auth import CurrentKey, current_key
-from app.system.health import checks, status
+from app.keys.auth import CurrentKey
+from app.system import health
 from app.system.prometheus import registry_for
-from app.web.deps import Db, ServiceSettings, get_pricing
+from app.web.deps import Db
 
 router = APIRouter(tags=["system"])
-Pricing = Annotated[PricingService, Depends(get_pricing)]
 
 
 @router.get("/healthz")
@@ -30,17 +29,16 @@ class Readiness(Document):
     checks: dict[str, str]  # "ok", or the type of the error
 
 
-@router.get(
-    "/readyz",
-    dependencies=[Depends(current_key)],
-    responses={503: {"model": Readiness, "description": "A part does not answer."}},
-)
-def readyz(db: Db, settings: ServiceSettings, pricing: Pricing, response: Response) -> Readiness:
-    """Each part by name. 503 where database, migrations or storage (writable, with room) are not well; "degraded" where
-    the broker or the pricing process is away: jobs queue all the same, and a process that prices is started when asked.
+@router.get("/readyz", responses={503: {"model": Readiness, "description": "A part does not answer."}})
+async def readyz(request: Request, response: Response) -> Readiness:
+    """Each part by name, as it was within the last second; needs no key. 503 where database, migrations or storage
+    (writable, with room) are not well; "degraded" where the broker or the pricing process is away: jobs queue all the
+    same, and a process that prices is started when asked.
     """
-    found = checks(db, settings) | {"pricing": "ok" if pricing.alive else "NotRunning"}
-    state = status(found)
+    found = await cast(health.Readiness, request.app.state.readiness).checks()
+    pricing = cast(PricingService, request.app.state.pricing)
+    found = found | {"pricing": "ok" if pricing.alive else "NotRunning"}
+    state = health.status(found)
     response.status_code = 503 if state == "not ready" else 200
     return Readiness(status=state, checks=found)
 

@@ -80,7 +80,7 @@ class Operation:
 LOCATION: Json = {"Location": "The address of what was made."}
 OPERATIONS = {
     "healthz": Operation("The process answers."),
-    "readyz": Operation("Database, migrations and broker answer."),
+    "readyz": Operation("Database, migrations and broker answer.", ("unavailable",)),
     "show_metrics": Operation("The metrics, as text."),
     "list_keys": Operation("All keys.", ("forbidden",)),
     "create_key": Operation("The key, with its token: shown in this answer only.", ("forbidden",)),
@@ -109,6 +109,8 @@ OPERATIONS = {
     ),
     "list_datasets": Operation("A page of data sets."),
     "show_dataset": Operation("The data set."),
+    "delete_content": Operation("The data set, without its content.", ("forbidden", "wrong-state")),
+    "delete_artifacts": Operation("The job, without its files.", ("forbidden", "wrong-state")),
     "show_ledger": Operation("The ledger."),
     "list_entries": Operation("A page of entries."),
     "verify_ledger": Operation("Whether the ledger is what its entries say.", ("ledger-behind",)),
@@ -116,7 +118,7 @@ OPERATIONS = {
     "change_cap": Operation("The ledger with its new cap.", ("forbidden", "cap-too-low", "ledger-behind")),
     "join_ledger": Operation("The ledger that stays.", ("forbidden", "wrong-state", "cap-too-low", "ledger-behind")),
     "list_signing_keys": Operation("All keys that certificates are or were signed with."),
-    "quote_job": Operation("The price.", ("not-found", "forbidden", "limit-exceeded")),
+    "quote_job": Operation("The price.", ("not-found", "forbidden", "content-deleted", "limit-exceeded")),
     "sweep_quotes": Operation("The final run in every combination.", ("not-found", "forbidden", "limit-exceeded")),
     "submit_job": Operation(
         "The job, admitted; or the one that this Idempotency-Key made before.",
@@ -128,6 +130,7 @@ OPERATIONS = {
             "idempotency-key-reused",
             "too-many-jobs",
             "ledger-behind",
+            "content-deleted",
             "limit-exceeded",
         ),
         {**LOCATION, "Idempotent-Replayed": "?`true` where the job was made by an earlier request."},
@@ -197,7 +200,7 @@ MEMBERS: dict[str, Json] = {
     "duplicate-name": {"name": {"type": "string"}},
     "idempotency-key-reused": {"job": {"type": "string"}},
     "too-large": {"limit_bytes?": {"type": "integer"}},
-    "wrong-state": {"job_status?": {"type": "string"}},
+    "wrong-state": {"job_status?": {"type": "string"}, "study?": {"type": "string"}},
 }
 
 

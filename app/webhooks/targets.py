@@ -12,7 +12,7 @@ import queue
 import re
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Literal
@@ -152,10 +152,18 @@ class Policy:
         allow_http: whether http is allowed at all.
         allow_private: hosts, and networks in CIDR, that are allowed though they are inside; over http too.
         resolver: finds a host's addresses.
+        ports: the ones that may be sent to, also of hosts inside; None: any.
     """
 
-    def __init__(self, *, allow_http: bool, allow_private: Sequence[str], resolver: Resolver | None = None) -> None:
-        self.allow_http, self.resolver = allow_http, resolver
+    def __init__(
+        self,
+        *,
+        allow_http: bool,
+        allow_private: Sequence[str],
+        resolver: Resolver | None = None,
+        ports: Collection[int] | None = None,
+    ) -> None:
+        self.allow_http, self.resolver, self.ports = allow_http, resolver, ports
         self.hosts: set[str] = set()
         self.networks: list[IPv4Network | IPv6Network] = []
         for each in allow_private:
@@ -167,7 +175,11 @@ class Policy:
 
     @classmethod
     def of(cls, settings: Settings) -> Policy:
-        return cls(allow_http=settings.webhooks_allow_http, allow_private=settings.webhooks_allow_private)
+        return cls(
+            allow_http=settings.webhooks_allow_http,
+            allow_private=settings.webhooks_allow_private,
+            ports=settings.webhooks_ports or None,
+        )
 
     def addresses(self, target: Target) -> list[str]:
         """The addresses to connect to, in the resolver's order. One that is not allowed refuses all of them.
@@ -175,6 +187,8 @@ class Policy:
         Raises:
             TargetRefused: the name has no address in time, or one that is not allowed.
         """
+        if self.ports is not None and target.port not in self.ports:
+            raise TargetRefused("target-refused")
         found = [_address(each) for each in self._looked_up(target)]
         if not found or None in found:
             raise TargetRefused("name-not-found")
@@ -195,6 +209,8 @@ class Policy:
         target = parse(url)
         if target.scheme == "http" and not self.allow_http and not (self.hosts or self.networks):
             raise _refuse("webhooks go over https")
+        if self.ports is not None and target.port not in self.ports:
+            raise _refuse(f"webhooks go to port {' or '.join(map(str, sorted(self.ports)))}; an operator allows others")
         try:
             self.addresses(target)
         except TargetRefused:

@@ -42,3 +42,10 @@ def show_(session: Session, dataset: Annotated[str, typer.Argument(help="Name or
     """One data set and its budget."""
     found = session.client.dataset(dataset)
     session.result(found, lambda: show.dataset(session.console, found))
+
+
+@command(app, "delete-content")
+def delete_content(session: Session, dataset: Annotated[str, typer.Argument(help="Name or id.")]) -> None:
+    """Delete the data themselves, for good. The ledger stays, and they can not be registered anew."""
+    found = session.client.delete_content(dataset)
+    session.result(found, lambda: session.console.print(f"the content of {found.name} is deleted; its ledger stays"))

@@ -122,6 +122,13 @@ def cancel(session: Session, job_id: JobId) -> None:
     session.result(job, lambda: session.console.print(f"{job.id} is {job.status}"))
 
 
+@command(app, "delete-artifacts")
+def delete_artifacts(session: Session, job_id: JobId) -> None:
+    """Delete a finished job's model files. What it spent stays spent, and its certificate stays."""
+    job = session.client.delete_artifacts(job_id)
+    session.result(job, lambda: session.console.print(f"the files of {job.id} are deleted; its certificate stays"))
+
+
 @command(app, "events")
 def events(session: Session, job_id: JobId) -> None:
     """A job's event log."""

@@ -101,7 +101,7 @@ def connection(url: str | None, key: str | None) -> tuple[str, str | None]:
     settings = Settings()
     url = url or settings.url
     if key is None and urlsplit(url).hostname in LOOPBACK:
-        file = settings.home / "admin.key"
+        file = settings.admin_key_path
         try:
             key = file.read_text().strip()
         except OSError:

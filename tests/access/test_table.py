@@ -59,6 +59,18 @@ def a_fresh_grant(world: World, target: Target, _who: str) -> Sent:
     return {}
 
 
+def something_held(world: World, target: Target, _who: str) -> Sent:
+    if target is not NOWHERE:
+        world.queued_job(target, "owner" if target is world.mine else "other-owner")
+    return {}
+
+
+def an_open_prediction(world: World, target: Target, _who: str) -> Sent:
+    if target is not NOWHERE:
+        world.open_prediction(target)
+    return {}
+
+
 def json(body: Any) -> Callable[[World, Target, str], Sent]:
     return lambda _world, _target, _who: {"json": body}
 
@@ -72,7 +84,7 @@ NEW_KEY = json({"name": "made by the table", "role": "viewer"})
 
 TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/healthz"): OPEN,
-    ("GET", "/readyz"): ANY,
+    ("GET", "/readyz"): OPEN,
     ("GET", "/metrics"): ANY,
     ("GET", "/openapi.json"): ANY,
     ("GET", "/docs"): ANY,
@@ -103,6 +115,8 @@ TABLE: dict[tuple[str, str], Rule] = {
     ),
     # A ledger is not joined to itself.
     ("POST", "/v1/datasets/{dataset_id}/ledger/join"): Rule(422, role=ADMINS, send=to_itself),
+    ("DELETE", "/v1/datasets/{dataset_id}/content"): Rule(409, needs="own", send=something_held, by_name=True),
+    ("DELETE", "/v1/jobs/{job_id}/artifacts"): Rule(409, needs="own", send=an_open_prediction),
     ("GET", "/v1/signing-keys"): ANY,
     ("POST", "/v1/quotes"): Rule(needs="train", send=spec_of),
     ("POST", "/v1/quotes/sweep"): Rule(needs="train", send=sweep_of),

@@ -10,8 +10,8 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from app.db.engine import Database
-from app.db.models import ApiKey, Grant
-from app.ids import now
+from app.db.models import ApiKey, Grant, Prediction
+from app.ids import new_id, now
 from app.keys import service as keys
 from app.keys.service import Caller
 from app.main import create_app
@@ -111,6 +111,12 @@ class World:
         return self.scene.job(
             target.dataset, keys.secrets.token_hex(8), by=by, privacy={"target_epsilon": 0.01}, evaluation=None
         )
+
+    def open_prediction(self, target: Target) -> None:
+        with self.db.write() as session:
+            made = {"id": new_id("pred"), "job_id": target.job, "key_id": self.ids["admin"], "status": "queued"}
+            times = {"created_at": now(), "expires_at": now() + timedelta(days=1)}
+            session.add(Prediction(**made, **times, records=[1], top=1, attempt=0))
 
     def grant(
         self, who: str, access: str | None, max_epsilon: float | None = None, target: Target | None = None

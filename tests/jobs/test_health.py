@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from types import SimpleNamespace
 
@@ -37,3 +38,19 @@ def test_a_storage_without_room_is_not_ready(db: Database, settings: Settings, m
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     found = health.checks(db, settings)
     assert found["storage"] == "StorageFullError" and health.status(found) == "not ready"
+
+
+def test_readiness_is_looked_at_once_for_all_who_ask_at_once() -> None:
+    looked: list[int] = []
+
+    def look() -> dict[str, str]:
+        looked.append(1)
+        return {"database": "ok"}
+
+    async def ask() -> None:
+        readiness = health.Readiness(look)
+        found = await asyncio.gather(*(readiness.checks() for _ in range(100)))
+        assert found == [{"database": "ok"}] * 100
+
+    asyncio.run(ask())
+    assert len(looked) == 1

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import os
+import time
 from pathlib import Path
 
 import pytest
 from celery import Celery
 
+from app.lifecycle import spool
 from app.lifecycle.broker import QUEUE, celery_options
 from app.lifecycle.relay import CeleryBell
 from app.settings import Settings
@@ -68,3 +72,27 @@ def test_what_is_no_message_is_dropped(settings: Settings) -> None:
         queue.close()
     assert bell.waiting() == 0
     assert [each.name for each in settings.broker_dir.iterdir()] == ["notes.txt"]
+
+
+def test_what_killed_senders_left_half_done_is_swept(tmp_path: Path) -> None:
+    """Zero bytes, half a message, one that a reader had taken; young ones may still be written to."""
+    long_ago = time.time() - 2 * spool.STALE_S
+    names = ("1_a.scrimp.msg.draft", "2_b.scrimp.msg.draft", "3_c.scrimp.taken", "4_d.scrimp.msg")
+    for name, content in zip(names, ("", '{"bo', "{}", "{}"), strict=True):
+        (tmp_path / name).write_text(content)
+        os.utime(tmp_path / name, (long_ago, long_ago))
+    (tmp_path / "5_e.scrimp.msg.draft").write_text("")
+    assert spool.sweep(tmp_path) == 3
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["4_d.scrimp.msg", "5_e.scrimp.msg.draft"]
+    assert spool.sweep(tmp_path / "nowhere") == 0
+
+
+def test_a_message_that_finds_no_room_leaves_no_draft(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="no space"):
+        CeleryBell(settings).ring("job_x")
+    assert list(settings.broker_dir.iterdir()) == []

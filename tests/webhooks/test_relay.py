@@ -33,7 +33,8 @@ def test_the_relays_process_sends_and_seals(
     db: Database, settings: Settings, hook: Hook, receiver: Receiver, tmp_path: Path
 ) -> None:
     slow, quick = hook("/drip"), hook("/ok")
-    environment = {"SCRIMP_HOME": str(settings.home), "SCRIMP_WEBHOOKS_ALLOW_PRIVATE": '["127.0.0.0/8"]'}
+    environment = {"SCRIMP_HOME": str(settings.home), "SCRIMP_WEBHOOKS_PORTS": "[]"}
+    environment |= {"SCRIMP_WEBHOOKS_ALLOW_PRIVATE": '["127.0.0.0/8"]'}
     with (tmp_path / "relay.log").open("w") as log:
         relay = subprocess.Popen(
             [sys.executable, "-m", "app.lifecycle.relay"], env=os.environ | environment, stdout=log, stderr=log

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from app.errors import InvalidRequest
+from app.settings import Settings
 from app.webhooks import targets
 from app.webhooks.targets import Policy, TargetRefused, is_public, parse
 
@@ -218,3 +219,24 @@ def test_a_lookup_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
         Policy(allow_http=False, allow_private=[], resolver=hangs).addresses(parse("https://example.com/"))
     assert time.monotonic() - began < 5
     over.set()
+
+
+@pytest.mark.parametrize(("url", "fits"), [("https://example.com/", True), ("https://example.com:6379/", False)])
+def test_only_the_usual_ports_are_sent_to_unless_set(url: str, fits: bool) -> None:
+    for settings, expected in ((Settings(), fits), (Settings(webhooks_ports=[6379, 443]), True)):
+        made = Policy.of(settings)
+        made.resolver = lambda _host, _port: ["93.184.216.34"]
+        if expected:
+            assert made.check(url).url == url and made.addresses(parse(url)) == ["93.184.216.34"]
+            continue
+        with pytest.raises(InvalidRequest, match="port 80 or 443"):
+            made.check(url)
+        with pytest.raises(TargetRefused, match="target-refused"):
+            made.addresses(parse(url))
+
+
+def test_a_host_inside_that_is_allowed_has_no_more_ports_for_it() -> None:
+    inside = Settings(webhooks_allow_private=["10.0.0.0/8"])
+    with pytest.raises(InvalidRequest, match="port"):
+        Policy.of(inside).check("http://10.0.0.5:6379/")
+    assert Policy.of(inside.model_copy(update={"webhooks_ports": []})).check("http://10.0.0.5:6379/").port == 6379

@@ -1,0 +1,161 @@
+"""Deletion: of a data set's content, and of a job's artifacts; by a person, or when a setting says so.
+
+Files are deleted. What was spent stays: the ledger, certificates, jobs and their released numbers, and the keyed hashes
+of the content, by which it can not be registered anew as a second budget. Nothing is deleted that a job or a prediction
+may still need. The rows go first: a deletion that is cut short is finished by the next sweep.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, delete, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from app.audit import record as audit
+from app.datasets.repository import uses
+from app.db.engine import Database
+from app.db.models import Account, Artifact, Dataset, Job, Prediction, table_of
+from app.errors import Conflict, Forbidden, ServiceError
+from app.grants import service as grants
+from app.ids import now
+from app.keys.service import Caller
+from app.lifecycle.states import FINISHED, discard, get_job
+from app.settings import Settings
+
+logger = logging.getLogger(__name__)
+AT_ONCE = 100  # deletions of one kind in one sweep
+
+
+def delete_content(db: Database, settings: Settings, caller: Caller, dataset: str) -> str:
+    """Deletes the files of a data set, for good. Done already, it does nothing. Returns its id.
+
+    Raises:
+        NotFound, Forbidden: only its owner and admins may.
+        Conflict: `wrong-state`: a job on it is not finished, or something is held.
+    """
+    with db.write() as session:
+        dataset_id = grants.require(session, caller, dataset, "own").id
+        if _mark_deleted(session, dataset_id):
+            audit.record(session, "dataset.content_deleted", dataset_id)
+    _remove_content(db, settings, dataset_id)
+    return dataset_id
+
+
+def delete_artifacts(db: Database, caller: Caller, job_id: str) -> None:
+    """Deletes a job's model files; of a study those of its runs too. The relay removes them from the disk.
+
+    Raises:
+        NotFound, Forbidden: only who submitted it and may still train, the data set's owner and admins may.
+        Conflict: `wrong-state`: it is not finished, it is a run of a study, or a prediction of it is open.
+    """
+    with db.write() as session:
+        job = grants.require_job(session, caller, job_id)
+        access = grants.access_to_job(session, caller, job)
+        if access is None or not access.covers("train" if caller.id == job.key_id else "own"):
+            raise Forbidden(
+                "only the key that submitted this job, the data set's owner or an admin may delete its files"
+            )
+        _drop_artifacts(session, get_job(session, job_id, lock=True))
+        audit.record(session, "artifacts.deleted", job_id)
+
+
+def sweep(db: Database, settings: Settings) -> None:
+    """Finishes deletions that were cut short, and makes those that the retention settings ask for."""
+    with db.read() as session:
+        cut_short = session.scalars(select(Dataset).where(Dataset.content_deleted_at.is_not(None))).all()
+        unfinished = [each.id for each in cut_short if each.parts]
+    for dataset_id in unfinished:
+        _remove_content(db, settings, dataset_id)
+    if settings.artifacts_kept_days is not None:
+        _sweep_artifacts(db, now() - timedelta(days=settings.artifacts_kept_days))
+    if settings.content_kept_days is not None:
+        _sweep_contents(db, settings, now() - timedelta(days=settings.content_kept_days))
+
+
+def _sweep_artifacts(db: Database, before: datetime) -> None:
+    old = (
+        select(Job.id)
+        .where(Job.parent_id.is_(None), Job.finished_at < before)
+        .where(select(Artifact.job_id).where(_of_job_or_runs(Artifact.job_id, Job.id)).exists())
+        .limit(AT_ONCE)
+    )
+    with db.read() as session:
+        found = list(session.scalars(old))
+    for job_id in found:
+        try:
+            with db.write() as session:
+                _drop_artifacts(session, get_job(session, job_id, lock=True))
+                audit.record(session, "artifacts.deleted", job_id, because="retention")
+        except ServiceError as error:
+            logger.info("the artifacts of %s are kept for now: %s", job_id, error.message)
+
+
+def _sweep_contents(db: Database, settings: Settings, before: datetime) -> None:
+    used = select(func.max(Job.created_at)).where(uses(Dataset.id)).scalar_subquery()
+    old = select(Dataset.id).where(
+        Dataset.content_deleted_at.is_(None), Dataset.created_at < before, or_(used.is_(None), used < before)
+    )
+    with db.read() as session:
+        found = list(session.scalars(old.limit(AT_ONCE)))
+    for dataset_id in found:
+        try:
+            with db.write() as session:
+                _mark_deleted(session, dataset_id)
+                audit.record(session, "dataset.content_deleted", dataset_id, because="retention")
+        except ServiceError as error:
+            logger.info("the content of %s is kept for now: %s", dataset_id, error.message)
+            continue
+        _remove_content(db, settings, dataset_id)
+
+
+def _mark_deleted(session: Session, dataset_id: str) -> bool:
+    """Under the data set's row lock, which an admission shares: it comes before this, and is seen, or is refused."""
+    row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)
+    if row.content_deleted_at is not None:
+        return False
+    account = session.get(Account, dataset_id, populate_existing=True)
+    held = account is not None and (account.train_held > 0 or account.holdout_held > 0)
+    open_jobs = select(func.count()).select_from(Job).where(uses(dataset_id), Job.status.not_in(FINISHED))
+    if held or session.scalar(open_jobs):
+        raise Conflict("wrong-state", "jobs on this data set are not finished: wait for them, or cancel them first")
+    row.content_deleted_at = now()
+    row.content_sha256 = ""  # a function of the content, without a key
+    return True
+
+
+def _remove_content(db: Database, settings: Settings, dataset_id: str) -> None:
+    """Removes what `_mark_deleted` gave up, then forgets where it lay."""
+    folder = settings.storage_root / "datasets" / dataset_id
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        logger.error("the content of %s could not be removed: it is tried again", dataset_id)
+        return
+    with db.write() as session:
+        session.get_one(Dataset, dataset_id).parts = {}
+
+
+def _drop_artifacts(session: Session, job: Job) -> None:
+    if job.parent_id is not None:
+        raise Conflict("wrong-state", "a run's files go with its study's: delete those", study=job.parent_id)
+    if job.status not in FINISHED:
+        raise Conflict("wrong-state", f"the job is {job.status}: its files are deleted when it has finished")
+    asked = select(Prediction.id).where(
+        _of_job_or_runs(Prediction.job_id, job.id), Prediction.status.in_(("queued", "running"))
+    )
+    if session.scalar(asked.limit(1)) is not None:
+        raise Conflict("wrong-state", "a prediction with this model is not finished: wait for it")
+    files = _of_job_or_runs(Artifact.job_id, job.id)
+    owners = set(session.scalars(select(Artifact.job_id).where(files))) | {job.id}
+    session.execute(delete(Artifact).where(files), execution_options={"synchronize_session": False})
+    for each in owners:
+        discard(session, each)
+
+
+def _of_job_or_runs(
+    column: InstrumentedAttribute[str], job_id: str | InstrumentedAttribute[str]
+) -> ColumnElement[bool]:
+    run = table_of(Job).alias("run").c
+    return or_(column == job_id, column.in_(select(run.id).where(run.parent_id == job_id)))
