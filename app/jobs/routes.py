@@ -16,7 +16,7 @@ from app.db.models import Job
 from app.errors import Conflict, NotFound, RequestError
 from app.grants.service import check_job, require, require_job, visible
 from app.ids import rfc3339
-from app.jobs import repository, service, sweeps
+from app.jobs import artifacts, repository, service, sweeps
 from app.jobs.polling import job_of
 from app.jobs.pricing import PricingService
 from app.jobs.schemas import (
@@ -195,21 +195,21 @@ def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
 def download_artifact(
     request: Request, job_id: str, name: str, db: Db, settings: ServiceSettings, caller: CurrentKey
 ) -> FileResponse:
-    """One artifact's file: `model.safetensors`, `model.json`. For keys that may train on the data set."""
+    """One artifact's file: `model.safetensors`, `model.json`. For keys that may train on the data set.
+
+    It is hashed on its way: one that the disk has changed breaks off before its end, and is 409 from then on.
+    """
     with db.read() as session:
         job = require_job(session, caller, job_id, "train")
         artifact = repository.artifact(session, job_id, name)
         _check_handed_out(session, job)
-    root = settings.storage_root.resolve()
-    path = (root / artifact.path).resolve()
-    if not path.is_relative_to(root) or not path.is_file():
-        raise NotFound("this artifact's file is not in the store any more")
+    path = artifacts.path_of(settings.storage_root, artifact)
+    if "range" in request.headers or artifact.damaged_at is not None:
+        artifacts.check(db, artifact, path)
     if not is_head(request.scope):
         with db.write() as session:
             audit.record(session, "artifact.downloaded", job_id, name=name)
-    return FileResponse(
-        path, media_type="application/octet-stream", filename=name, headers={"Digest-SHA256": artifact.sha256}
-    )
+    return artifacts.CheckedFile(path, artifact.sha256, lambda: artifacts.mark(db, artifact, damaged=True), name=name)
 
 
 @router.get("/jobs/{job_id}/certificate")
