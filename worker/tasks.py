@@ -19,6 +19,7 @@ from app.lifecycle.claims import claim
 from app.lifecycle.presence import Presence
 from app.lifecycle.states import ring
 from app.settings import get_settings
+from worker.attempt.log import about
 from worker.attempt.nursery import Nursery
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.celery_app import app
@@ -60,7 +61,8 @@ def run_job(job_id: str) -> None:
     """
     settings, db = get_settings(), _database()
     if predictions.is_prediction(job_id):
-        predict(db, job_id, settings, _nursery())
+        with about(job_id):
+            predict(db, job_id, settings, _nursery())
         return
     if not may_run(db, Heads.of(settings), job_id):
         return  # its message is sent again later
@@ -71,4 +73,5 @@ def run_job(job_id: str) -> None:
         held = claim(session, job_id, _presence().name, settings.lease_s)
     if held is not None:
         log = AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts)
-        run_attempt(log, settings, _nursery())
+        with about(f"{held.job_id}/{held.attempt}"):
+            run_attempt(log, settings, _nursery())
