@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
-from app.db.models import Artifact, Block, Job, Metric
+from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
 from app.errors import PrivacyError
 from app.lifecycle import studies
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.states import append_event
+from app.privacy.filters import load_numerics
 from app.privacy.mechanism import MechanismConfig
 
 PROGRESS_S = 1.0
@@ -30,10 +32,14 @@ class Begun:
     Attributes:
         published: the files of the job that artifacts' rows name, also where its study has taken them over: paths under
             the storage root.
+        limits_s: how long the job may run, by its specification and by its key.
+        ran_s: how long earlier attempts ran.
     """
 
     dataset_id: str
     published: frozenset[str]
+    limits_s: tuple[float, ...] = ()
+    ran_s: float = 0.0
 
 
 class AttemptLog:
@@ -46,9 +52,12 @@ class AttemptLog:
     def __init__(self, db: Database, held: Claim, *, lease_s: float, max_attempts: int) -> None:
         self.db, self.held, self.lease_s, self.max_attempts = db, held, lease_s, max_attempts
         self._next_progress = 0.0
+        self._ran_before: float | None = None
+        self._began = time.monotonic()
 
     def _fenced(self, session: Session) -> Job:
-        return fence(session, self.held, self.lease_s)
+        ran_s = None if self._ran_before is None else self._ran_before + time.monotonic() - self._began
+        return fence(session, self.held, self.lease_s, ran_s)
 
     def _ending(self, session: Session) -> Job:
         """As `_fenced`, for a write that may end the job: its study, where it is a run of one, is locked before it."""
@@ -57,20 +66,24 @@ class AttemptLog:
 
     def begin(self) -> Begun:
         """The attempt's first write: proves that it still holds the job, before it touches a file."""
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             whose = [job.id] if job.parent_id is None else [job.id, job.parent_id]
             paths = session.scalars(select(Artifact.path).where(Artifact.job_id.in_(whose)))
-            return Begun(job.dataset_id, frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/")))
+            published = frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/"))
+            limits = (job.spec.get("runtime", {}).get("max_duration_s"), session.get_one(ApiKey, job.key_id).max_job_s)
+            self._ran_before = job.ran_s
+            given = tuple(float(limit) for limit in limits if limit is not None)
+            return Begun(job.dataset_id, published, given, job.ran_s)
 
     def heartbeat(self) -> bool:
         """Renews the lease; whether a person asked to cancel."""
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             return self._fenced(session).status == "cancelling"
 
     def ready(self, device: str, fallbacks: Sequence[str] = ()) -> None:
         """The data are loaded; `fallbacks` are the layers whose gradients are formed record by record."""
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             self._fenced(session)
             append_event(session, self.held.job_id, "ready", {"device": device, "fallbacks": list(fallbacks)})
 
@@ -82,7 +95,7 @@ class AttemptLog:
         Raises:
             PrivacyError: more steps would be started than the job's hold covers.
         """
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             if job.status == "cancelling":
                 return False
@@ -102,7 +115,7 @@ class AttemptLog:
         Raises:
             PrivacyError: another digest is recorded for that step and salt; the child should have seen it.
         """
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             salt = _segment_at(job, step)["salt"]
             if step == 0:
@@ -124,7 +137,7 @@ class AttemptLog:
 
     def name_key(self, key_id: str) -> None:
         """Notes which server secret keys the first segment, at the first claim."""
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             job.segments = [each | {"key_id": each["key_id"] or key_id} for each in job.segments]
 
@@ -133,7 +146,7 @@ class AttemptLog:
 
         Steps under the new salt are charged again, out of the same hold: at most `allowed_steps` of them.
         """
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             segment: dict[str, Any] = {"from_step": matched_step + 1, "salt": secrets.token_hex(32), "key_id": key_id}
             job.segments = [each for each in job.segments if each["from_step"] <= matched_step] + [segment]
@@ -153,7 +166,7 @@ class AttemptLog:
             PrivacyError: more releases than the mechanism was charged for, or something that it does not declare.
         """
         parts, whole = metric.get("parts", ()), {name: value for name, value in metric.items() if name != "parts"}
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             if session.get(Metric, (job.id, whole["name"], whole["step"])) is not None:
                 return
@@ -170,7 +183,7 @@ class AttemptLog:
         append_event(session, self.held.job_id, "metric", metric)
 
     def succeed(self, artifacts: list[dict[str, Any]], steps_effective: int, warnings: list[str]) -> None:
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._ending(session)
             session.add_all(Artifact(job_id=job.id, **each) for each in artifacts)
             job.step = steps_effective
@@ -179,21 +192,34 @@ class AttemptLog:
             studies.end(session, job, "succeeded")
 
     def cancelled(self) -> None:
-        with self.db.write() as session:
+        load_numerics()
+        with self.db.write(urgent=True) as session:
             job = self._ending(session)
             end_attempt(session, job, "cancelled")
             studies.end(session, job, "cancelled")
 
-    def fail(self, code: str, message: str) -> None:
-        """The attempt's own error: releases nothing of what was held, once a step was started."""
-        with self.db.write() as session:
+    def fail(self, code: str, message: str, *, whole: bool = False) -> None:
+        """The attempt's own error: releases nothing of what was held, once a step was started; `whole`: also before."""
+        with self.db.write(urgent=True) as session:
             job = self._ending(session)
             end_attempt(session, job, "failed")
-            studies.end(session, job, "failed", failure={"code": code, "message": message}, own_fault=True)
+            studies.end(session, job, "failed", failure={"code": code, "message": message}, own_fault=True, whole=whole)
+
+    def outcome(self) -> str:
+        """What became of this attempt, for the log; "unknown" while the database is away."""
+        try:
+            with self.db.read() as session:
+                status = select(Attempt.status).where(
+                    Attempt.job_id == self.held.job_id, Attempt.number == self.held.attempt
+                )
+                return session.scalar(status) or "unknown"
+        except SQLAlchemyError:
+            return "unknown"
 
     def gone(self, how: Literal["lost", "crashed"]) -> None:
         """Back to the queue: this worker is stopping, or the attempt's process died without a last word."""
-        with self.db.write() as session:
+        load_numerics()
+        with self.db.write(urgent=True) as session:
             give_back(session, self._ending(session), how, self.max_attempts)
 
     def recorded(self) -> tuple[Job, dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:

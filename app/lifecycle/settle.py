@@ -5,6 +5,7 @@ succeeded, all T steps                            post the whole hold
 cancelled, lost (causes from outside)             post what was started, over all attempts; release the rest
 the attempt's own error (also out of memory),     post the whole hold: that it failed may depend on private data,
 and any end but success after a crash             and so may the wish to stop it
+past its time limit                               post the whole hold, also before the first step
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ Outcome = Literal["succeeded", "cancelled", "failed"]
 
 
 def settle(
-    session: Session, job: Job, outcome: Outcome, *, failure: dict[str, Any] | None = None, own_fault: bool = False
+    session: Session,
+    job: Job,
+    outcome: Outcome,
+    *,
+    failure: dict[str, Any] | None = None,
+    own_fault: bool = False,
+    whole: bool = False,
 ) -> None:
     """Ends the job and moves its hold, in the caller's transaction.
 
@@ -36,16 +43,17 @@ def settle(
         job: a fresh row of the job, locked by this transaction.
         failure: the code and sentence of a failed job; no values.
         own_fault: the attempt itself raised the error: nothing is released.
+        whole: the whole hold is posted even if no step was started: that it did not come so far depends on the data.
     """
     crashes = select(func.count()).where(Attempt.job_id == job.id, Attempt.status == "crashed")
-    whole = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
-    charge = _charge(session, job, whole=whole)
+    kept = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
+    charge = _charge(session, job, whole=kept, unstarted_too=whole)
     waiting = _waiting_for(session, job)
     job.status, job.failure, job.finished_at = outcome, failure, now()
     job.lease_until, job.lease_clock, job.worker = None, None, None
     data: dict[str, Any] = {"steps": job.steps_started} | (failure or {})
     if charge is not None:
-        spent = job.steps_started > 0 or charge["holdout"] > 0
+        spent = job.steps_started > 0 or any(charge.values())
         if spent and job.parent_id is not None:
             accounts.draw(
                 session, dataset_id=job.dataset_id, job_id=job.id, study_id=job.parent_id, **charge, actor="worker"
@@ -86,7 +94,7 @@ def _waiting_for(session: Session, job: Job) -> list[str]:
     return list(session.scalars(queued.limit(max(0, limit - running))))
 
 
-def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None:
+def _charge(session: Session, job: Job, *, whole: bool, unstarted_too: bool = False) -> dict[str, int] | None:
     """What the started part of the job costs, at most the hold. None where there is no account (public data)."""
     held = {account: int(job.quote["charge"][account]) for account in ("train", "holdout")}
     if job.mechanism is None or held == {"train": 0, "holdout": 0}:
@@ -96,7 +104,7 @@ def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None
     planned = Counter({each.metric: each.times for each in mechanism.releases})
     if job.steps_started > mechanism.training.steps or not released <= planned:
         raise PrivacyError("more was started or released than the job's hold covers")
-    if job.steps_started == 0:
+    if job.steps_started == 0 and not unstarted_too:
         return {"train": 0, "holdout": 0}
     if whole:
         return held
