@@ -79,7 +79,8 @@ def now_there(session: Session) -> datetime:
     """The time of day by the database's clock: what is compared with times that other hosts wrote."""
     if session.get_bind().dialect.name == "sqlite":
         return now()
-    return session.execute(select(func.clock_timestamp())).scalar_one()
+    there: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+    return there
 
 
 def skew_s(db: Database) -> float:

@@ -59,7 +59,7 @@ def misfit(session: Session, account: Account, recorded: Head | None) -> str | N
         return None
     if recorded.seq > account.entries:
         return f"it has {account.entries} entries, and {recorded.seq} were recorded outside the database"
-    there = account.head
+    there: str | None = account.head
     if recorded.seq < account.entries:
         there = session.scalar(
             select(LedgerEntry.hash).where(
