@@ -86,6 +86,9 @@ class Settings(BaseSettings):
         60, ge=1, description="Missing keys, and keys that do not hold, a minute from one address; past it 429."
     )
     max_queued_jobs: int = Field(100, ge=1, description="Queued jobs of a key without a limit of its own.")
+    max_job_s: float = Field(
+        0.0, ge=0, description="How long a job may run, waiting not counted, unless its key says less; 0: for ever."
+    )
     max_queued_predictions: int = Field(20, ge=1, description="Predictions of a key that wait or are worked on.")
     prediction_time_s: float = Field(60.0, description="How long a worker may take for one prediction.")
     prediction_kept_s: float = Field(

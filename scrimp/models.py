@@ -166,6 +166,7 @@ class Artifact(Resource):
     name: str
     sha256: str
     size_bytes: int
+    damaged: bool = False
 
 
 class Fit(Resource):

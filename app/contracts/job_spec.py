@@ -336,6 +336,8 @@ class Runtime(Document):
     # Of forward and backward passes. auto: float32; float64 for linear models and ratings. Norms, sums and noise are in
     # float64. bfloat16: of Hugging Face models alone.
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
+    # How long it may run, waiting not counted; of a search each run. Past it the job fails and its whole hold is spent.
+    max_duration_s: Annotated[float, Field(gt=0.0, le=1e8)] | None = None
 
 
 class JobSpec(Document):

@@ -45,12 +45,13 @@ class Database:
         database = self.engine.url.database
         # Writers of a SQLite file queue fairly. PostgreSQL has row locks, but who waits for one sits on a connection of
         # the pool: where all hold on one data set, a few wait there, and the others before, so that reads go on.
-        self._turn: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self._turn: Callable[[bool], AbstractContextManager[Any]] = lambda _urgent: nullcontext()
         if self.engine.dialect.name == "postgresql":
             turns = threading.BoundedSemaphore(WRITERS)
-            self._turn = lambda: turns
+            self._turn = lambda urgent: nullcontext() if urgent else turns
         elif database:
-            self._turn = WriterQueue(Path(database)).place
+            queue = WriterQueue(Path(database))
+            self._turn = lambda urgent: queue.place(urgent=urgent)
         self._reader = self._glancer = self.engine
         if self.engine.dialect.name == "postgresql":
             # SQLite's reads see one snapshot; by default PostgreSQL's see a new one at each statement.
@@ -72,9 +73,10 @@ class Database:
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self, *, urgent: bool = False) -> Iterator[Session]:
+        """One transaction that may write. `urgent`: of an attempt, whose lease does not wait for all who submit."""
         writer = self.engine.execution_options(**{WRITES: True})
-        with self._turn(), Session(writer, expire_on_commit=False) as session, session.begin():
+        with self._turn(urgent), Session(writer, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:

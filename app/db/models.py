@@ -63,6 +63,7 @@ class ApiKey(Base):
     max_running_jobs: Mapped[int | None]
     # How often its dashboard was signed out of: sessions from before the last time have ended.
     sign_outs: Mapped[int] = mapped_column(default=0, server_default="0")
+    max_job_s: Mapped[int | None]  # how long a job of this key may run
 
 
 class Dataset(Base):
@@ -255,6 +256,7 @@ class Job(Base):
     # Until when it is an attempt's, or, where it is queued, nobody's: a moment of app.db.clock, and that clock's name.
     lease_until: Mapped[float | None]
     lease_clock: Mapped[str | None]
+    ran_s: Mapped[float] = mapped_column(default=0.0, server_default="0")  # in all attempts, without waiting
 
 
 class ClaimTurn(Base):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from email.utils import format_datetime
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
@@ -19,7 +20,7 @@ from app.db.models import Job
 from app.errors import Conflict, NotFound, RequestError
 from app.grants.service import check_job, require, require_job, visible
 from app.ids import rfc3339
-from app.jobs import repository, service, sweeps
+from app.jobs import artifacts, repository, service, sweeps
 from app.jobs.polling import job_of
 from app.jobs.pricing import PricingService
 from app.jobs.schemas import (
@@ -225,15 +226,17 @@ def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
 def download_artifact(
     request: Request, job_id: str, name: str, db: Db, settings: ServiceSettings, caller: CurrentKey
 ) -> FileResponse:
-    """One artifact's file: `model.safetensors`, `model.json`. For keys that may train on the data set."""
+    """One artifact's file: `model.safetensors`, `model.json`. For keys that may train on the data set.
+
+    It is hashed on its way: one that the disk has changed breaks off before its end, and is 409 from then on.
+    """
     with db.read() as session:
         job = require_job(session, caller, job_id, "train")
         artifact = repository.artifact(session, job_id, name)
         _check_handed_out(session, job)
-    root = settings.storage_root.resolve()
-    path = (root / artifact.path).resolve()
-    if not path.is_relative_to(root) or not path.is_file():
-        raise NotFound("this artifact's file is not in the store any more")
+    path = artifacts.path_of(settings.storage_root, artifact)
+    if "range" in request.headers or artifact.damaged_at is not None:
+        artifacts.check(db, artifact, path)
     if not is_head(request.scope):
         with db.write() as session:
             audit.record(session, "artifact.downloaded", job_id, name=name)
@@ -243,7 +246,8 @@ def download_artifact(
         "ETag": f'"{artifact.sha256}"',
         "Last-Modified": format_datetime(job.finished_at or job.created_at, usegmt=True),
     }
-    return FileResponse(path, media_type="application/octet-stream", filename=name, headers=headers)
+    mark = partial(artifacts.mark, db, artifact, damaged=True)
+    return artifacts.CheckedFile(path, artifact.sha256, mark, name=name, headers=headers)
 
 
 @router.get("/jobs/{job_id}/certificate")

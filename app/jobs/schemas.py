@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from sqlalchemy import Row
 
 from app.contracts.base import Epsilon
-from app.db.models import Attempt, Job, JobEvent, Metric
+from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.ids import now
 from app.jobs.trials import StudyView
 from app.privacy.numerics import Numerics
@@ -82,9 +82,21 @@ class MetricView(BaseModel):
 
 
 class ArtifactView(BaseModel):
+    """A file of a job. `damaged`: the stored file is not what was published, and is not handed out."""
+
     name: str
     sha256: str
     size_bytes: int
+    damaged: bool = False
+
+    @classmethod
+    def of(cls, artifact: Artifact | Row[Any] | SimpleNamespace) -> ArtifactView:
+        return cls(
+            name=artifact.name,
+            sha256=artifact.sha256,
+            size_bytes=artifact.size_bytes,
+            damaged=artifact.damaged_at is not None,
+        )
 
 
 class JobView(BaseModel):
@@ -125,7 +137,7 @@ class JobView(BaseModel):
             metrics={metric.name: MetricView.of(metric) for metric in details["metrics"]},
             failure=job.failure,
             warnings=job.warnings,
-            artifacts=[ArtifactView.model_validate(each, from_attributes=True) for each in details["artifacts"]],
+            artifacts=[ArtifactView.of(each) for each in details["artifacts"]],
             study=StudyView.of(job),
             parent=job.parent_id,
             created_at=job.created_at.replace(microsecond=0),  # as the times below, or it could lie after them

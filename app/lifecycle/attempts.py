@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
-from app.db.models import Artifact, Block, Job, Metric
+from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
 from app.errors import PrivacyError
 from app.lifecycle import studies
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.states import append_event
+from app.privacy.filters import load_numerics
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import NumericsReport
 
@@ -37,10 +40,14 @@ class Begun:
     Attributes:
         published: the files of the job that artifacts' rows name, also where its study has taken them over: paths under
             the storage root.
+        limits_s: how long the job may run, by its specification and by its key.
+        ran_s: how long earlier attempts ran.
     """
 
     dataset_id: str
     published: frozenset[str]
+    limits_s: tuple[float, ...] = ()
+    ran_s: float = 0.0
 
 
 class AttemptLog:
@@ -55,6 +62,8 @@ class AttemptLog:
     ) -> None:
         self.db, self.held, self.lease_s, self.max_attempts = db, held, lease_s, max_attempts
         self.cadence = cadence or Cadence()
+        self._ran_before: float | None = None
+        self._began = time.monotonic()
         self._is_private: bool | None = None  # not looked at yet
         # What callers have not seen yet, in order: of progress the last step alone. A thread of its own tells it.
         self._news: list[tuple[str, Write]] = []
@@ -62,7 +71,8 @@ class AttemptLog:
         self._cancelling = False
 
     def _fenced(self, session: Session) -> Job:
-        job = fence(session, self.held, self.lease_s)
+        ran_s = None if self._ran_before is None else self._ran_before + time.monotonic() - self._began
+        job = fence(session, self.held, self.lease_s, ran_s)
         self._is_private = job.mechanism is not None
         return job
 
@@ -95,11 +105,15 @@ class AttemptLog:
 
     def begin(self) -> Begun:
         """The attempt's first write: proves that it still holds the job, before it touches a file."""
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             whose = [job.id] if job.parent_id is None else [job.id, job.parent_id]
             paths = session.scalars(select(Artifact.path).where(Artifact.job_id.in_(whose)))
-            return Begun(job.dataset_id, frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/")))
+            published = frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/"))
+            limits = (job.spec.get("runtime", {}).get("max_duration_s"), session.get_one(ApiKey, job.key_id).max_job_s)
+            self._ran_before = job.ran_s
+            given = tuple(float(limit) for limit in limits if limit is not None)
+            return Begun(job.dataset_id, published, given, job.ran_s)
 
     def heartbeat(self) -> bool:
         """Renews the lease and, in a new second, tells the news; whether a person asked to cancel.
@@ -109,7 +123,7 @@ class AttemptLog:
         """
         with self._lock:
             is_time = self.cadence.ticked()
-            with self.db.write() as session:
+            with self.db.write(urgent=True) as session:
                 job = self._fenced(session)
                 is_time = is_time or not self._waits
                 for _what, write in self._news if is_time else ():
@@ -122,7 +136,7 @@ class AttemptLog:
     def ready(self, device: str, numerics: NumericsReport, fallbacks: Sequence[str] = ()) -> None:
         """The data are loaded; `fallbacks` are the layers whose gradients are formed record by record."""
         said = {"device": device, "fallbacks": list(fallbacks), "numerics": numerics.model_dump(mode="json")}
-        with self._lock, self.db.write() as session:
+        with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
             self._tell(session, job, "ready", lambda session, job: append_event(session, job.id, "ready", said))
 
@@ -134,7 +148,7 @@ class AttemptLog:
         Raises:
             PrivacyError: more steps would be started than the job's hold covers.
         """
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             if self._cancelling if self._waits else job.status == "cancelling":
                 return False
@@ -154,7 +168,7 @@ class AttemptLog:
         Raises:
             PrivacyError: another digest is recorded for that step and salt; the child should have seen it.
         """
-        with self._lock, self.db.write() as session:
+        with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
             salt = _segment_at(job, step)["salt"]
             if step == 0:
@@ -173,7 +187,7 @@ class AttemptLog:
 
     def name_key(self, key_id: str) -> None:
         """Notes which server secret keys the first segment, at the first claim."""
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             job.segments = [each | {"key_id": each["key_id"] or key_id} for each in job.segments]
 
@@ -182,7 +196,7 @@ class AttemptLog:
 
         Steps under the new salt are charged again, out of the same hold: at most `allowed_steps` of them.
         """
-        with self._lock, self.db.write() as session:
+        with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
             segment: dict[str, Any] = {"from_step": matched_step + 1, "salt": secrets.token_hex(32), "key_id": key_id}
             job.segments = [each for each in job.segments if each["from_step"] <= matched_step] + [segment]
@@ -198,7 +212,7 @@ class AttemptLog:
             PrivacyError: more releases than the mechanism was charged for, or something that it does not declare.
         """
         parts, whole = metric.get("parts", ()), {name: value for name, value in metric.items() if name != "parts"}
-        with self._lock, self.db.write() as session:
+        with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
             named = f"metric {whole['name']} "
             waiting = [what for what, _write in self._news if what.startswith(named)]
@@ -215,7 +229,7 @@ class AttemptLog:
 
     def succeed(self, artifacts: list[dict[str, Any]], steps_effective: int, warnings: list[str]) -> None:
         self._wait()
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._ending(session)
             session.add_all(Artifact(job_id=job.id, **each) for each in artifacts)
             job.step = steps_effective
@@ -224,24 +238,37 @@ class AttemptLog:
             end_attempt(session, job, job.status)  # failed, where more was recorded than the hold covers
 
     def cancelled(self) -> None:
+        load_numerics()
         self._wait()
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._ending(session)
             end_attempt(session, job, "cancelled")
             studies.end(session, job, "cancelled")
 
-    def fail(self, code: str, message: str) -> None:
-        """The attempt's own error: releases nothing of what was held, once a step was started."""
+    def fail(self, code: str, message: str, *, whole: bool = False) -> None:
+        """The attempt's own error: releases nothing of what was held, once a step was started; `whole`: also before."""
         self._wait()
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._ending(session)
             end_attempt(session, job, "failed")
-            studies.end(session, job, "failed", failure={"code": code, "message": message}, own_fault=True)
+            studies.end(session, job, "failed", failure={"code": code, "message": message}, own_fault=True, whole=whole)
+
+    def outcome(self) -> str:
+        """What became of this attempt, for the log; "unknown" while the database is away."""
+        try:
+            with self.db.read() as session:
+                status = select(Attempt.status).where(
+                    Attempt.job_id == self.held.job_id, Attempt.number == self.held.attempt
+                )
+                return session.scalar(status) or "unknown"
+        except SQLAlchemyError:
+            return "unknown"
 
     def gone(self, how: Literal["lost", "crashed"]) -> None:
         """Back to the queue: this worker is stopping, or the attempt's process died without a last word."""
+        load_numerics()
         self._wait()
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             give_back(session, self._ending(session), how, self.max_attempts)
 
     def recorded(self) -> tuple[Job, dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:

@@ -89,16 +89,20 @@ def _has_place(session: Session, job_id: str) -> bool:
     return key.max_running_jobs is None or (session.scalar(mine) or 0) < key.max_running_jobs
 
 
-def fence(session: Session, held: Claim, lease_s: float) -> Job:
+def fence(session: Session, held: Claim, lease_s: float, ran_s: float | None = None) -> Job:
     """Renews the lease and proves that this attempt still holds the job. The first statement of every write of it.
+
+    Args:
+        ran_s: how long the job has run, in all attempts.
 
     Raises:
         StaleAttempt: another attempt has the job, or it has ended. Nothing may be written.
     """
+    ran = {} if ran_s is None else {"ran_s": ran_s}
     renewed = session.execute(
         update(Job)
         .where(Job.id == held.job_id, Job.attempt == held.attempt, Job.status.in_(ACTIVE))
-        .values(lease_until=in_seconds(lease_s), lease_clock=ClockName())
+        .values(lease_until=in_seconds(lease_s), lease_clock=ClockName(), **ran)
         .returning(Job.id),
         execution_options={"synchronize_session": False},
     ).scalar_one_or_none()

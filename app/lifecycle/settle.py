@@ -6,6 +6,7 @@ cancelled, lost (causes from outside)             post what was started, over al
 the attempt's own error (also out of memory),     post the whole hold: that it failed may depend on private data,
 and any end but success after a crash             and so may the wish to stop it
 more was recorded than the hold covers            fail, hand out no model, post the whole hold
+past its time limit                               post the whole hold, also before the first step
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ Outcome = Literal["succeeded", "cancelled", "failed"]
 
 
 def settle(
-    session: Session, job: Job, outcome: Outcome, *, failure: dict[str, Any] | None = None, own_fault: bool = False
+    session: Session,
+    job: Job,
+    outcome: Outcome,
+    *,
+    failure: dict[str, Any] | None = None,
+    own_fault: bool = False,
+    whole: bool = False,
 ) -> None:
     """Ends the job and moves its hold, in the caller's transaction.
 
@@ -38,6 +45,7 @@ def settle(
         job: a fresh row of the job, locked by this transaction.
         failure: the code and sentence of a failed job; no values. app.lifecycle.failures says what callers are told.
         own_fault: the attempt itself raised the error: nothing is released.
+        whole: the whole hold is posted even if no step was started: that it did not come so far depends on the data.
     """
     if overrun(session, job):
         # It ends all the same: a job that could not would be attempted for ever, each time with its hold open.
@@ -45,8 +53,8 @@ def settle(
         failure = {"code": PrivacyError.code, "message": "more was started or released than the job's hold covers"}
         _withhold(session, job)
     crashes = select(func.count()).where(Attempt.job_id == job.id, Attempt.status == "crashed")
-    whole = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
-    charge = _charge(session, job, whole=whole)
+    kept = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
+    charge = _charge(session, job, whole=kept, unstarted_too=whole)
     waiting = _waiting_for(session, job)
     if failure is not None:
         failures.note(session, job, failure)
@@ -113,7 +121,7 @@ def _waiting_for(session: Session, job: Job) -> list[str]:
     return list(session.scalars(queued.limit(max(0, limit - running))))
 
 
-def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None:
+def _charge(session: Session, job: Job, *, whole: bool, unstarted_too: bool = False) -> dict[str, int] | None:
     """What the started part of the job costs, at most the hold. None where there is no account (public data)."""
     held = {account: int(job.quote["charge"][account]) for account in ("train", "holdout")}
     if job.mechanism is None or held == {"train": 0, "holdout": 0}:
@@ -122,7 +130,7 @@ def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None
     released, planned = _released(session, job.id), _planned(mechanism)
     if overrun(session, job):
         return held
-    if job.steps_started == 0:
+    if job.steps_started == 0 and not unstarted_too:
         return {"train": 0, "holdout": 0}
     if whole:
         return held

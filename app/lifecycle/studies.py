@@ -56,18 +56,24 @@ def note_start(session: Session, job_id: str) -> None:
 
 
 def end(
-    session: Session, job: Job, outcome: Outcome, *, failure: dict[str, Any] | None = None, own_fault: bool = False
+    session: Session,
+    job: Job,
+    outcome: Outcome,
+    *,
+    failure: dict[str, Any] | None = None,
+    own_fault: bool = False,
+    whole: bool = False,
 ) -> None:
     """Ends a job and moves its hold; where it is a run, moves its study on. In the caller's transaction.
 
     Args:
         job: a fresh row, locked, and its study before it.
-        failure, own_fault: as of app.lifecycle.settle.
+        failure, own_fault, whole: as of app.lifecycle.settle.
     """
     if job.parent_id is not None and (outcome == "failed" or overrun(session, job)):
         # It will stop the others: their rows are locked before the key's and the account's.
         _runs(session, get_job(session, job.parent_id, lock=True), lock=True)
-    settle(session, job, outcome, failure=failure, own_fault=own_fault)
+    settle(session, job, outcome, failure=failure, own_fault=own_fault, whole=whole)
     if job.parent_id is not None:
         _advance(session, get_job(session, job.parent_id, lock=True), job)
 
@@ -316,7 +322,6 @@ def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> No
     private data: then it is spent too (`whole`), but for a study of which no step was ever started."""
     study.status, study.finished_at = outcome, whole_second()
     study.steps_started = sum(run.steps_started for run in _runs(session, study))
-    whole = whole and study.steps_started > 0
     if not (study.study or {})["keep_weights"]:
         _drop_weights(session, study)
     data: dict[str, Any] = {"runs": study.step} | (study.failure or {})
@@ -326,6 +331,7 @@ def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> No
         drawn = held["train"] - left[0], held["holdout"] - left[1]
         named: dict[str, Any] = {"dataset_id": study.dataset_id, "job_id": study.id, "actor": "worker"}
         memo = {"outcome": outcome}
+        whole = whole and (study.steps_started > 0 or drawn != (0, 0))
         if drawn == (0, 0) and not whole:
             accounts.void(session, **named, memo=memo)
         else:

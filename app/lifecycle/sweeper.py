@@ -17,6 +17,7 @@ from app.ids import now
 from app.lifecycle import studies
 from app.lifecycle.claims import give_back
 from app.lifecycle.states import ACTIVE, IS_DUE
+from app.privacy.filters import load_numerics
 
 logger = logging.getLogger(__name__)
 LAPSED = (Job.status.in_(ACTIVE), has_passed(Job.lease_until, Job.lease_clock))
@@ -28,6 +29,8 @@ def reap_expired(db: Database, max_attempts: int) -> int:
     with db.read() as session:
         expired = session.scalars(select(Job.id).where(*LAPSED)).all()
     reaped = 0
+    if expired:
+        load_numerics()
     for job_id in expired:
         with _one_by_one(job_id), db.write() as session:
             studies.lock(session, job_id)

@@ -97,8 +97,11 @@ def ends(db: Database, job_id: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("frozen")
-def test_a_frozen_process_is_ended_and_its_job_queued_again(db: Database, settings: Settings, submit: Submit) -> None:
+def test_a_frozen_process_is_ended_and_its_job_queued_again(
+    db: Database, settings: Settings, submit: Submit, caplog: pytest.LogCaptureFixture
+) -> None:
     job_id, watched = run(db, settings, submit, attempt_silence_s=1.0)
+    assert "crashed (its process was ended by the supervisor: silent)" in caplog.text
     assert (job_row(db, job_id).status, ends(db, job_id)) == ("queued", ["crashed"])
     assert watched.beats > 3, "the lease was renewed while the supervisor waited for the rest of the line"
     with db.read() as session:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import shutil
 import socket
 import threading
@@ -36,6 +37,10 @@ logger = logging.getLogger(__name__)
 
 STOPPING = threading.Event()  # set when this worker is told to stop
 
+RUNNING = "its process runs"
+TIME_LIMIT = "The job ran for as long as it may; its whole hold is spent."
+EXIT_S = 1.0
+
 WARNINGS = {
     "steps-short": "fewer steps than planned were run: a replay differed, and was charged again out of the same hold",
     "evaluation-skipped": "an evaluation was left out: its release was charged to an earlier, different replay",
@@ -56,7 +61,7 @@ def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
         begun = log.begin()
         record(log.db, Heads.of(settings), begun.dataset_id)
         output = output_folder(settings.storage_root, log.held, begun)
-        attempt = _Supervised(log, settings, nursery, output)
+        attempt = _Supervised(log, settings, nursery, output, _time_left_s(begun, settings))
         kept = attempt.run()
     except StaleAttempt:
         logger.warning("attempt %s of %s is stale: it writes nothing", log.held.attempt, log.held.job_id)
@@ -74,10 +79,22 @@ def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
     finally:
         if attempt is not None:
             attempt.close()
+            _say_how(log, attempt)
             if not kept:
                 shutil.rmtree(attempt.output, ignore_errors=True)
         if begun is not None:
             record_soon(log.db, Heads.of(settings), begun.dataset_id)
+
+
+def _time_left_s(begun: Begun, settings: Settings) -> float:
+    """How long the job may still run: the least of what its specification, its key and the settings say."""
+    return min((*begun.limits_s, settings.max_job_s or math.inf)) - begun.ran_s
+
+
+def _say_how(log: AttemptLog, attempt: _Supervised) -> None:
+    """The last line on an attempt, for the operator."""
+    ended = log.outcome()
+    logger.log(logging.INFO if ended in ("succeeded", "cancelled") else logging.WARNING, "%s (%s)", ended, attempt.exit)
 
 
 def _try_to_fail(log: AttemptLog, error: PrivacyError) -> None:
@@ -91,12 +108,15 @@ def _try_to_fail(log: AttemptLog, error: PrivacyError) -> None:
 class _Supervised:
     """One attempt's process and the two-way conversation with it."""
 
-    def __init__(self, log: AttemptLog, settings: Settings, nursery: Nursery, output: Path) -> None:
+    def __init__(
+        self, log: AttemptLog, settings: Settings, nursery: Nursery, output: Path, time_left_s: float = math.inf
+    ) -> None:
         self.log, self.settings, self.nursery, self.output = log, settings, nursery, output
         self.secret = at_epoch(load_secret(settings, "noise_secret"), Heads.of(settings).epoch())
         self.key_id = secret_id(self.secret)
         self.process: Process | None = None
-        self.watch = Watch(log, settings, self.kill, STOPPING)
+        self.exit = "no process was started"
+        self.watch = Watch(log, settings, self.kill, STOPPING, time_left_s)
         self.told_to_stop = False
 
     def run(self) -> bool:
@@ -108,6 +128,8 @@ class _Supervised:
             with self.watch:
                 with theirs:
                     self.process = self.nursery.start(theirs.fileno())
+                    self.exit = RUNNING
+                logger.info("starts")
                 if self.watch.ended is not None:  # it may have looked before there was a process to end
                     self.kill()
                 channel.send(start)
@@ -121,6 +143,8 @@ class _Supervised:
                         if ended is not None:
                             return ended
         except (EOFError, OSError):
+            if self.process is not None:
+                self.process.ended(EXIT_S)  # its end of the connection closes a moment before it has ended
             self.kill()
             self._gone()
             return False
@@ -145,14 +169,22 @@ class _Supervised:
 
     def kill(self) -> None:
         if self.process is not None:
+            self._note_exit()
             self.process.kill()
 
     def close(self) -> None:
         """After the last use: the process is ended, and its handle given back."""
         if self.process is not None:
-            self.process.kill()
+            self.kill()
             self.process.close()
             self.process = None
+
+    def _note_exit(self) -> None:
+        """How the process ended, while that is its own end; once."""
+        if self.process is not None and self.exit == RUNNING:
+            why = f": {self.watch.ended}" if self.watch.ended else ""
+            how = self.process.how() if self.watch.ended is None else None
+            self.exit = f"its process ended: {how}" if how else f"its process was ended by the supervisor{why}"
 
     def _answer(self, channel: messages.Channel, message: messages.ToChild) -> None:
         """Nothing after a stop: the process waits for no answer any more, and may be gone with its last word sent."""
@@ -167,6 +199,9 @@ class _Supervised:
                 self.log.cancelled()
             case "stopping":
                 self.log.gone("lost")
+            case "time-limit":
+                # At a time that depends on no data; how far the job had come does.
+                self.log.fail("time-limit", TIME_LIMIT, whole=True)
             case _ if self.watch.error is not None:
                 raise self.watch.error
             case _:

@@ -70,9 +70,12 @@ class ParameterBook:
             factors: (n,); a record whose factor is 0 adds nothing, whatever its numbers are. It is zeroed and not
                 dropped: the products keep their shape.
         """
+        # The pass is summed by itself and added once: what adding to a large total rounds goes by the number of passes.
+        own = self._scratch.empty(f"sum/{self._name}", total.shape, total.dtype, total.device).zero_()
         for number, at in enumerate(self._slices()):
             kept = self._kept[number] if self._kept is not None else None
-            self._add_chunk(total, self._merged.take(at), factors[at], kept)
+            self._add_chunk(own, self._merged.take(at), factors[at], kept)
+        total += own
 
     def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None) -> None:
         if not self._factored:

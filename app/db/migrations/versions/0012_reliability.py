@@ -25,6 +25,8 @@ def upgrade() -> None:
         op.add_column(table, _float("lease_until"))
         op.add_column(table, sa.Column("lease_clock", sa.String(length=200), nullable=True))
         op.execute(END_LEASES.format(table=table) + (" AND study IS NULL" if table == "jobs" else ""))
+    op.add_column("jobs", sa.Column("ran_s", sa.Float(precision=53), server_default="0", nullable=False))
+    op.add_column("api_keys", _integer("max_job_s", nullable=True))
     op.add_column("workers", _float("skew_s"))
     op.add_column("artifacts", sa.Column("damaged_at", sa.DateTime(timezone=True), nullable=True))
     op.create_table(
@@ -55,6 +57,8 @@ def downgrade() -> None:
     op.drop_table("ledger_checks")
     op.drop_column("artifacts", "damaged_at")
     op.drop_column("workers", "skew_s")
+    op.drop_column("api_keys", "max_job_s")
+    op.drop_column("jobs", "ran_s")
     for table in LEASED:
         op.drop_column(table, "lease_clock")
         op.drop_column(table, "lease_until")
