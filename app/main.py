@@ -50,6 +50,24 @@ from app.workers.routes import router as workers_router
 logger = logging.getLogger(__name__)
 # Of requests that may wait for a price: eighteen of a key at most, asleep but for two.
 PRICING_THREADS = 256
+ROUTERS = (
+    system_router,
+    keys_router,
+    datasets_router,
+    grants_router,
+    ledger_router,
+    signing_keys_router,
+    jobs_router,
+    predictions_router,
+    retention_router,
+    workers_router,
+    webhooks_router,
+    audit_router,
+    webhook_pages_router,
+    catalogue_router,
+    dashboard_router,
+    docs_router,
+)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -90,24 +108,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.readiness = Readiness(lambda: checks(db, settings))
     app.state.registry = make_registry(db, settings)
     problems.install(app)
-    for router in (
-        system_router,
-        keys_router,
-        datasets_router,
-        grants_router,
-        ledger_router,
-        signing_keys_router,
-        jobs_router,
-        predictions_router,
-        retention_router,
-        workers_router,
-        webhooks_router,
-        audit_router,
-        webhook_pages_router,
-        catalogue_router,
-        dashboard_router,
-        docs_router,
-    ):
+    for router in ROUTERS:
         app.include_router(router)
     app.openapi = openapi.document(app)  # type: ignore[method-assign] # how FastAPI has it extended
     # The last one added is the first to see a request.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from app.contracts.job_spec import (
     Clipping,
@@ -26,8 +26,10 @@ from app.contracts.job_spec import (
 )
 from app.privacy.mechanism import NoisySum, TrainingMechanism
 from app.privacy.numerics import sensitivity_slack
+from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine
 from worker.clipping.engine import GradientEngine
+from worker.data.passes import Cuttable, filled
 from worker.data.records import Records
 from worker.metrics.scores import _private_sums, _ranked
 from worker.models.base import Model, Parameters
@@ -182,6 +184,76 @@ def test_without_the_filling_the_bound_falls() -> None:
             sums.append(flat(engine_of(model).private_sum(parameters, records.select(np.arange(number)))))
         largest = max(largest, float((sums[0] - sums[1]).norm()) / C)
     assert largest > 1.5
+
+
+# --- What sums round ---
+
+
+class Coefficients(Cuttable["Coefficients"]):
+    """Records whose gradients are what they hold: float64 (n, T)."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def piece(self, start: int, rows: int, dtype: torch.dtype) -> Coefficients:
+        return Coefficients(filled(self.values, start, rows))
+
+
+class Single(nn.Module):
+    """One number, in a layer of each kind: its gradient of a record is Σ_t c_t."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.layer = nn.Embedding(1, 1) if kind == "rows" else nn.Linear(1, 1, bias=kind == "bias")
+        if kind == "bias":
+            self.layer.weight.requires_grad_(False)
+
+    def forward(self, c: Tensor) -> Tensor:
+        if self.kind == "rows":
+            outputs: Tensor = self.layer(torch.zeros(c.shape, dtype=torch.long))[..., 0]
+            return outputs
+        one = torch.ones(*c.shape, 1, dtype=c.dtype) if c.shape[1] > 1 else torch.ones(len(c), 1, dtype=c.dtype)
+        return self.layer(one)[..., 0].view(c.shape)  # type: ignore[no-any-return]
+
+
+def drifting(records: int, positions: int) -> Tensor:
+    """The first half brings a sum to the edge of a binade, and one record decides on which side; all others then bring
+    +3u, −u, −u, −u, of which a sum that is rounded at each addition keeps the first alone on one side."""
+    half = records // 2
+    u = half * 2.0**-54
+    large = torch.zeros(half, positions, dtype=torch.float64)
+    large[:, 0] = 0.5
+    large[0, 0], large[1, 0] = 1.0 - 2.0**-30, 2.0**-30
+    pattern = torch.tensor([3 * u, -u, -u, -u], dtype=torch.float64)
+    if positions >= 4:
+        return torch.cat([large, pattern.repeat(positions // 4).expand(records - half, -1)])
+    return torch.cat([large, pattern[:, None].repeat((records - half) // 4, 1)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "positions"),
+    [("bias", 4080, 1), ("weight", 4080, 1), ("bias", 480, 1), ("weight", 480, 4), ("rows", 480, 4), ("rows", 96, 48)],
+)
+def test_what_a_sum_over_many_passes_rounds_is_paid(kind: str, rows: int, positions: int) -> None:
+    records = 2**13 if positions > 4 else 2**18
+    module = Single(kind).double()
+    engine: Bookkeeping[Any] = Bookkeeping(
+        module,
+        lambda m, r: (m(r.values) * r.values).sum(dim=1),
+        rows=rows,
+        kind="flat",
+        max_grad_norm=1.0,
+        dtype=torch.float64,
+    )
+    name = "layer.bias" if kind == "bias" else "layer.weight"
+    parameters = {name: dict(module.named_parameters())[name].detach().clone()}
+    all_of_them = drifting(records, positions)
+    whole, fewer = (engine.private_sum(parameters, Coefficients(c))[name] for c in (all_of_them, all_of_them[1:]))
+    assert float((whole - fewer).norm()) <= sensitivity_slack(records, rows, positions)
 
 
 # --- Scores ---

@@ -14,6 +14,7 @@ from app.contracts.hf import rank_groups
 from app.contracts.job_spec import Ranking
 from app.errors import PrivacyError
 from app.privacy.mechanism import NoisySum
+from app.privacy.numerics import RELEASE_SLACK
 from worker.data.records import Records
 from worker.models.base import Model, Parameters
 from worker.noise.generator import GaussianGenerator
@@ -210,7 +211,9 @@ def noisy_ranking(
     private_sums = sums.double() / GRID
     generator = GaussianGenerator(key)
     noise = generator.noise(step, index, 3)
-    gain, rest, missed = add_noise(private_sums, noise, release.noise_std, generator.stream, step, index).tolist()
+    gain, rest, missed = add_noise(
+        private_sums, noise, release.noise_std * RELEASE_SLACK, generator.stream, step, index
+    ).tolist()
     total = max(gain + rest + missed, release.noise_std)
     ndcg, hit = (min(max(each / total, 0.0), 1.0) for each in (gain, gain + rest))
     std = release.noise_std / total
