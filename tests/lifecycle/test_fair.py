@@ -160,13 +160,6 @@ def test_a_job_that_waits_for_a_device_blocks_nobody(db: Database, submit: Submi
     assert held is not None and held.job_id == waits
 
 
-def test_a_job_that_may_not_run_now_is_passed_over(db: Database, submit: Submit) -> None:
-    first, second = submit(**CHEAP), submit(**CHEAP)
-    held = claim_next(db, "w", 30.0, BOTH, lambda job_id: job_id != first)
-    assert held is not None and held.job_id == second
-    assert claim_next(db, "w", 30.0, BOTH, lambda _: False) is None
-
-
 def test_a_key_at_its_limit_blocks_nobody(db: Database, submit: Submit) -> None:
     dataset = add_dataset(db)
     with db.write() as session:
