@@ -84,15 +84,6 @@ def ensure_secrets(settings: Settings) -> None:
         write_private(folder / name, secrets.token_hex(SECRET_BYTES) + "\n", overwrite=False)
 
 
-def sync(folder: Path) -> None:
-    """Returns once the folder's entries are on disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write_private(path: Path, text: str, *, overwrite: bool) -> bool:
     """Writes a file of mode 0600, whole or not at all. Returns whether it was written."""
     if path.exists() and not overwrite:

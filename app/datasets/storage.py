@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from app.disk import sync
 from app.errors import InvalidRequest, TooLarge
 from app.ids import new_id
-from app.secrets import sync
 
 PARTS = "parts"
 COPY_BYTES = 1 << 20

@@ -24,9 +24,10 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from app.contracts.base import Document
 from app.db.models import Account
+from app.disk import sync
 from app.ids import now
 from app.ledger.entries import balance_of
-from app.secrets import sync, write_private
+from app.secrets import write_private
 from app.settings import Settings
 
 EPOCH_FILE = "noise-epoch"

@@ -10,10 +10,11 @@ import re
 import shutil
 from pathlib import Path
 
+from app.disk import sync
 from app.ledger.behind import MARKER
 from app.lifecycle.attempts import Begun
 from app.lifecycle.claims import Claim
-from app.secrets import sync, write_private
+from app.secrets import write_private
 
 FOLDER = re.compile(r"attempt-(\d+)")
 

@@ -19,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.db.models import Dataset, Job
+from app.disk import sync
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError
 from app.ledger.behind import record, record_soon
 from app.ledger.heads import Heads
@@ -30,7 +31,6 @@ from worker.attempt import messages
 from worker.attempt.folders import output_folder
 from worker.attempt.nursery import Nursery, Process
 from worker.attempt.watch import TICK_S, Watch
-from worker.disk import sync
 from worker.noise.keys import Purpose, derive_key
 
 logger = logging.getLogger(__name__)
