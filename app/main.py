@@ -31,7 +31,7 @@ from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
 from app.predictions.routes import router as predictions_router
 from app.retention.routes import router as retention_router
-from app.secrets import load_secret
+from app.secrets import load_secret, load_secrets
 from app.settings import Settings, get_settings
 from app.system.health import Readiness, checks
 from app.system.prometheus import RequestMetrics, make_registry
@@ -46,6 +46,24 @@ from app.workers.routes import router as workers_router
 
 # Of requests that may wait for a price: eighteen of a key at most, asleep but for two.
 PRICING_THREADS = 256
+ROUTERS = (
+    system_router,
+    keys_router,
+    datasets_router,
+    grants_router,
+    ledger_router,
+    signing_keys_router,
+    jobs_router,
+    predictions_router,
+    retention_router,
+    workers_router,
+    webhooks_router,
+    audit_router,
+    webhook_pages_router,
+    catalogue_router,
+    dashboard_router,
+    docs_router,
+)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -80,31 +98,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.pricing_threads = CapacityLimiter(PRICING_THREADS)
     app.state.hub = EventHub(db, settings.max_streams, settings.max_streams_per_key)
     app.state.parsers = Parsers(settings)
-    app.state.pepper = load_secret(settings, "api_key_pepper")
+    app.state.peppers = load_secrets(settings, "api_key_pepper")
     app.state.limits = RequestLimits(settings)
     app.state.webhook_key = load_secret(settings, "webhook_key")
     app.state.webhook_policy = Policy.of(settings)
     app.state.readiness = Readiness(lambda: checks(db, settings))
     app.state.registry = make_registry(db)
     problems.install(app)
-    for router in (
-        system_router,
-        keys_router,
-        datasets_router,
-        grants_router,
-        ledger_router,
-        signing_keys_router,
-        jobs_router,
-        predictions_router,
-        retention_router,
-        workers_router,
-        webhooks_router,
-        audit_router,
-        webhook_pages_router,
-        catalogue_router,
-        dashboard_router,
-        docs_router,
-    ):
+    for router in ROUTERS:
         app.include_router(router)
     app.openapi = openapi.document(app)  # type: ignore[method-assign] # how FastAPI has it extended
     # The last one added is the first to see a request.

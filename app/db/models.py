@@ -108,6 +108,7 @@ class DatasetContent(Base):
     part: Mapped[str]  # "data" | "holdout"
     kind: Mapped[str]  # "file" | "records"
     hmac: Mapped[str]
+    key_id: Mapped[str | None]  # of the data key on top (app.datasets.hashes); null: the first there was
 
 
 class Account(Base):

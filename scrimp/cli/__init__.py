@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from scrimp.cli import audit, catalogue, certificates, datasets, grants, jobs, keys, ledger, predict, service
+from scrimp.cli import audit, catalogue, certificates, datasets, grants, jobs, keys, ledger, predict, secrets, service
 
 app = typer.Typer(
     name="scrimp",
@@ -32,6 +32,7 @@ app.add_typer(certificates.app, name="certificates", help="The signed privacy ce
 certificates.register_signing_key(app)
 app.add_typer(keys.app, name="keys", help="API keys: made and revoked by admins, rotated by who has them.")
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, and which may train on it.")
+app.add_typer(secrets.app, name="secrets", help="The service's own secrets, for its operator.")
 app.add_typer(audit.app, name="audit", help="Who did what, when and from where (admins only).")
 
 

@@ -65,6 +65,11 @@ def worker(home: Home = None) -> None:
     _become("worker", None, None, home)
 
 
+def set_home(home: Path | None) -> None:
+    """The option becomes a setting."""
+    _set(None, None, home)
+
+
 def _set(host: str | None, port: int | None, home: Path | None) -> None:
     """Options become settings, for this process and those that it starts."""
     given = {"HOST": host, "PORT": port, "HOME": home.absolute() if home else None}
