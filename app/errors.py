@@ -28,13 +28,16 @@ from typing import Any, Literal
 
 # Every way in which a request can clash with what is there.
 ConflictCode = Literal[
+    "artifact-damaged",
     "cap-too-low",
     "certificate-pending",
     "content-deleted",
     "duplicate-content",
     "duplicate-name",
+    "head-pending",
     "idempotency-key-reused",
     "last-admin-key",
+    "ledger-behind",
     "too-many-jobs",
     "too-many-predictions",
     "too-many-webhooks",

@@ -16,6 +16,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def whole_second() -> datetime:
+    """The time as it is written down where it tells of work on private data: the last whole second."""
+    return now().replace(microsecond=0)
+
+
 def rfc3339(moment: datetime | None) -> str | None:
     """`2026-01-31T12:00:00.123456Z`."""
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
 from app.audit.origin import Origins
@@ -27,6 +28,8 @@ from app.jobs.routes import router as jobs_router
 from app.jobs.stream import EventHub
 from app.keys.gate import KeyFirst
 from app.keys.routes import router as keys_router
+from app.ledger.behind import survey
+from app.ledger.heads import Heads
 from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
 from app.predictions.routes import router as predictions_router
@@ -44,6 +47,7 @@ from app.webhooks.routes import router as webhooks_router
 from app.webhooks.targets import Policy
 from app.workers.routes import router as workers_router
 
+logger = logging.getLogger(__name__)
 # Of requests that may wait for a price: eighteen of a key at most, asleep but for two.
 PRICING_THREADS = 256
 ROUTERS = (
@@ -76,8 +80,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         pricing.warm()
-        # What registrations that crashed left behind; a second API process finds it done.
-        await run_in_threadpool(datasets.sweep, settings)
+        await run_in_threadpool(_look_around, db, settings)
         yield
         pricing.close()
         db.close()
@@ -97,13 +100,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings, app.state.db, app.state.pricing = settings, db, pricing
     app.state.pricing_threads = CapacityLimiter(PRICING_THREADS)
     app.state.hub = EventHub(db, settings.max_streams, settings.max_streams_per_key)
-    app.state.parsers = Parsers(settings)
+    app.state.parsers, app.state.heads = Parsers(settings), Heads.of(settings)
     app.state.peppers = load_secrets(settings, "api_key_pepper")
     app.state.limits = RequestLimits(settings)
     app.state.webhook_key = load_secret(settings, "webhook_key")
     app.state.webhook_policy = Policy.of(settings)
     app.state.readiness = Readiness(lambda: checks(db, settings))
-    app.state.registry = make_registry(db)
+    app.state.registry = make_registry(db, settings)
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)
@@ -121,3 +124,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     ):
         app.add_middleware(middleware, **options)
     return app
+
+
+def _look_around(db: Database, settings: Settings) -> None:
+    """At each start, before the first request."""
+    # What registrations that crashed left behind; a second API process finds it done.
+    datasets.sweep(settings)
+    try:
+        # The database may have been restored since the last start.
+        survey(db, Heads.of(settings), settings.storage_root)
+    except SQLAlchemyError as error:  # it is away: the relay looks too, and each admission at its own record
+        logger.error("the ledgers are not compared with their recorded heads: %s", type(error).__name__)

@@ -19,6 +19,9 @@ import os
 import secrets
 from pathlib import Path
 
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
 from app.errors import ServiceError
 from app.settings import Settings
 
@@ -66,6 +69,13 @@ def load_secrets(settings: Settings, name: str) -> tuple[bytes, ...]:
     return found
 
 
+def at_epoch(secret: bytes, epoch: str | None) -> bytes:
+    """The noise secret since a backup was last restored: another one for each epoch; itself before the first."""
+    if epoch is None:
+        return secret
+    return HKDF(SHA256(), SECRET_BYTES, salt=None, info=b"scrimp/v1/noise-epoch/" + epoch.encode()).derive(secret)
+
+
 def secret_id(secret: bytes) -> str:
     """A public name of a secret: says which one was used, and nothing about it."""
     return hashlib.sha256(b"scrimp/secret-id/v1" + secret).hexdigest()[:16]
@@ -82,6 +92,15 @@ def ensure_secrets(settings: Settings) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in NAMES:
         write_private(folder / name, secrets.token_hex(SECRET_BYTES) + "\n", overwrite=False)
+
+
+def sync(folder: Path) -> None:
+    """Returns once the folder's entries are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_private(path: Path, text: str, *, overwrite: bool) -> bool:

@@ -37,6 +37,11 @@ class Settings(BaseSettings):
         description="Folder of secret files that an operator provides; none: home/secrets, made by `scrimp serve`.",
     )
 
+    heads_dir: Path | None = Field(
+        None,
+        description="Folder of the ledgers' recorded heads, in no backup of the database; none: home/heads.",
+    )
+
     host: str = Field("127.0.0.1", description="Address the API listens on. Loopback unless told otherwise.")
     port: int = Field(8100, description="Port the API listens on.")
     allowed_hosts: list[str] = Field(
@@ -81,6 +86,9 @@ class Settings(BaseSettings):
         60, ge=1, description="Missing keys, and keys that do not hold, a minute from one address; past it 429."
     )
     max_queued_jobs: int = Field(100, ge=1, description="Queued jobs of a key without a limit of its own.")
+    max_job_s: float = Field(
+        0.0, ge=0, description="How long a job may run, waiting not counted, unless its key says less; 0: for ever."
+    )
     max_queued_predictions: int = Field(20, ge=1, description="Predictions of a key that wait or are worked on.")
     prediction_time_s: float = Field(60.0, description="How long a worker may take for one prediction.")
     prediction_kept_s: float = Field(
@@ -98,6 +106,12 @@ class Settings(BaseSettings):
     )
     max_prices: int = Field(100_000, ge=1, description="Prices that are kept; the oldest are dropped.")
 
+    ledger_check_hours: float = Field(
+        24.0,
+        gt=0,
+        description="How often the relay verifies each ledger in full, with certificates and heads.",
+    )
+
     heartbeat_s: float = Field(5.0, description="How often a worker renews the lease of the job that it runs.")
     lease_s: float = Field(30.0, description="How long a claim holds without a heartbeat.")
     sweep_s: float = Field(1.0, description="How often the relay looks for messages, lost jobs and expired leases.")
@@ -112,7 +126,7 @@ class Settings(BaseSettings):
     attempt_memory_bytes: int | None = Field(
         None, ge=2**28, description="Memory that an attempt's process may have; none: nine tenths of the machine's."
     )
-    max_attempts: int = Field(5, description="Attempts of one job before it fails, where workers keep dying under it.")
+    max_attempts: int = Field(5, description="Attempts of one job whose process crashed before the job fails.")
     session_hours: float = Field(12.0, description="How long a dashboard sign-in lasts.")
     trusted_proxies: int = Field(
         0, ge=0, le=10, description="How many proxies in front add to X-Forwarded-For; 0: the header is not believed."
@@ -158,6 +172,11 @@ class Settings(BaseSettings):
     def storage_root(self) -> Path:
         """Data sets and artifacts; a shared volume where there are several hosts."""
         return self.home / "storage"
+
+    @property
+    def effective_heads_dir(self) -> Path:
+        """Where the ledgers' heads are recorded, outside the database and beside the storage."""
+        return self.heads_dir or self.home / "heads"
 
     @property
     def effective_secrets_dir(self) -> Path:

@@ -37,6 +37,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from app.contracts.job_spec import ReAttention  # noqa: E402
+from app.privacy.numerics import PublicSizes  # noqa: E402
 from benchmarks import bench_engine, dpformer_step, long_tail  # noqa: E402
 from benchmarks.bench_engine import Private, Standard, Step, Task, opacus_ghost, opacus_hooks, plain  # noqa: E402
 from benchmarks.dpformer_step import HALF, HOOKS, KINDS, LOSS, PLAIN, Sizes  # noqa: E402
@@ -66,8 +67,10 @@ def task(kind: str, sizes: Sizes, data: SequenceRecords) -> Task:
     shape = (sizes.items + 1, DIM // 2 if half else DIM, HEADS, BLOCKS, sizes.positions)
     errors = _errors(dpformer_step.MODES.get(kind, "off"), sizes, data)
     ours = partial(TransformerRec, *shape, tied=not half, positions="all", errors=errors)
-    usual = Task(partial(Standard, *shape, tied=not half, positions="all"), Standard.record_losses, batch)
-    return Task(ours, TransformerRec.record_losses, batch, usual)
+    spec = {"kind": "transformer_rec", "dim": shape[1], "max_length": sizes.positions, "tied": not half}
+    public = PublicSizes(len(data), 1, sizes.items, 1, sparse=False)
+    usual = partial(Standard, *shape, tied=not half, positions="all")
+    return Task(ours, TransformerRec.record_losses, batch, spec, public, Standard.record_losses, usual)
 
 
 def _errors(mode: str, sizes: Sizes, data: SequenceRecords) -> Errors | None:

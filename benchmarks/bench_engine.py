@@ -31,11 +31,16 @@ if __name__ == "__main__" and "--torch-allocation" not in sys.argv:
     as_in_an_attempt()
 
 import torch  # noqa: E402
+from pydantic import TypeAdapter  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from app.contracts.job_spec import CnnModel, MlpModel  # noqa: E402
+import worker  # noqa: E402, F401 - before torch: its kernels
+from app.contracts.dataset_spec import Features  # noqa: E402
+from app.contracts.job_spec import CnnModel, JobSpec, MlpModel  # noqa: E402
+from app.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E402
 from benchmarks import engine_growth  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
+from worker.data.passes import Cuttable, filled  # noqa: E402
 from worker.models.initial import keyed_normals  # noqa: E402
 from worker.models.networks import Network  # noqa: E402
 from worker.models.recommenders import TransformerRec  # noqa: E402
@@ -69,6 +74,36 @@ class Standard(TransformerRec):
         return self.output(super().forward(ids))
 
 
+class Drawn(Cuttable[Batch]):
+    """A drawn batch of tensors."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self._tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self._tensors[0])
+
+    def piece(self, start: int, rows: int, dtype: torch.dtype) -> Batch:
+        inputs, targets = (filled(each, start, rows) for each in self._tensors)
+        return inputs, targets
+
+
+def shipped(model: dict[str, Any], sizes: PublicSizes, batch: int) -> Numerics:
+    """Shapes and types as a job gets them at admission: P has room for a larger draw than the expected one."""
+    job = {
+        "dataset": "ds_1",
+        "model": model,
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0},
+        "privacy": {"target_epsilon": 1.0},
+        "length": {"steps": 10},
+        "sampling": {"kind": "poisson", "expected_batch_size": batch},
+    }
+    items = {"kind": "interactions", "layout": "inter", "items": {"kind": "numbered", "count": sizes.features}}
+    features: Any = items if model["kind"] == "transformer_rec" else {"kind": "tensor", "array": "x"}
+    read = TypeAdapter(Features).validate_python(features)
+    return numerics_of(JobSpec.model_validate(job), sizes, read)
+
+
 class Task:
     """One model and one batch. `standard`: the model as others would write it."""
 
@@ -77,10 +112,17 @@ class Task:
         make: Callable[[], nn.Module],
         losses: Callable[[nn.Module, Any], Tensor],
         batch: Any,
-        standard: Task | None = None,
+        spec: dict[str, Any],
+        sizes: PublicSizes,
+        standard: Callable[[nn.Module, Any], Tensor] | None = None,
+        standard_make: Callable[[], nn.Module] | None = None,
     ) -> None:
-        self.make, self.losses, self.standard = make, losses, standard or self
+        self.make, self.losses = make, losses
         self.batch = tuple(each.to(DEVICE) for each in batch)
+        self.numerics = shipped(spec, sizes, len(batch[0]))
+        self.standard = self
+        if standard is not None and standard_make is not None:
+            self.standard = Task(standard_make, standard, batch, spec, sizes)
 
     def module(self) -> nn.Module:
         module = self.make().to(DEVICE)
@@ -96,9 +138,15 @@ def transformer(
     ids = torch.randint(1, items, (n, length + 1), generator=torch.Generator().manual_seed(0))
     batch = (ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
     sizes = (items, dim, 1, 2, length)
-    standard = Task(lambda: Standard(*sizes, tied=tied, positions=positions), Standard.record_losses, batch)
+    spec = {"kind": "transformer_rec", "dim": dim, "max_length": length, "tied": tied, "loss_positions": positions}
     return Task(
-        lambda: TransformerRec(*sizes, tied=tied, positions=positions), TransformerRec.record_losses, batch, standard
+        lambda: TransformerRec(*sizes, tied=tied, positions=positions),
+        TransformerRec.record_losses,
+        batch,
+        spec,
+        PublicSizes(6040, 1, items - 1, 1, sparse=False),
+        Standard.record_losses,
+        lambda: Standard(*sizes, tied=tied, positions=positions),
     )
 
 
@@ -106,7 +154,12 @@ def network(spec: MlpModel | CnnModel, features: int, n: int) -> Task:
     model = Network(features, 10, spec)
     generator = torch.Generator().manual_seed(0)
     batch = (torch.rand(n, features, generator=generator), torch.randint(0, 10, (n,), generator=generator))
-    return Task(model.module, lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1], reduction="none"), batch)
+    sizes = PublicSizes(60_000, 1, features, 10, sparse=False)
+    return Task(model.module, of_classes, batch, spec.model_dump(), sizes)
+
+
+def of_classes(module: nn.Module, batch: Batch) -> Tensor:
+    return nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="none")
 
 
 TASKS: dict[str, Callable[[], Task]] = {
@@ -149,18 +202,22 @@ class Private:
     def __init__(self, task: Task, sum_type: torch.dtype = torch.float64) -> None:
         module = task.module()
         self.parameters = {name: p.detach().clone().double() for name, p in module.named_parameters()}
-        count: Callable[[Any], int] = lambda batch: len(batch[0])  # noqa: E731
+        rows = task.numerics.rows_per_pass
         self.engine: Bookkeeping[Any] = Bookkeeping(
-            module, task.losses, count, kind="flat", max_grad_norm=1.0, sum_type=sum_type
+            module, task.losses, rows=rows, kind="flat", max_grad_norm=1.0, sum_type=sum_type
         )
-        self.batch, self.number, self.noises = task.batch, 0, list[float]()
+        self.batch, self.number, self.noises = Drawn(*task.batch), 0, list[float]()
         self.release = GaussianRelease(
-            KEY, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=len(task.batch[0])
+            KEY,
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            expected_batch_size=len(task.batch[0]),
+            sensitivity_slack=task.numerics.sensitivity_slack,
         )
 
     def __call__(self) -> None:
         self.number += 1
-        total = self.engine.private_sum(self.parameters, [self.batch])
+        total = self.engine.private_sum(self.parameters, self.batch)
         began = now()
         noised = self.release.release(total, self.number)
         self.noises.append(now() - began)

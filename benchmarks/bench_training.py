@@ -16,6 +16,7 @@ import platform
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from app.contracts.dataset_spec import HashedText  # noqa: E402
+from app.contracts.dataset_spec import HashedText, Tensor  # noqa: E402
+from app.contracts.job_spec import JobSpec  # noqa: E402
 from app.formats.parse import hashed  # noqa: E402
 from app.privacy.gdp import mu_from_epsilon  # noqa: E402
+from app.privacy.numerics import PublicSizes, numerics_of  # noqa: E402
 from worker.clipping.linear import LinearClipping, LinearGradient  # noqa: E402
 from worker.data.records import DenseRecords, Records, SparseRecords  # noqa: E402
 from worker.models.linear import Linear  # noqa: E402
@@ -96,11 +99,24 @@ def dense() -> Records:
     return DenseRecords(x, torch.randint(0, 10, (60_000,), generator=generator))
 
 
+def rows_of(model: Linear, records: Records) -> int:
+    """P, as a job on these records gets it at admission."""
+    job = {
+        "dataset": "ds_1",
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0},
+        "privacy": {"target_epsilon": 1.0},
+        "length": {"steps": 1},
+    }
+    sizes = PublicSizes(len(records), 1, model.features, model.outputs, isinstance(records, SparseRecords))
+    return numerics_of(JobSpec.model_validate(job), sizes, Tensor(kind="tensor", array="x")).rows_per_pass
+
+
 class Steps:
     """Full-batch steps of one configuration; `private` decides clipping and noise, all else is the same."""
 
     def __init__(self, records: Records, model: Linear, *, private: bool, ahead: bool = True) -> None:
-        self.model, self.batches = model, [each.prepared() for each in records.split(None)]
+        self.model = model = replace(model, rows_per_pass=rows_of(model, records))
+        self.batch = records.prepared(model.rows_per_pass, torch.float64)
         self.engine = LinearClipping(model, "flat", 1.0) if private else LinearGradient(model)
         n = len(records)
         noise = {"noise_multiplier": 10.0, "max_grad_norm": 1.0, "expected_batch_size": n}
@@ -118,7 +134,7 @@ class Steps:
             began, processor = time.perf_counter(), time.process_time()
             if self.ahead:
                 self.release.prepare(self.parameters, self.step)
-            total = self.engine.private_sum(self.parameters, self.batches)
+            total = self.engine.private_sum(self.parameters, self.batch)
             summed = time.perf_counter()
             noised = self.release.release(total, self.step)
             released = time.perf_counter()
@@ -167,7 +183,8 @@ def accuracy(
 ) -> tuple[float, float]:
     """Hold-out accuracy, exact (the data are public), of one private run; and the seconds that it took."""
     epsilon, steps, rate, clip = setting
-    model, batches = Linear(BUCKETS, 2), [each.prepared() for each in train.split(None)]
+    model = Linear(BUCKETS, 2, rows_per_pass=rows_of(Linear(BUCKETS, 2), train))
+    batch = train.prepared(model.rows_per_pass, torch.float64)
     engine, optimizer = LinearClipping(model, "flat", clip), DpSgd(Descent(rate), momentum=0.9, free_step=True)
     sigma = math.sqrt(steps) / mu_from_epsilon(epsilon, DELTA)
     release = GaussianRelease(key(name), noise_multiplier=sigma, max_grad_norm=clip, expected_batch_size=RECORDS)
@@ -175,7 +192,7 @@ def accuracy(
     state = optimizer.init(parameters)
     began = time.perf_counter()
     for step in range(1, steps + 1):
-        noised: NoisedGradient = release.release(engine.private_sum(parameters, batches), step)
+        noised: NoisedGradient = release.release(engine.private_sum(parameters, batch), step)
         parameters, state = optimizer.update(noised, state, parameters, StepInfo(step, release.noise_variance(clip)))
     parameters = optimizer.finish(state, parameters, steps)
     taken = time.perf_counter() - began

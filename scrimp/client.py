@@ -326,6 +326,7 @@ class Client:
         requests_per_minute: int | None = None,
         max_queued_jobs: int | None = None,
         max_running_jobs: int | None = None,
+        max_job_s: int | None = None,
     ) -> NewKey:
         """A new key; its token is in this answer and nowhere else.
 
@@ -333,6 +334,7 @@ class Client:
             expires_at: with its zone; None: never.
             requests_per_minute, max_queued_jobs: None: as the service's settings say.
             max_running_jobs: None: as many as there are workers.
+            max_job_s: how long a job of it may run; None: as the service's settings say.
         """
         body = {
             "name": name,
@@ -341,6 +343,7 @@ class Client:
             "requests_per_minute": requests_per_minute,
             "max_queued_jobs": max_queued_jobs,
             "max_running_jobs": max_running_jobs,
+            "max_job_s": max_job_s,
         }
         return NewKey.model_validate(self._json("POST", "/v1/keys", json=body))
 

@@ -44,6 +44,7 @@ class Ledger(Resource):
     comparison: dict[str, Epsilon | None] | None = None
     entries: int
     head: str
+    closed: bool = False
 
 
 class LedgerEntry(Resource):
@@ -79,6 +80,7 @@ class Dataset(Resource):
     ledger: Ledger | None = None
     access: str | None = None
     max_epsilon_per_job: float | None = None
+    state: str = "ready"
     content_deleted_at: str | None = None
 
 
@@ -164,6 +166,7 @@ class Artifact(Resource):
     name: str
     sha256: str
     size_bytes: int
+    damaged: bool = False
 
 
 class Fit(Resource):

@@ -15,6 +15,11 @@ from app.jobs import service as jobs
 from app.jobs.planning import Plan
 from app.keys.service import Caller
 from app.ledger.accounts import open_account
+from app.lifecycle.cadence import Cadence
+from app.privacy.numerics import NumericsReport
+
+# Of an attempt that a test plays: what it says is seen at once, not at the next second.
+AT_ONCE = Cadence(0.0)
 
 
 def dataset_spec(**changes: Any) -> dict[str, Any]:
@@ -124,3 +129,18 @@ def job_spec(dataset: str, **changes: Any) -> dict[str, Any]:
         "evaluation": {"on": "holdout", "noise_mu": 0.05},
     }
     return spec | changes
+
+
+def numerics() -> NumericsReport:
+    """What an attempt says that it computes in."""
+    return NumericsReport(
+        device="cpu",
+        device_name="A processor",
+        passes="float32",
+        rows_per_pass=240,
+        physical_batch_size=240,
+        threads=2,
+        torch="2.13.0",
+        self_test="passed",
+        sensitivity_slack=1.0000004,
+    )

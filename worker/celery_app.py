@@ -9,10 +9,12 @@ from celery.signals import worker_shutting_down
 
 from app.lifecycle.broker import celery_options
 from app.settings import get_settings
+from worker.attempt import log
 from worker.attempt.supervisor import STOPPING
 
+log.install()
 app = Celery("scrimp", include=["worker.tasks"])
-app.conf.update(celery_options(get_settings()))
+app.conf.update(celery_options(get_settings()), worker_log_format=log.FORMAT, worker_task_log_format=log.FORMAT)
 
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]

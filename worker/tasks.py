@@ -13,12 +13,14 @@ from celery.signals import worker_ready, worker_shutdown
 
 from app.contracts.events import RUN_JOB
 from app.db.engine import Database
+from app.ledger.heads import Heads
 from app.lifecycle import predictions
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.fair import claim_next
 from app.lifecycle.presence import Presence
 from app.lifecycle.states import ring
 from app.settings import get_settings
+from worker.attempt.log import about
 from worker.attempt.nursery import Nursery
 from worker.attempt.sandbox import default_memory_bytes, probe
 from worker.attempt.supervisor import STOPPING, run_attempt
@@ -79,13 +81,15 @@ def run_job(job_id: str) -> None:
     """
     settings, db = get_settings(), _database()
     if predictions.is_prediction(job_id):
-        predict(db, job_id, settings, _nursery())
+        with about(job_id):
+            predict(db, job_id, settings, _nursery())
         return
     if STOPPING.is_set():
         with db.write() as session:
             ring(session, job_id)
         return
-    held = claim_next(db, _presence().name, settings.lease_s, DEVICES)
+    held = claim_next(db, Heads.of(settings), _presence().name, settings.lease_s, DEVICES)
     if held is not None:
         log = AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts)
-        run_attempt(log, settings, _nursery())
+        with about(f"{held.job_id}/{held.attempt}"):
+            run_attempt(log, settings, _nursery())

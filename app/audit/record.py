@@ -23,10 +23,14 @@ Action = Literal[
     "key.revoked",
     "dataset.registered",
     "dataset.cap_changed",
+    "dataset.same_content",  # as a data set of another owner has
+    "ledger.joined",
+    "dataset.restored",  # what a restored backup had forgotten was posted
     "grant.set",
     "grant.removed",
     "job.submitted",
     "job.cancelled",
+    "job.failed",  # the cause, which callers are not told: it may depend on private data
     "artifact.downloaded",
     "artifacts.deleted",
     "dataset.content_deleted",
@@ -51,7 +55,8 @@ INSERT = insert(table_of(AuditEntry))
 
 
 class Details(TypedDict, total=False):
-    """All that an entry may say besides its own columns. No secrets, nothing computed from private data."""
+    """All that an entry may say besides its own columns. No secrets, nothing computed from private data but for the
+    cause of a failed job: entries are for admins."""
 
     dataset: str | None
     role: str
@@ -60,7 +65,7 @@ class Details(TypedDict, total=False):
     name: str  # of an artifact
     epsilon: float | None  # a cap; the owner's policy for one job
     enabled: bool
-    because: str
+    because: str  # of `job.failed`: the failure's code
     method: str
     route: str  # the template, not the address
 

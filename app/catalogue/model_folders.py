@@ -44,6 +44,7 @@ def resolved(spec: JobSpec, models_root: Path | None, outputs: int) -> JobSpec:
         "parameters": size(tensors),
         "trained": size(found.trained(asked, outputs)),
         "vocabulary": found.vocabulary,
+        "pass_numbers": found.pass_numbers(asked),
     }
     for name, fact in facts.items():
         if getattr(asked, name) not in (None, fact):

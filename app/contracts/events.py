@@ -11,7 +11,7 @@ RUN_JOB = "scrimp.run_job"
 EventType = Literal[
     "queued",  # {charge}; of a run of a study {number, role} too
     "attempt_started",  # {attempt, worker}
-    "ready",  # {device, fallbacks}: layers without a rule for their norms, whose gradients are formed record by record
+    "ready",  # {device, numerics, fallbacks: layers without a rule, whose gradients are formed record by record}
     "progress",  # {step, steps}
     "metric",  # {name, step, value, std, on, released_by}
     "replay_mismatch",  # {matched_step}: fresh keys from there on

@@ -64,6 +64,7 @@ class HfModel(Document):
     parameters: Annotated[int, Field(ge=1)] | None = None
     trained: Annotated[int, Field(ge=1)] | None = None
     vocabulary: Annotated[int, Field(ge=1)] | None = None
+    pass_numbers: Annotated[int, Field(ge=1)] | None = None  # that a pass holds of one record, about
 
     @model_validator(mode="after")
     def _adapts(self) -> HfModel:

@@ -331,11 +331,13 @@ class Runtime(Document):
     """What can change speed and memory, never the mechanism."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    # Records a pass at most; rounded up to whole units of rows, and bounded by the automatic size. Memory only.
     physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    # Of the forward and backward pass. auto: float64 for `linear` and, where privacy is claimed, for networks with
-    # kinks (ReLU, max pooling); float32 for others. Norms, sums and noise are in float64.
-    # bfloat16: of Hugging Face models alone.
+    # Of forward and backward passes. auto: float32; float64 for linear models and ratings. Norms, sums and noise are in
+    # float64. bfloat16: of Hugging Face models alone.
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
+    # How long it may run, waiting not counted; of a search each run. Past it the job fails and its whole hold is spent.
+    max_duration_s: Annotated[float, Field(gt=0.0, le=1e8)] | None = None
 
 
 class JobSpec(Document):
@@ -360,9 +362,6 @@ class JobSpec(Document):
             )
         if self.model.kind == "linear" and self.runtime.dtype == "float32":
             raise ValueError("a linear model is trained in float64: leave `runtime.dtype` out")
-        if self.runtime.dtype == "bfloat16":
-            if self.model.kind != "hf":
-                raise ValueError("`runtime.dtype` bfloat16 is for Hugging Face models")
-            if self.clipping is not None and self.clipping.kind == "adaptive":
-                raise ValueError("an adaptive norm counts records, which bfloat16 passes are filled up with")
+        if self.runtime.dtype == "bfloat16" and self.model.kind != "hf":
+            raise ValueError("`runtime.dtype` bfloat16 is for Hugging Face models")
         return self

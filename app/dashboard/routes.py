@@ -45,8 +45,8 @@ from app.keys import service as keys
 from app.keys.auth import authenticated
 from app.keys.service import Caller
 from app.ledger import summary
-from app.ledger.verify import verify
-from app.web.deps import Db, ServiceSettings
+from app.ledger.routes import verified
+from app.web.deps import Db, RecordedHeads, ServiceSettings
 from app.web.headers import is_head
 from app.web.pagination import After
 
@@ -181,8 +181,10 @@ def artifact(
 
 
 @router.get("/datasets")
-def datasets_page(request: Request, db: Db, viewer: CurrentViewer, after: After = None) -> Response:
-    page = list_datasets(db, viewer.caller, after or None)
+def datasets_page(
+    request: Request, db: Db, heads: RecordedHeads, viewer: CurrentViewer, after: After = None
+) -> Response:
+    page = list_datasets(db, heads, viewer.caller, after or None)
     cards = [(dataset, views.budgets(dataset.ledger)) for dataset in page.items]
     return render(request, "datasets.html", viewer=viewer, cards=cards, following=page.next)
 
@@ -192,12 +194,18 @@ Before = Annotated[int | None, Query(ge=2, le=2**53)]
 
 @router.get("/datasets/{dataset_id}")
 def dataset_page(
-    dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer, before: Before = None, check: bool = False
+    dataset_id: Id,
+    request: Request,
+    db: Db,
+    heads: RecordedHeads,
+    viewer: CurrentViewer,
+    before: Before = None,
+    check: bool = False,
 ) -> Response:
     """Budgets, entries and jobs of a data set; `check` recomputes its hash chain."""
     with db.read() as session:
         page = views.dataset_page(session, dataset_id, viewer, before)
-        checked = asdict(verify(session, page.dataset.id)) if check and page.ledger else None
+    checked = asdict(verified(db, heads, page.dataset.id)) if check and page.ledger else None
     recent = page_of_jobs(db, viewer.caller, dataset=page.dataset.id, limit=views.JOBS_ON_DATASET)
     return render(request, "dataset.html", viewer=viewer, page=page, checked=checked, jobs=recent.items)
 

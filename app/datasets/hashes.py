@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, exists, or_, select
 from sqlalchemy.orm import Session
 
 from app.datasets.repository import take_turns
-from app.db.models import Dataset, DatasetContent
+from app.db.models import DatasetContent
 from app.errors import Unavailable
 from app.secrets import secret_id
 
@@ -32,6 +32,12 @@ def nested(first: str, chain: Sequence[bytes]) -> str:
     for key in reversed(chain[:-1]):
         found = hmac.new(key, bytes.fromhex(found), hashlib.sha256).hexdigest()
     return found
+
+
+def every(first: str, chain: Sequence[bytes]) -> list[str]:
+    """All names that a content ever had: its hash under the first key, under the first two, and so on. Records outside
+    of the database keep the name of their time."""
+    return [nested(first, chain[place:]) for place in reversed(range(len(chain)))]
 
 
 def check_renewed(session: Session, chain: Sequence[bytes]) -> None:
@@ -57,11 +63,7 @@ def renew(session: Session, chain: Sequence[bytes]) -> int:
         place = len(chain) - 1 if row.key_id is None else places.get(row.key_id)
         if place is None:
             raise ValueError("a content's hash is under a data key that is not in the file any more")
-        before, row.hmac = row.hmac, nested(row.hmac, chain[: place + 1])
-        row.key_id = secret_id(chain[0])
-        dataset = session.get_one(Dataset, row.dataset_id)
-        if dataset.content_hmac == before:
-            dataset.content_hmac = row.hmac
+        row.hmac, row.key_id = nested(row.hmac, chain[: place + 1]), secret_id(chain[0])
         renewed += 1
     return renewed
 

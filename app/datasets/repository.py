@@ -18,9 +18,10 @@ def name_is_taken(session: Session, name: str) -> bool:
     return session.scalar(select(Dataset.id).where(Dataset.name == name)) is not None
 
 
-def with_content(session: Session, hmacs: Iterable[str]) -> list[Dataset]:
-    """The data sets of which a file or the records have one of these keyed hashes."""
-    same = select(DatasetContent.dataset_id).where(DatasetContent.hmac.in_(list(hmacs)))
+def with_content(session: Session, owner_key: str, hmacs: Iterable[str]) -> list[Dataset]:
+    """An owner's data sets of which a file or the records have one of these keyed hashes."""
+    own = (DatasetContent.owner_key == owner_key, DatasetContent.hmac.in_(list(hmacs)))
+    same = select(DatasetContent.dataset_id).where(*own)
     return list(session.scalars(select(Dataset).where(Dataset.id.in_(same)).order_by(Dataset.created_at)))
 
 

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import repository, service, storage
 from app.datasets.parsing import Parsers
-from app.datasets.schemas import DatasetList, DatasetView, RegisteredDataset
+from app.datasets.schemas import DatasetList, DatasetView, RegisteredDataset, State
 from app.datasets.upload import Upload
 from app.db.engine import Database
 from app.db.models import Account
@@ -25,9 +25,11 @@ from app.ids import rfc3339
 from app.jobs.pricing import PricingService
 from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
+from app.ledger.behind import problems
+from app.ledger.heads import Heads
 from app.settings import Settings
 from app.web import strict_json
-from app.web.deps import Db, ServiceSettings, get_parsers, get_pricing
+from app.web.deps import Db, RecordedHeads, ServiceSettings, get_parsers, get_pricing
 from app.web.examples import DATASET_SPECS, SPEC_BY_PATH
 from app.web.limits import LARGE_NODES
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
@@ -109,7 +111,9 @@ async def register_dataset(
 
 
 @router.get("")
-def list_datasets(db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50) -> DatasetList:
+def list_datasets(
+    db: Db, heads: RecordedHeads, caller: CurrentKey, after: After = None, limit: Limit = 50
+) -> DatasetList:
     """The data sets that this key may see, newest first, each with its ledger's balances."""
     key = None
     if after is not None:
@@ -119,15 +123,23 @@ def list_datasets(db: Db, caller: CurrentKey, after: After = None, limit: Limit 
         found = repository.page(session, caller, after=key, limit=limit)
     more, found = len(found) > limit, found[:limit]
     last = encode_cursor(rfc3339(found[-1][0].created_at), found[-1][0].id) if more else None
-    return DatasetList(items=[DatasetView.of(*each) for each in found], next=last)
+    states = states_of(db, heads, [each[0].id for each in found])
+    return DatasetList(items=[DatasetView.of(*each, states[each[0].id]) for each in found], next=last)
 
 
 @router.get("/{dataset_id}")
-def show_dataset(dataset_id: str, db: Db, caller: CurrentKey) -> DatasetView:
+def show_dataset(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> DatasetView:
     """One data set, by its id or name."""
     with db.read() as session:
         dataset, access = grants.find(session, caller, dataset_id)
-        return DatasetView.of(dataset, session.get(Account, dataset.id), access)
+        account = session.get(Account, dataset.id)
+    return DatasetView.of(dataset, account, access, states_of(db, heads, [dataset.id])[dataset.id])
+
+
+def states_of(db: Database, heads: Heads, dataset_ids: list[str]) -> dict[str, State]:
+    """Which of these data sets' ledgers the database has whole."""
+    found = problems(db, heads, dataset_ids)
+    return {each: "behind" if each in found else "ready" for each in dataset_ids}
 
 
 def _register(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -11,6 +11,8 @@ from app.grants.service import Access, Level
 from app.ids import rfc3339
 from app.ledger import summary
 from app.ledger.schemas import LedgerView
+
+State = Literal["ready", "behind"]
 
 
 class Shape(BaseModel):
@@ -28,6 +30,7 @@ class DatasetView(BaseModel):
 
     `privacy` holds the resolved cap (its δ) and order. `ledger` is null on public data, where no privacy is claimed.
     `content_sha256`, a function of the data without noise, is null for everyone but the data set's owner and admins.
+    `state` is "behind" where the database has forgotten what was spent: nothing is admitted until it is restored.
     `content_deleted_at`: since when its files are gone; its ledger stays.
     `access` is what the key that asks may do; `max_epsilon_per_job` is the owner's policy for it (null: the cap alone).
     """
@@ -47,10 +50,11 @@ class DatasetView(BaseModel):
     created_at: str
     access: Level
     max_epsilon_per_job: float | None
+    state: State = "ready"
     content_deleted_at: str | None = None
 
     @classmethod
-    def of(cls, dataset: Dataset, account: Account | None, access: Access) -> DatasetView:
+    def of(cls, dataset: Dataset, account: Account | None, access: Access, state: State = "ready") -> DatasetView:
         return cls(
             **{name: dataset.spec[name] for name in ("name", "format", "task", "features", "privacy", "holdout")},
             id=dataset.id,
@@ -63,6 +67,7 @@ class DatasetView(BaseModel):
             content_deleted_at=rfc3339(dataset.content_deleted_at),
             access=access.level,
             max_epsilon_per_job=access.max_epsilon,
+            state=state,
         )
 
 

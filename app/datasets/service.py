@@ -7,6 +7,7 @@ at worst a folder that nothing refers to, which `sweep` removes.
 
 from __future__ import annotations
 
+import hmac
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ from app.errors import Conflict, InvalidRequest
 from app.ids import new_id, now
 from app.jobs.planning import default_delta
 from app.keys.service import Caller
-from app.ledger import accounts
+from app.ledger import accounts, behind
+from app.ledger.heads import Heads
+from app.privacy.numerics import records_bound
 from app.secrets import load_secrets, secret_id
 from app.settings import Settings
 
@@ -66,8 +69,9 @@ def register(
 
     Raises:
         InvalidRequest: the declaration or a file can not be used; pointers, columns and counts.
-        Conflict: `duplicate-name`, or `duplicate-content`: it is there already, and it or this one is private. A second
-            registration of private content would be a second budget for it.
+        Conflict: `duplicate-name`, or `duplicate-content`: this owner has it already, and it or this one is private. A
+            second registration of private content would be a second budget for it. What others have is not looked at:
+            decision 15. `ledger-behind`: this owner registered it, and the database has forgotten that.
         LimitError: parsing took more memory or time than is allowed, or others are being parsed (503).
     """
     _check_files(spec, folder)
@@ -87,6 +91,8 @@ def register(
             "max_unpacked_bytes": settings.parse_memory_bytes // 2,
         }
     )
+    known_as = {name for each in parsed["contents"] for name in hashes.every(each["hmac"], chain)}
+    _check_forgotten(db, settings, caller, known_as)
     parsed["contents"] = [each | {"hmac": hashes.nested(each["hmac"], chain)} for each in parsed["contents"]]
     try:
         with db.write() as session:
@@ -132,6 +138,13 @@ def content_keys(chain: Sequence[bytes]) -> dict[str, str]:
         purpose: HKDF(SHA256(), 32, salt=None, info=f"scrimp/v1/data/{purpose}".encode()).derive(secret).hex()
         for purpose, secret in of.items()
     }
+
+
+def shown_hmac(secret: bytes, dataset_id: str, content_hmac: str) -> str:
+    """The keyed hash by which a data set and its certificates name the content: of this registration alone, so that
+    whoever registers a guess cannot compare the two."""
+    key = HKDF(SHA256(), 32, salt=None, info=b"scrimp/v1/data/shown").derive(secret)
+    return hmac.digest(key, f"{dataset_id}:{content_hmac}".encode(), "sha256").hex()
 
 
 def sweep(settings: Settings) -> int:
@@ -207,11 +220,11 @@ def _insert(
             for name, part in parsed["parts"].items()
         },
         content_sha256=parsed["content_sha256"],
-        content_hmac=hmacs["data", "file"],
+        content_hmac=shown_hmac(chain[0], dataset_id, hmacs["data", "file"]),
         created_at=now(),
     )
-    key_id = secret_id(chain[0])
-    contents = [DatasetContent(dataset_id=dataset_id, key_id=key_id, **each) for each in parsed["contents"]]
+    own: dict[str, str] = {"dataset_id": dataset_id, "owner_key": caller.id, "key_id": secret_id(chain[0])}
+    contents = [DatasetContent(**own, **each) for each in parsed["contents"]]
     repository.add(session, dataset, contents)
     return dataset, _open_account(session, caller, spec, dataset_id)
 
@@ -238,15 +251,21 @@ def _check_content(session: Session, caller: Caller, spec: DatasetSpec, contents
         sent[each["part"]].add(each["hmac"])
     if sent["data"] & sent["holdout"]:
         raise InvalidRequest.at("/holdout_file", "the hold-out file is the data themselves")
-    same = repository.with_content(session, sent["data"] | sent["holdout"])
+    same = repository.with_content(session, caller.id, sent["data"] | sent["holdout"])
     clash = [each for each in same if "private" in (each.sensitivity, spec.privacy.sensitivity)]
     if clash:
-        own = [each.id for each in clash if caller.role == "admin" or each.owner_key == caller.id]
         raise Conflict(
             "duplicate-content",
-            "this content is registered already, and it or this is private: a second registration is a second budget",
-            **({"dataset": own[0]} if own else {}),
+            "you have this content already, and it or this is private: a second registration is a second budget",
+            dataset=clash[0].id,
         )
+
+
+def _check_forgotten(db: Database, settings: Settings, caller: Caller, hmacs: set[str]) -> None:
+    forgotten = behind.forgotten_content(db, Heads.of(settings), caller.id, hmacs)
+    if forgotten is not None:
+        detail = f"you registered this content as {forgotten}, which the database has forgotten: restore a newer backup"
+        raise Conflict("ledger-behind", detail)
 
 
 def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:
@@ -255,6 +274,7 @@ def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:
     if spec.privacy.sensitivity == "private" and spec.privacy.records is not None:
         train, holdout = _split_sizes(spec, spec.privacy.records)
         holdout = counts["holdout"] if _wants_holdout_file(spec) else holdout
+        _check_count(spec.privacy.records, train, counts["train"])
     else:
         train, holdout = counts["train"], counts.get("holdout", 0)
     return {
@@ -262,6 +282,20 @@ def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:
         "records_holdout": holdout,
         **{name: parsed[name] for name in ("features", "outputs", "sparse")},
     }
+
+
+def _check_count(declared: int, train: int, found: int) -> None:
+    """Refuses a file with far more records than declared: jobs pay for what sums round up to that bound. The owner
+    alone sees the answer.
+
+    Args:
+        declared: of the whole set.
+        train: of the training part, by the declared number.
+        found: units of the training part.
+    """
+    if found > records_bound(train):
+        detail = f"the file holds more than twice as many: {found} where {train} are to be trained on; declare more"
+        raise InvalidRequest.at("/privacy/records", f"{declared} are declared, and {detail}")
 
 
 def _warnings(spec: DatasetSpec) -> list[str]:

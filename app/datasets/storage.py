@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from app.errors import InvalidRequest, TooLarge
 from app.ids import new_id
+from app.secrets import sync
 
 PARTS = "parts"
 COPY_BYTES = 1 << 20
@@ -91,14 +92,6 @@ def keep(storage_root: Path, folder: Path, dataset_id: str) -> None:
     sync(folder)
     folder.rename(final / dataset_id)
     sync(final)
-
-
-def sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def stale(storage_root: Path, kind: str) -> Iterator[Path]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import Connection
@@ -28,6 +28,7 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from app.db import clock
 from app.db.writers import WriterQueue
 from app.settings import Settings
 
@@ -44,12 +45,13 @@ class Database:
         database = self.engine.url.database
         # Writers of a SQLite file queue fairly. PostgreSQL has row locks, but who waits for one sits on a connection of
         # the pool: where all hold on one data set, a few wait there, and the others before, so that reads go on.
-        self._turn: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self._turn: Callable[[bool], AbstractContextManager[Any]] = lambda _urgent: nullcontext()
         if self.engine.dialect.name == "postgresql":
             turns = threading.BoundedSemaphore(WRITERS)
-            self._turn = lambda: turns
+            self._turn = lambda urgent: nullcontext() if urgent else turns
         elif database:
-            self._turn = WriterQueue(Path(database)).place
+            queue = WriterQueue(Path(database))
+            self._turn = lambda urgent: queue.place(urgent=urgent)
         self._reader = self._glancer = self.engine
         if self.engine.dialect.name == "postgresql":
             # SQLite's reads see one snapshot; by default PostgreSQL's see a new one at each statement.
@@ -71,9 +73,10 @@ class Database:
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self, *, urgent: bool = False) -> Iterator[Session]:
+        """One transaction that may write. `urgent`: of an attempt, whose lease does not wait for all who submit."""
         writer = self.engine.execution_options(**{WRITES: True})
-        with self._turn(), Session(writer, expire_on_commit=False) as session, session.begin():
+        with self._turn(urgent), Session(writer, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:
@@ -123,6 +126,13 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+    # Looked up at each call, so that tests can set the clock.
+    connection.create_function("scrimp_boottime", 0, partial(_clock, "boottime"))
+    connection.create_function("scrimp_boot", 0, partial(_clock, "boot"))
+
+
+def _clock(name: Literal["boottime", "boot"]) -> float | str:
+    return clock.boottime() if name == "boottime" else clock.boot()
 
 
 def _begin_sqlite(connection: Connection) -> None:

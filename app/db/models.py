@@ -3,7 +3,8 @@
 api_keys ─┬─ datasets ─── accounts (one row a data set: both accounts' balances and the chain's head)
           │      ├────── grants (which key may see a data set, or train on it)
           │      ├────── dataset_contents (keyed hashes that make a second registration impossible)
-          │      └────── ledger_entries (append-only, hash-chained)
+          │      ├────── ledger_entries (append-only, hash-chained)
+          │      └────── signed_heads (what the relay has signed last)
           └─ jobs ─┬──── jobs (a study's runs)
                    ├──── attempts ── blocks (the write-ahead record of steps)
                    ├──── job_events, metrics, artifacts, certificates
@@ -11,6 +12,7 @@ api_keys ─┬─ datasets ─── accounts (one row a data set: both account
 predictions: models on callers' own inputs, for a short time
 claim_turns: whose job was claimed when, in order
 workers: who runs attempts, and when it was last heard
+ledger_checks: what was last found of each data set's ledger
 signing_keys: what certificates are signed with
 audit_entries, audit_head: who did what, hash-chained
 webhooks ─── webhook_deliveries (what is sent), webhook_events (what the relay makes deliveries of)
@@ -29,6 +31,7 @@ from sqlalchemy import (
     Index,
     Text,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -60,6 +63,7 @@ class ApiKey(Base):
     max_running_jobs: Mapped[int | None]
     # How often its dashboard was signed out of: sessions from before the last time have ended.
     sign_outs: Mapped[int] = mapped_column(default=0, server_default="0")
+    max_job_s: Mapped[int | None]  # how long a job of this key may run
 
 
 class Dataset(Base):
@@ -101,13 +105,21 @@ class DatasetContent(Base):
     """Keyed hashes of what was registered (`file`: the bytes; `records`: the records in any order)."""
 
     __tablename__ = "dataset_contents"
-    __table_args__ = (UniqueConstraint("dataset_id", "part", "kind"), Index("ix_dataset_contents_hmac", "hmac"))
+    __table_args__ = (
+        UniqueConstraint("dataset_id", "part", "kind"),
+        Index("ix_dataset_contents_hmac", "hmac"),
+        Index("ix_dataset_contents_owner", "owner_key", "hmac"),
+        Index("ix_dataset_contents_compared", "compared"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
     part: Mapped[str]  # "data" | "holdout"
     kind: Mapped[str]  # "file" | "records"
     hmac: Mapped[str]
+    # The data set's: a registration looks among its owner's contents alone, and in the same time whatever others have.
+    owner_key: Mapped[str | None]
+    compared: Mapped[bool] = mapped_column(default=False, server_default=false())  # with other owners', by the relay
     key_id: Mapped[str | None]  # of the data key on top (app.datasets.hashes); null: the first there was
 
 
@@ -136,6 +148,7 @@ class Account(Base):
     holdout_held: Mapped[int] = mapped_column(default=0)
     entries: Mapped[int] = mapped_column(default=0)
     head: Mapped[str]
+    joined_into: Mapped[str | None]  # the data set whose ledger goes on for this one: nothing more is admitted here
 
 
 class LedgerEntry(Base):
@@ -168,6 +181,32 @@ class LedgerEntry(Base):
     hash: Mapped[str]
 
 
+class LedgerCheck(Base):
+    """What was last found of a data set's ledger. Also of one that this database does not know."""
+
+    __tablename__ = "ledger_checks"
+
+    dataset_id: Mapped[str] = mapped_column(primary_key=True)
+    # How it is behind the head that is recorded outside the database, as the last survey saw it; null: it is not.
+    behind: Mapped[str | None] = mapped_column(Text)
+    noticed_at: Mapped[datetime | None]
+    # What the last full verification found; null: nothing, or none was made.
+    problem: Mapped[str | None] = mapped_column(Text)
+    entries: Mapped[int | None]
+    checked_at: Mapped[datetime | None]
+
+
+class SignedHead(Base):
+    """The newest head of a data set's chain that the relay has signed, for its owner to keep elsewhere."""
+
+    __tablename__ = "signed_heads"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
+    seq: Mapped[int]
+    document: Mapped[dict[str, Any]]
+    signed_at: Mapped[datetime]
+
+
 class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (
@@ -198,7 +237,6 @@ class Job(Base):
     segments: Mapped[list[Any]] = mapped_column(JSON)
     steps: Mapped[int]
     attempt: Mapped[int] = mapped_column(default=0)  # the fencing token
-    lease_expires_at: Mapped[datetime | None]
     worker: Mapped[str | None]
     cancel_requested_at: Mapped[datetime | None]
     steps_started: Mapped[int] = mapped_column(default=0)  # counted over all attempts: replays are not counted again
@@ -216,6 +254,10 @@ class Job(Base):
     parent_id: Mapped[str | None]
     trial_number: Mapped[int | None]
     trial: Mapped[dict[str, Any] | None]
+    # Until when it is an attempt's, or, where it is queued, nobody's: a moment of app.db.clock, and that clock's name.
+    lease_until: Mapped[float | None]
+    lease_clock: Mapped[str | None]
+    ran_s: Mapped[float] = mapped_column(default=0.0, server_default="0")  # in all attempts, without waiting
 
 
 class ClaimTurn(Base):
@@ -288,6 +330,7 @@ class Artifact(Base):
     sha256: Mapped[str]
     size_bytes: Mapped[int]
     path: Mapped[str] = mapped_column(Text)  # under the storage root
+    damaged_at: Mapped[datetime | None]  # since when its file is not what was published
 
 
 class Certificate(Base):
@@ -330,9 +373,10 @@ class Prediction(Base):
     failure: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     attempt: Mapped[int]
     rung_at: Mapped[datetime | None]
-    lease_expires_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
+    lease_until: Mapped[float | None]  # as a job's
+    lease_clock: Mapped[str | None]
 
 
 class Outbox(Base):
@@ -460,5 +504,6 @@ class Worker(Base):
     host: Mapped[str]
     pid: Mapped[int]
     started_at: Mapped[datetime]
-    seen_at: Mapped[datetime]
+    seen_at: Mapped[datetime]  # by the database's clock
     sandbox: Mapped[dict[str, Any] | None]  # what its attempts are kept from
+    skew_s: Mapped[float | None]  # how far its own clock is ahead of the database's

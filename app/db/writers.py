@@ -8,6 +8,10 @@ turnstile and the writer's place:
 
 Who has just written meets the turnstile held by the next in line, so that it can not take the place again before
 them. The kernel wakes waiters without polling, and frees the locks of a process that dies.
+
+A fair queue is as long as there are writers. Sixteen who submitted on a busy machine, at half a second each, had the
+renewal of a lease wait for eight: it was lost without a fault. An urgent writer therefore goes past the turnstile: it
+waits for the one who writes, and at most for the one who is next.
 """
 
 from __future__ import annotations
@@ -29,14 +33,17 @@ class WriterQueue:
         self._open = threading.local()
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Waits for this thread's turn to write."""
+    def place(self, *, urgent: bool = False) -> Iterator[None]:
+        """Waits for this thread's turn to write; `urgent`: for what a lease depends on, and a few of these at once."""
         turnstile, place = self._descriptors()
-        fcntl.flock(turnstile, fcntl.LOCK_EX)
-        try:
+        if urgent:
             fcntl.flock(place, fcntl.LOCK_EX)
-        finally:
-            fcntl.flock(turnstile, fcntl.LOCK_UN)
+        else:
+            fcntl.flock(turnstile, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(place, fcntl.LOCK_EX)
+            finally:
+                fcntl.flock(turnstile, fcntl.LOCK_UN)
         try:
             yield
         finally:

@@ -28,9 +28,9 @@ MAX_CONFIG_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 20
 MAX_WEIGHTS_BYTES, MAX_TOKENIZER_BYTES = 16 << 30, 256 << 20
 CHUNK = 1 << 20
-SMOOTH = frozenset(
-    {"gelu", "gelu_new", "gelu_fast", "gelu_python", "gelu_pytorch_tanh", "gelu_accurate", "quick_gelu"}
-    | {"silu", "swish", "tanh", "sigmoid", "mish"}
+# How a config.json calls the numbers of attention heads and of a feed-forward layer's units.
+NUMBERS = {"gpt2": ("n_head", "n_inner")} | dict.fromkeys(
+    ("llama", "bert", "roberta"), ("num_attention_heads", "intermediate_size")
 )
 FLOATS = ("F64", "F32", "F16", "BF16")
 # Where positions are learned.
@@ -121,11 +121,16 @@ class ModelFolder:
         """Whether its output layer is the embedding's matrix. transformers' own defaults."""
         return bool(self.config.get("tie_word_embeddings", self.kind != "llama"))
 
-    @property
-    def has_kinks(self) -> bool:
-        """Whether its activation is not known to be smooth."""
-        names = [self.config.get(name) for name in ("activation_function", "hidden_act") if name in self.config]
-        return any(not isinstance(name, str) or name not in SMOOTH for name in names)
+    def pass_numbers(self, asked: HfModel) -> int:
+        """How many numbers a pass holds of one record, about: each block's activations and attention, and the scores of
+        all tokens."""
+        names, length = NUMBERS[self.kind], asked.max_length
+        hidden, heads = self._number(2), int(self.config[names[0]])
+        wide = int(self.config.get(names[1]) or 4 * hidden)
+        block = length * (12 * hidden + 4 * wide) + 2 * heads * length**2
+        blocks = (1 if asked.gradient_checkpointing else self.blocks) * block
+        scores = 0 if self.architecture.task == "classification" else 4 * length * self.vocabulary
+        return blocks + scores + self.blocks * length * hidden
 
     def tensors(self, asked: HfModel, outputs: int) -> dict[str, tuple[int, ...]]:
         """Of the model that is tuned: without heads of other tasks, with those of this one."""

@@ -18,6 +18,7 @@ from app.contracts.job_spec import AdaptiveNorm, Clipping, Evaluation, JobSpec, 
 from app.contracts.optimizers import PublicSideSettings
 from app.errors import InvalidRequest
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, delayed_of
+from app.privacy.numerics import Numerics, PublicSizes, numerics_of
 
 if TYPE_CHECKING:
     from app.jobs.studies import StudyPlan
@@ -56,6 +57,10 @@ class DatasetFacts:
         return "user" if self.spec.task.kind == "next_item" else self.spec.privacy.unit
 
     @property
+    def is_sparse(self) -> bool:
+        return self.spec.features.kind == "hashed_text"
+
+    @property
     def is_private(self) -> bool:
         return self.spec.privacy.sensitivity == "private"
 
@@ -83,6 +88,7 @@ class Plan:
         expected_batch_size: L, the divisor of every step.
         sample_rate: q = L / records.
         pricing: what app.privacy.pricing is asked; None for a job without privacy on public data.
+        numerics: shapes and types that it is computed in.
     """
 
     spec: JobSpec
@@ -91,6 +97,7 @@ class Plan:
     expected_batch_size: int
     sample_rate: float
     pricing: dict[str, Any] | None
+    numerics: Numerics
     warnings: tuple[str, ...] = ()
     study: StudyPlan | None = None  # of a job whose work is done by runs
 
@@ -126,7 +133,10 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
         raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
     _check_evaluation(spec, facts, steps)
     rate = 1.0 if spec.sampling.kind == "full_batch" else batch / records
-    return Plan(spec, facts, steps, batch, rate, _pricing(spec, facts, steps, batch, rate), _warnings(spec, facts))
+    sizes = PublicSizes(records, facts.records_per_unit, facts.features, facts.outputs, facts.is_sparse)
+    numerics = numerics_of(spec, sizes, facts.spec.features)
+    pricing = _pricing(spec, facts, steps, batch, rate)
+    return Plan(spec, facts, steps, batch, rate, pricing, numerics, _warnings(spec, facts))
 
 
 def _steps(spec: JobSpec, records: int, batch: int) -> int:

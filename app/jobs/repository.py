@@ -30,9 +30,10 @@ from sqlalchemy.orm import Session
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
-from app.db.models import Account, Artifact, Attempt, Certificate, Dataset, Job, JobEvent, Metric, table_of
+from app.db.models import Account, Artifact, Attempt, Certificate, Dataset, Job, JobEvent, Metric, UtcDateTime, table_of
 from app.errors import NotFound
 from app.jobs.planning import DatasetFacts
+from app.ledger.accounts import remaining_of
 
 # Statements of hot paths are made once.
 JOB, ACCOUNTS = table_of(Job).c, table_of(Account).c
@@ -100,10 +101,7 @@ def remaining(session: Session, dataset_id: str) -> dict[str, int] | None:
     account = session.get(Account, dataset_id)
     if account is None:
         return None
-    return {
-        "train": account.train_budget - account.train_spent - account.train_held,
-        "holdout": account.holdout_budget - account.holdout_spent - account.holdout_held,
-    }
+    return remaining_of(account)
 
 
 def by_idempotency_key(session: Session, key_id: str, idempotency_key: str) -> Row[Any, Any] | None:
@@ -157,6 +155,7 @@ def details_where(
         of: the condition on the job's id.
         last_metrics: of each metric its last value alone.
     """
+    no_time = cast(null(), UtcDateTime())
     no_number, no_text, no_float = cast(null(), BigInteger), cast(null(), String), cast(null(), Float(53))
     attempt, metric, artifact = (table_of(each).c for each in (Attempt, Metric, Artifact))
     attempts = select(
@@ -176,6 +175,7 @@ def details_where(
         no_text.label("released_by"),
         no_text.label("sha256"),
         no_number.label("size_bytes"),
+        no_time.label("damaged_at"),
     ).where(of(attempt.job_id))
     metrics = select(
         literal_column("'metrics'"),
@@ -194,6 +194,7 @@ def details_where(
         metric.released_by,
         no_text,
         no_number,
+        no_time,
     ).where(of(metric.job_id))
     artifacts = select(
         literal_column("'artifacts'"),
@@ -212,12 +213,16 @@ def details_where(
         no_text,
         artifact.sha256,
         artifact.size_bytes,
+        artifact.damaged_at,
     ).where(of(artifact.job_id))
-    if last_metrics:
-        later = table_of(Metric).alias("later").c
-        same = and_(later.job_id == metric.job_id, later.name == metric.name, later.step > metric.step)
-        metrics = metrics.where(~exists(select(literal_column("1")).where(same)))
-    return union_all(attempts, metrics, artifacts)
+    return union_all(attempts, metrics.where(_is_last()) if last_metrics else metrics, artifacts)
+
+
+def _is_last() -> ColumnElement[bool]:
+    """Of a metric's values the one of the last step."""
+    metric, later = table_of(Metric).c, table_of(Metric).alias("later").c
+    same = and_(later.job_id == metric.job_id, later.name == metric.name, later.step > metric.step)
+    return ~exists(select(literal_column("1")).where(same))
 
 
 # The jobs of a page are named once, and not in each part: psycopg prepares no statement with more than 50 values.

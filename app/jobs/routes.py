@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from email.utils import format_datetime
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
@@ -18,7 +20,7 @@ from app.db.models import Job
 from app.errors import Conflict, NotFound, RequestError
 from app.grants.service import check_job, require, require_job, visible
 from app.ids import rfc3339
-from app.jobs import repository, service, sweeps
+from app.jobs import artifacts, repository, service, sweeps
 from app.jobs.polling import job_of
 from app.jobs.pricing import PricingService
 from app.jobs.schemas import (
@@ -38,7 +40,7 @@ from app.keys.auth import Credentials, CurrentKey, admitted, shown_token, token_
 from app.keys.service import Caller, id_in
 from app.lifecycle.states import FINISHED
 from app.web.answers import as_json
-from app.web.deps import Db, ServiceSettings, database_of, get_pricing
+from app.web.deps import Db, RecordedHeads, ServiceSettings, database_of, get_pricing
 from app.web.examples import EVENT_STREAM
 from app.web.headers import is_head
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
@@ -107,6 +109,7 @@ async def submit(
     pricing: Pricing,
     settings: ServiceSettings,
     caller: CurrentKey,
+    heads: RecordedHeads,
     idempotency_key: IdempotencyKey,
 ) -> Response:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec gives the same job again."""
@@ -114,7 +117,7 @@ async def submit(
 
     def made() -> Response:
         asked = pricing.of(caller.id)
-        job_id, job = service.submit(db, asked, caller, spec, idempotency_key, limit, models_root=models_root)
+        job_id, job = service.submit(db, asked, caller, spec, idempotency_key, limit, heads, models_root=models_root)
         headers = {"Location": f"/v1/jobs/{job_id}"}
         if job is not None:
             return as_json(JobView.of(job, {"attempts": [], "metrics": [], "artifacts": []}), 201, headers)
@@ -223,21 +226,28 @@ def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
 def download_artifact(
     request: Request, job_id: str, name: str, db: Db, settings: ServiceSettings, caller: CurrentKey
 ) -> FileResponse:
-    """One artifact's file: `model.safetensors`, `model.json`. For keys that may train on the data set."""
+    """One artifact's file: `model.safetensors`, `model.json`. For keys that may train on the data set.
+
+    It is hashed on its way: one that the disk has changed breaks off before its end, and is 409 from then on.
+    """
     with db.read() as session:
         job = require_job(session, caller, job_id, "train")
         artifact = repository.artifact(session, job_id, name)
         _check_handed_out(session, job)
-    root = settings.storage_root.resolve()
-    path = (root / artifact.path).resolve()
-    if not path.is_relative_to(root) or not path.is_file():
-        raise NotFound("this artifact's file is not in the store any more")
+    path = artifacts.path_of(settings.storage_root, artifact)
+    if "range" in request.headers or artifact.damaged_at is not None:
+        artifacts.check(db, artifact, path)
     if not is_head(request.scope):
         with db.write() as session:
             audit.record(session, "artifact.downloaded", job_id, name=name)
-    return FileResponse(
-        path, media_type="application/octet-stream", filename=name, headers={"Digest-SHA256": artifact.sha256}
-    )
+    # Not the file's own time and what is made of it: it tells in fractions of a second when training ended.
+    headers = {
+        "Digest-SHA256": artifact.sha256,
+        "ETag": f'"{artifact.sha256}"',
+        "Last-Modified": format_datetime(job.finished_at or job.created_at, usegmt=True),
+    }
+    mark = partial(artifacts.mark, db, artifact, damaged=True)
+    return artifacts.CheckedFile(path, artifact.sha256, mark, name=name, headers=headers)
 
 
 @router.get("/jobs/{job_id}/certificate")

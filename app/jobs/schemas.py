@@ -10,9 +10,10 @@ from pydantic import BaseModel
 from sqlalchemy import Row
 
 from app.contracts.base import Epsilon
-from app.db.models import Attempt, Job, JobEvent, Metric
+from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.ids import now
 from app.jobs.trials import StudyView
+from app.privacy.numerics import Numerics
 
 JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's, or what has its columns
 
@@ -30,6 +31,7 @@ class Quote(BaseModel):
     charge: dict[str, Any]
     lines: list[dict[str, Any]]
     model: dict[str, Any] | None = None  # its parameters, and its layers with the shapes of their tensors
+    numerics: Numerics | None = None  # shapes and types of the passes; null of jobs from before it was stored
     fits: bool | None = None
     remaining_after: dict[str, Any] | None = None
     largest_epsilon_that_fits: float | None = None
@@ -80,9 +82,21 @@ class MetricView(BaseModel):
 
 
 class ArtifactView(BaseModel):
+    """A file of a job. `damaged`: the stored file is not what was published, and is not handed out."""
+
     name: str
     sha256: str
     size_bytes: int
+    damaged: bool = False
+
+    @classmethod
+    def of(cls, artifact: Artifact | Row[Any] | SimpleNamespace) -> ArtifactView:
+        return cls(
+            name=artifact.name,
+            sha256=artifact.sha256,
+            size_bytes=artifact.size_bytes,
+            damaged=artifact.damaged_at is not None,
+        )
 
 
 class JobView(BaseModel):
@@ -123,10 +137,10 @@ class JobView(BaseModel):
             metrics={metric.name: MetricView.of(metric) for metric in details["metrics"]},
             failure=job.failure,
             warnings=job.warnings,
-            artifacts=[ArtifactView.model_validate(each, from_attributes=True) for each in details["artifacts"]],
+            artifacts=[ArtifactView.of(each) for each in details["artifacts"]],
             study=StudyView.of(job),
             parent=job.parent_id,
-            created_at=job.created_at,
+            created_at=job.created_at.replace(microsecond=0),  # as the times below, or it could lie after them
             started_at=job.started_at,
             finished_at=job.finished_at,
         )
@@ -168,7 +182,7 @@ class CertificateDocument(BaseModel):
 
 
 def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
-    """Known per block of steps only: step times are never published."""
+    """Whole seconds, told at whole seconds: step times are never published."""
     began = attempts[-1].started_at if attempts else None
     if began is None:
         return Progress(step=job.step, steps=job.steps, elapsed_s=None, remaining_s=None)
@@ -177,14 +191,16 @@ def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
     return Progress(
         step=job.step,
         steps=job.steps,
-        elapsed_s=round(elapsed, 1),
-        remaining_s=None if left is None else round(left, 1),
+        elapsed_s=float(round(elapsed)),
+        remaining_s=None if left is None else float(round(left)),
     )
 
 
 def _spent(job: JobLike, planned: Epsilon | None) -> Epsilon | None:
-    """The planned ε once a private step was started: never a figure computed at the stopping time."""
+    """The planned ε once a worker has the job, unless it ended before a private step: never a figure computed at the
+    stopping time, nor one that moves when the data are loaded, as how long that takes depends on how many they are."""
     is_study = job.spec.get("hpo") is not None
-    if planned is None or job.steps_started > 0 or (is_study and job.started_at is not None):
+    may_spend = job.started_at is not None and (is_study or job.finished_at is None)
+    if planned is None or job.steps_started > 0 or may_spend:
         return planned
     return planned.model_copy(update={"value": 0.0})

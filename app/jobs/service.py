@@ -37,7 +37,8 @@ from app.jobs.pricing import PricingService
 from app.jobs.studies import StudyPlan, plan_study
 from app.keys import service as keys
 from app.keys.service import Caller, KeyLike
-from app.ledger import accounts
+from app.ledger import accounts, behind
+from app.ledger.heads import Heads
 from app.lifecycle.settle import settle
 from app.lifecycle.states import append_event, get_job, ring, write_event
 from app.lifecycle.studies import begin
@@ -88,6 +89,7 @@ def submit(
     spec: JobSpec,
     idempotency_key: str,
     max_queued_jobs: int,
+    heads: Heads,
     *,
     models_root: Path | None = None,
 ) -> tuple[str, Job | None]:
@@ -96,6 +98,7 @@ def submit(
     Args:
         idempotency_key: scoped to the caller's key; the same one with the same spec gives the same job again.
         max_queued_jobs: of a key that has no limit of its own.
+        heads: the data set's ledger must be what was recorded of it outside the database.
 
     Returns:
         The job's id, and the job where it was made now.
@@ -104,7 +107,7 @@ def submit(
         BudgetError: it does not fit. Nothing is consumed.
         PolicyError: it costs more than the owner allows this key for one job. Nothing is consumed.
         Conflict: the idempotency key was used for another spec; `too-many-jobs`: the key has enough in the queue;
-            `content-deleted`.
+            `ledger-behind`: the database has forgotten what was spent of this data set; `content-deleted`.
         NotFound, Forbidden: the key may not see the data set, or not train on it.
     """
     digest = hashlib.sha256(json.dumps(spec.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
@@ -116,6 +119,7 @@ def submit(
         facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
     planned, priced = _price(pricing, pinned(spec, models_root, facts), facts, side)
     job = _job(caller, planned, priced, idempotency_key, digest)
+    recorded = behind.read_recorded(heads, planned.facts.id)
     try:
         with db.write() as session:
             _write(session, job, priced["charge"])
@@ -123,6 +127,7 @@ def submit(
             key, access = _take_turn(session, caller, planned)
             _check_policy(access, planned, priced)
             _check_queue(session, key, max_queued_jobs)
+            behind.require_current(session, recorded, planned.facts.id)
             _hold(session, caller, planned, priced, job["id"])
             return job["id"], Job(**job)
     except IntegrityError:
@@ -138,7 +143,7 @@ def submit(
 
 
 def cancel(db: Database, caller: Caller, job_id: str) -> None:
-    """Cancels a job: at once where it is queued, at its next block where it runs.
+    """Cancels a job: at once where it is queued, within a second where it runs.
 
     Raises:
         Conflict: `wrong-state`, there is nothing to stop.
@@ -269,6 +274,7 @@ def _quote_body(planned: Plan, priced: dict[str, Any]) -> dict[str, Any]:
         "charge": priced["charge"],
         "lines": priced["lines"],
         "model": _model_body(planned),
+        "numerics": planned.numerics.model_dump(mode="json"),
         "hpo": studies.quoted(study, priced) if study else None,
         "warnings": list(planned.warnings),
     }

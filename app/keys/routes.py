@@ -32,6 +32,7 @@ class KeyRequest(Document):
     requests_per_minute: Count | None = None
     max_queued_jobs: Count | None = None
     max_running_jobs: Count | None = None
+    max_job_s: Annotated[int, Field(strict=True, ge=1, le=100_000_000)] | None = None
 
 
 class Rotation(Document):
@@ -46,6 +47,7 @@ class KeyLimits(Document):
     requests_per_minute: int
     max_queued_jobs: int
     max_running_jobs: int | None
+    max_job_s: float | None  # how long a job may run
 
 
 class KeyView(Document):
@@ -74,6 +76,7 @@ class KeyView(Document):
                 requests_per_minute=key.requests_per_minute or settings.requests_per_minute,
                 max_queued_jobs=key.max_queued_jobs or settings.max_queued_jobs,
                 max_running_jobs=key.max_running_jobs,
+                max_job_s=key.max_job_s or settings.max_job_s or None,
             ),
         )
 
@@ -91,7 +94,7 @@ class KeyList(Document):
 @router.post("", status_code=201)
 def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSettings, caller: AdminKey) -> NewKey:
     """A new key. Its token is in this answer and nowhere else."""
-    limits = service.OwnLimits(body.requests_per_minute, body.max_queued_jobs, body.max_running_jobs)
+    limits = service.OwnLimits(body.requests_per_minute, body.max_queued_jobs, body.max_running_jobs, body.max_job_s)
     with db.write() as session:
         key, token = service.create(
             session,

@@ -84,6 +84,7 @@ class OwnLimits:
     requests_per_minute: int | None = None
     max_queued_jobs: int | None = None
     max_running_jobs: int | None = None
+    max_job_s: int | None = None
 
 
 def digest(pepper: bytes, token: str) -> str:
@@ -126,6 +127,7 @@ def create(
         requests_per_minute=limits.requests_per_minute,
         max_queued_jobs=limits.max_queued_jobs,
         max_running_jobs=limits.max_running_jobs,
+        max_job_s=limits.max_job_s,
     )
     session.add(key)
     session.flush()

@@ -23,7 +23,8 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Account, Block, Job, LedgerEntry
 from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
-from app.ledger.entries import append, genesis
+from app.ledger.behind import refusal
+from app.ledger.entries import append, balance_of, content, digest, genesis
 
 if TYPE_CHECKING:
     from app.privacy.filters import Filter
@@ -112,6 +113,7 @@ def hold(
     Raises:
         BudgetError: it does not fit: `requested`, `remaining`, `account` (which binds), `unit`. Consumes nothing.
         PrivacyError: an amount is not an integer ≥ 0, both are 0, or the job has a hold already.
+        Conflict: `ledger-behind`: the account's row is not what the last entry says.
         NotFound: the data set has no ledger.
     """
     _check_amounts(train, holdout)
@@ -120,16 +122,18 @@ def hold(
     with session.begin_nested():
         account = None
         if max(train, holdout) <= MAX_AMOUNT:
-            account = _move(
+            account = move(
                 session,
                 dataset_id,
                 Account.train_spent + Account.train_held <= Account.train_budget - train,
                 Account.holdout_spent + Account.holdout_held <= Account.holdout_budget - holdout,
+                Account.joined_into.is_(None),
                 train_held=Account.train_held + train,
                 holdout_held=Account.holdout_held + holdout,
             )
         if account is None:
             raise _refusal(account_of(session, dataset_id), train, holdout)
+        require_agreement(session, account, train, holdout)
         if find(session, dataset_id, f"hold:{job_id}") is not None:
             raise PrivacyError("this job has a hold already")
         return append(
@@ -183,7 +187,7 @@ def draw(
     """
     _check_amounts(train, holdout)
     with session.begin_nested():
-        _lock(session, dataset_id)
+        lock(session, dataset_id)
         before = find(session, dataset_id, f"settle:{job_id}")
         if before is not None:
             if (before.train, before.holdout) != (train, holdout) or before.memo.get("hold") != study_id:
@@ -194,7 +198,7 @@ def draw(
         left = left_of_hold(session, dataset_id, study_id)
         if train > left[0] or holdout > left[1]:
             raise PrivacyError("more would be spent than is left of the study's hold")
-        account = _move(
+        account = move(
             session,
             dataset_id,
             Account.train_held >= train,
@@ -263,17 +267,20 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
 
     Raises:
         Conflict: `cap-too-low`: more than that is spent and held. `smallest_epsilon` says (about) how low it may go.
+            `wrong-state`: the ledger is closed.
         InvalidRequest: the cap has no positive budget under the filter.
         NotFound: the data set has no ledger.
     """
     before = account_of(session, dataset_id)
+    if before.joined_into is not None:
+        raise Conflict("wrong-state", "this ledger is closed: it was joined to another one")
     _check_cap(cap_epsilon, before.cap_delta)
     of = filter_for(before.filter, before.order)
     train = _budget(of, cap_epsilon, before.cap_delta)
     has_holdout = before.holdout_budget > 0
     holdout = train if has_holdout else 0
     with session.begin_nested():
-        account = _move(
+        account = move(
             session,
             dataset_id,
             Account.train_spent + Account.train_held <= train,
@@ -323,6 +330,15 @@ def account_of(session: Session, dataset_id: str) -> Account:
     return account
 
 
+def remaining_of(account: Account) -> dict[str, int]:
+    """What may still be held on each account: nothing where the ledger was joined to another one."""
+    parts = {
+        "train": account.train_budget - account.train_spent - account.train_held,
+        "holdout": account.holdout_budget - account.holdout_spent - account.holdout_held,
+    }
+    return parts if account.joined_into is None else dict.fromkeys(parts, 0)
+
+
 def find(session: Session, dataset_id: str, once: str) -> LedgerEntry | None:
     """The entry that took the name `once`."""
     return session.scalar(select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.once == once))
@@ -338,7 +354,7 @@ def _settle(
     memo: dict[str, Any],
 ) -> LedgerEntry:
     with session.begin_nested():
-        _lock(session, dataset_id)
+        lock(session, dataset_id)
         held = left_of_hold(session, dataset_id, job_id)
         settled = find(session, dataset_id, f"settle:{job_id}")
         if settled is not None:
@@ -347,7 +363,7 @@ def _settle(
             return settled
         if spent[0] > held[0] or spent[1] > held[1]:
             raise PrivacyError("more would be spent than the job's hold covers")
-        account = _move(
+        account = move(
             session,
             dataset_id,
             Account.train_held >= held[0],
@@ -372,12 +388,12 @@ def _settle(
         )
 
 
-def _lock(session: Session, dataset_id: str) -> None:
+def lock(session: Session, dataset_id: str) -> None:
     """The row's lock first: of two settlements at once, the second one sees the first one's entry."""
     session.execute(select(Account.dataset_id).where(Account.dataset_id == dataset_id).with_for_update())
 
 
-def _move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], **values: Any) -> Account | None:
+def move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], **values: Any) -> Account | None:
     """The one statement that moves balances. None where a condition does not hold (or there is no account)."""
     moved = (
         update(Account)
@@ -389,15 +405,38 @@ def _move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], *
     return session.scalars(moved, execution_options=options).one_or_none()
 
 
+def require_agreement(session: Session, account: Account, train: int = 0, holdout: int = 0) -> None:
+    """The row as it was before it was moved against the last entry: CHECKs and triggers let an UPDATE of balances pass.
+
+    Args:
+        account: after the move, whose entry is not written yet.
+        train, holdout: what the move has held.
+
+    Raises:
+        Conflict: `ledger-behind`.
+    """
+    before = balance_of(account)
+    before["train"]["held"] -= train
+    before["holdout"]["held"] -= holdout
+    try:
+        last = session.get(LedgerEntry, (account.dataset_id, account.entries - 1), populate_existing=True)
+        agrees = (
+            last is not None and last.hash == account.head == digest(content(last)) and last.memo["balance"] == before
+        )
+    except (TypeError, ValueError, KeyError, AttributeError):  # it can not be decoded
+        agrees = False
+    if not agrees:
+        raise refusal("the account's row is not what its last entry says")
+
+
 def _refusal(account: Account, train: int, holdout: int) -> BudgetError:
-    remaining = {
-        "train": account.train_budget - account.train_spent - account.train_held,
-        "holdout": account.holdout_budget - account.holdout_spent - account.holdout_held,
-    }
+    remaining = remaining_of(account)
     requested = {"train": train, "holdout": holdout}
     binds = "train" if train > remaining["train"] else "holdout"
     unit = filter_for(account.filter, account.order).unit
     message = f"the job needs {requested[binds]} of the {binds} account and {remaining[binds]} is left ({unit})"
+    if account.joined_into is not None:
+        message = "this ledger is closed: an admin has joined it to that of another data set"
     return BudgetError(message, requested=requested, remaining=remaining, account=binds, unit=unit)
 
 

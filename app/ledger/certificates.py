@@ -11,23 +11,19 @@ no private step was started (its hold was voided).
 
 from __future__ import annotations
 
-import base64
-import binascii
 from importlib.metadata import version
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.contracts.hf import weights_file
-from app.db.models import Artifact, Certificate, Dataset, Job, LedgerEntry, Metric
+from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
-from app.ids import new_id, now, rfc3339
-from app.ledger import signing_keys
+from app.ids import new_id, rfc3339, whole_second
+from app.ledger import signatures
 from app.ledger.accounts import filter_for, find
-from app.ledger.entries import canonical_json
 from app.ledger.repository import dataset_with_account
 from app.privacy.mechanism import MechanismConfig
 
@@ -54,7 +50,7 @@ def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_ve
     if settled.kind == "void" or session.get(Certificate, job_id) is not None:
         return False
     document = sign(_body(session, job, settled, code_version), signing_key)
-    issued = Certificate(job_id=job_id, body=document, signature=document["signature"], issued_at=now())
+    issued = Certificate(job_id=job_id, body=document, signature=document["signature"], issued_at=whole_second())
     session.add(issued)
     session.flush()
     return True
@@ -62,12 +58,7 @@ def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_ve
 
 def sign(body: dict[str, Any], signing_key: Ed25519PrivateKey) -> dict[str, Any]:
     """The signed document of a body."""
-    return {
-        "certificate": body,
-        "signature": base64.b64encode(signing_key.sign(canonical_json(body))).decode(),
-        "public_key": signing_keys.public_key(signing_key),
-        "algorithm": "Ed25519",
-    }
+    return signatures.sign(body, "certificate", signing_key)
 
 
 def verify(document: dict[str, Any], public_key: str | None = None) -> bool:
@@ -78,14 +69,7 @@ def verify(document: dict[str, Any], public_key: str | None = None) -> bool:
         public_key: base64 of the key that is trusted. Without it the document's own is used, which says that the
             document is whole, and not who signed it.
     """
-    try:
-        if document["algorithm"] != "Ed25519" or public_key not in (None, document["public_key"]):
-            return False
-        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(document["public_key"], validate=True))
-        key.verify(base64.b64decode(document["signature"], validate=True), canonical_json(document["certificate"]))
-    except (InvalidSignature, KeyError, TypeError, ValueError, binascii.Error):
-        return False
-    return True
+    return signatures.holds(document, "certificate", public_key)
 
 
 def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -> dict[str, Any]:
@@ -93,7 +77,7 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
     weights = weights_file(job.spec.get("model", {}))
     model = session.get(Artifact, (job.id, weights))
     released = model is not None
-    what_ran = _training(job, released) if job.study is None else _study(session, job, weights, released)
+    what_ran = _training(session, job, released) if job.study is None else _study(session, job, weights, released)
     unit = filter_for(account.filter, account.order).unit
     charged = {"train": settled.train, "holdout": settled.holdout}
     if job.study is not None:  # its runs have drawn on its hold; the settlement is of what they left
@@ -117,11 +101,11 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         "warnings": job.warnings,
         "code_version": code_version,
         "model_sha256": model.sha256 if model is not None else None,
-        "issued_at": rfc3339(now()),
+        "issued_at": rfc3339(whole_second()),
     }
 
 
-def _training(job: Job, has_model: bool) -> dict[str, Any]:
+def _training(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
     """What a job that trains once did."""
     mechanism = MechanismConfig.model_validate(job.mechanism)
     training = mechanism.training
@@ -136,6 +120,7 @@ def _training(job: Job, has_model: bool) -> dict[str, Any]:
         "max_grad_norm": training.max_grad_norm,  # of a unit
         "records_per_unit": training.records_per_unit,
         "expected_batch_size": training.expected_batch_size,
+        "numerics": _numerics(session, job),
         "steps": {
             "planned": training.steps,
             "started": job.steps_started,
@@ -168,6 +153,7 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
         "max_grad_norm": None,
         "records_per_unit": training["records_per_unit"],
         "expected_batch_size": training["expected_batch_size"],
+        "numerics": None,
         "steps": {
             "planned": sum(run.steps for run in runs),
             "started": sum(run.steps_started for run in runs),
@@ -189,6 +175,7 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
                     "mechanism": run.mechanism,
                     "events": _events(mechanism),
                     "gradient_noise_multiplier": mechanism.training.gradient_noise_multiplier,
+                    "numerics": _numerics(session, run),
                     "steps": {"planned": run.steps, "started": run.steps_started},
                     "charge": {"train": post.train, "holdout": post.holdout} if post else {"train": 0, "holdout": 0},
                     "released": {"weights": run.id in handed_out, "metrics": _metrics(session, run.id)},
@@ -199,6 +186,13 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
         },
         "drawn": {name: sum(getattr(post, name) for post in posts if post) for name in ("train", "holdout")},
     }
+
+
+def _numerics(session: Session, job: Job) -> dict[str, Any] | None:
+    """What its last attempt computed in; null where none became ready, or said so before there was a report."""
+    ready = select(JobEvent.data).where(JobEvent.job_id == job.id, JobEvent.type == "ready")
+    said = session.scalars(ready.order_by(JobEvent.seq.desc()).limit(1)).first()
+    return None if said is None else said.get("numerics")
 
 
 def _side_information(session: Session, job: Job) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Account, LedgerEntry
 from app.errors import PrivacyError
-from app.ids import now, rfc3339
+from app.ids import rfc3339, whole_second
 
 Kind = Literal["open", "hold", "post", "void", "cap"]
 
@@ -121,7 +121,7 @@ def append(
         once=once,
         actor=actor,
         memo=json.loads(text),  # as the database will give it back
-        created_at=now(),
+        created_at=whole_second(),
         prev_hash=account.head,
     )
     entry.hash = digest(content(entry))

@@ -52,7 +52,7 @@ class Posted(NamedTuple):
 
 
 def posted(session: Session, dataset_id: str) -> list[Posted]:
-    """Every posted job in the order of settlement."""
+    """Every posted job in the order of settlement; those of ledgers that were joined to this one too."""
     post, hold = aliased(LedgerEntry), aliased(LedgerEntry)
     # A run of a study has no hold of its own, but a share of the study's.
     shares = (cast(Job.quote["charge"][account].as_string(), BigInteger) for account in ("train", "holdout"))
@@ -61,8 +61,8 @@ def posted(session: Session, dataset_id: str) -> list[Posted]:
         select(Job.id, Job.parent_id, Job.mechanism, Job.quote["mechanism"], post.train, post.holdout, *held)
         .join(post, post.job_id == Job.id)
         .outerjoin(hold, and_(hold.job_id == Job.id, hold.kind == "hold"))
-        .where(post.dataset_id == dataset_id, post.kind == "post")
-        .order_by(post.seq)
+        .where(post.dataset_id.in_(_with_joined(session, dataset_id)), post.kind == "post")
+        .order_by(post.dataset_id != dataset_id, post.dataset_id, post.seq)
     )
     return [
         Posted(
@@ -74,3 +74,12 @@ def posted(session: Session, dataset_id: str) -> list[Posted]:
         )
         for job_id, parent_id, mechanism, planned, spent_t, spent_h, held_t, held_h in session.execute(query)
     ]
+
+
+def _with_joined(session: Session, dataset_id: str) -> list[str]:
+    """A data set and those whose ledgers were joined to its own, in however many turns."""
+    found, last = [dataset_id], [dataset_id]
+    while last:
+        last = list(session.scalars(select(Account.dataset_id).where(Account.joined_into.in_(last))))
+        found += last
+    return found

@@ -8,12 +8,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from app.audit import record as audit
+from app.db.engine import Database
+from app.db.models import SignedHead
+from app.errors import Conflict
 from app.grants.service import require
-from app.keys.auth import CurrentKey
-from app.ledger import accounts, repository, summary
-from app.ledger.schemas import CapChange, EntryList, EntryView, LedgerView, VerificationView
-from app.ledger.verify import verify
-from app.web.deps import Db, get_pricing
+from app.keys.auth import AdminKey, CurrentKey
+from app.ledger import accounts, behind, joining, repository, summary
+from app.ledger.heads import Heads
+from app.ledger.schemas import CapChange, EntryList, EntryView, Join, LedgerView, SignedHeadView, VerificationView
+from app.ledger.verify import Verification, verify
+from app.web.deps import Db, RecordedHeads, get_pricing
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])
@@ -49,20 +53,70 @@ def list_entries(
 
 
 @router.get("/verify")
-def verify_ledger(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationView:
-    """Recomputes the hash chain and the balances from the entries; names the first entry that does not fit."""
+def verify_ledger(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> VerificationView:
+    """Recomputes the hash chain and the balances from the entries; names the first entry that does not fit.
+
+    Every head that a certificate or the relay has signed, and the one that is recorded outside the database, must be in
+    the chain.
+    """
     with db.read() as session:
         dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
-        return VerificationView(**asdict(verify(session, dataset.id)))
+    return VerificationView(**asdict(verified(db, heads, dataset.id)))
+
+
+@router.get("/head")
+def show_head(dataset_id: str, db: Db, caller: CurrentKey) -> SignedHeadView:
+    """The newest head that the service has signed, some seconds after its entry: keep it where nobody else writes."""
+    with db.read() as session:
+        dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
+        found = session.get(SignedHead, dataset.id)
+    if found is None:
+        raise Conflict("head-pending", "no head is signed yet: ask again in a moment")
+    return SignedHeadView.model_validate(found.document)
+
+
+def verified(db: Database, heads: Heads, dataset_id: str) -> Verification:
+    """The verification of a ledger against everything that was kept of it."""
+    recorded = behind.read_recorded(heads, dataset_id)  # before the snapshot that it is compared with
+    with db.read() as session:
+        return verify(session, dataset_id, recorded)
 
 
 @router.post("/cap")
-def change_cap(dataset_id: str, body: CapChange, db: Db, pricing: Pricing, caller: CurrentKey) -> LedgerView:
+def change_cap(
+    dataset_id: str, body: CapChange, db: Db, pricing: Pricing, caller: CurrentKey, heads: RecordedHeads
+) -> LedgerView:
     """Raises or lowers the cap, with a reason; an entry of the ledger. Down to what is spent and held."""
+    with db.read() as session:
+        named = require(session, caller, dataset_id, "own").id
+    recorded = behind.read_recorded(heads, named)
     with db.write() as session:
-        dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "own").id)
+        dataset, _account = repository.dataset_with_account(session, require(session, caller, named, "own").id)
+        behind.require_current(session, recorded, dataset.id)
         accounts.change_cap(
             session, dataset_id=dataset.id, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason
         )
         audit.record(session, "dataset.cap_changed", dataset.id, epsilon=body.epsilon)
     return summary.overview(db, pricing, dataset.id)
+
+
+@router.post("/join")
+def join_ledger(
+    dataset_id: str, body: Join, db: Db, pricing: Pricing, caller: AdminKey, heads: RecordedHeads
+) -> LedgerView:
+    """For data sets that have the same records: closes this ledger, and charges all that it spent to another's, which
+    is the answer. For admins; it cannot be undone."""
+    with db.read() as session:
+        closed, stays = (
+            repository.dataset_with_account(session, require(session, caller, name, "own").id)[0].id
+            for name in (dataset_id, body.into)
+        )
+    recorded = {each: behind.read_recorded(heads, each) for each in (closed, stays)}
+    with db.write() as session:
+        for each, head in recorded.items():
+            behind.require_current(session, head, require(session, caller, each, "own").id)
+        joining.join(session, dataset_id=closed, into=stays, actor=caller.id, reason=body.reason)
+        audit.record(session, "ledger.joined", closed, dataset=stays)
+    for each in (stays, closed):  # who finds that the one was closed finds what the other was charged
+        behind.record_soon(db, heads, each)
+    return summary.overview(db, pricing, stays)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, StringConstraints
 
 from app.contracts.base import Document, Epsilon, EpsilonValue
 from app.db.models import Account, LedgerEntry
+from app.ledger.accounts import remaining_of
 from app.ledger.entries import content
 
 
@@ -32,7 +33,7 @@ class AccountView(BaseModel):
             budget=budget,
             spent=spent,
             held=held,
-            remaining=budget - spent - held,
+            remaining=remaining_of(account)[name],
         )
 
 
@@ -58,7 +59,9 @@ class LedgerView(BaseModel):
     `epsilon_spent` is the larger of the two accounts (their parts of the data are disjoint), `epsilon_remaining` the
     smaller.
     `largest_cap`: where a raise of the cap could depend on what was released, the guarantee is that of the largest cap
-    ever granted. `comparison` is null where it takes more time or memory than is allowed.
+    ever granted. `comparison` is null where it takes more time or memory than is allowed, or where a part of what was
+    spent is known as an amount alone (a restored backup). `closed`: an admin has joined it to the ledger of another
+    data set, which has the same records; nothing more is admitted.
     """
 
     cap: Epsilon
@@ -70,6 +73,7 @@ class LedgerView(BaseModel):
     comparison: Comparison | None
     entries: int
     head: str
+    closed: bool = False
 
 
 class EntryView(BaseModel):
@@ -109,6 +113,33 @@ class VerificationView(BaseModel):
     head: str
     first_bad_entry: int | None
     problem: str | None
+    heads: int  # signed or recorded ones that were looked for in the chain
+
+
+class HeadView(BaseModel):
+    """The chain of `dataset` has `seq` entries, and the last one's hash is `head`."""
+
+    version: int
+    dataset: str
+    seq: int
+    head: str
+    signed_at: str
+
+
+class SignedHeadView(BaseModel):
+    """`signature` is Ed25519 over the canonical JSON of `ledger_head`."""
+
+    ledger_head: HeadView
+    signature: str
+    public_key: str
+    algorithm: str
+
+
+class Join(Document):
+    """Which ledger stays, by its data set's id or name, and why."""
+
+    into: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
 
 
 class CapChange(Document):

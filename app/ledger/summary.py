@@ -30,7 +30,10 @@ def overview(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView:
     with db.read() as session:
         dataset, account = dataset_with_account(session, dataset_id)
         jobs = posted(session, dataset_id)
-    return view(dataset, account, comparison(pricing, dataset, account, jobs))
+        known = sum(each.spent["train"] for each in jobs), sum(each.spent["holdout"] for each in jobs)
+    # After a restored backup a part may be known as an amount alone: no other accountant can compose that.
+    whole = known == (account.train_spent, account.holdout_spent)
+    return view(dataset, account, comparison(pricing, dataset, account, jobs) if whole else None)
 
 
 def view(dataset: Dataset, account: Account, compared: Comparison | None) -> LedgerView:
@@ -58,6 +61,7 @@ def view(dataset: Dataset, account: Account, compared: Comparison | None) -> Led
         comparison=compared,
         entries=account.entries,
         head=account.head,
+        closed=account.joined_into is not None,
     )
 
 

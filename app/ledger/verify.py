@@ -2,8 +2,11 @@
 
 Checked of every entry: its place (1, 2, … without gaps), the hash of the one before, its own hash, that it follows from
 what came before (a settlement has a hold, spent + released = held, nothing passes the budget), and the balances that it
-states. At the end: the account's row (balances, cap, head) against the last entry. Who rewrites the whole chain and the
-row is found by a head that was kept outside, as every certificate does.
+states. At the end: the account's row (balances, cap, head) against the last entry.
+
+A chain that was rewritten as a whole, or rolled back, with its row, follows from itself. It is found by heads that were
+kept: those that certificates and the relay have signed, and the one that is recorded outside the database
+(app.ledger.anchors). Each of them must be in the chain, and each signature must hold.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Account, LedgerEntry
 from app.errors import NotFound
+from app.ledger.anchors import anchors
 from app.ledger.entries import COLUMNS, balance_of, content, digest, genesis
+from app.ledger.heads import Head
 
 BATCH = 1000
 ENTRY = [getattr(LedgerEntry, name) for name in (*COLUMNS, "hash")]
@@ -33,6 +38,7 @@ class Verification:
         first_bad_entry: the first place where the chain does not fit; None where it fits, or where only the account's
             row is wrong.
         problem: what does not fit there.
+        heads: how many heads that were signed or recorded were looked for in the chain.
     """
 
     valid: bool
@@ -40,24 +46,30 @@ class Verification:
     head: str
     first_bad_entry: int | None = None
     problem: str | None = None
+    heads: int = 0
 
 
 class _Misfit(Exception):
     """An entry, or the account's row, says otherwise than what came before it."""
 
 
-def verify(session: Session, dataset_id: str) -> Verification:
+def verify(session: Session, dataset_id: str, recorded: Head | None = None) -> Verification:
     """Recomputes chain, balances and the pairing of holds and settlements. Reads in batches; may run beside writers.
+
+    Args:
+        recorded: the head outside the database, read before this session's first query; None: there is none.
 
     Raises:
         NotFound: the data set has no ledger.
     """
     account, stray = _snapshot(session, dataset_id)
+    kept = anchors(session, dataset_id, recorded)
     replay = _Replay(dataset_id)
     bad: int | None = 0
     try:
         for bad, entry in enumerate(_entries(session, dataset_id, account.entries), start=1):
             replay.take(bad, entry)
+            _require(kept.heads.get(bad, replay.head) == replay.head, f"{kept.names.get(bad)} has another one there")
         if replay.entries < account.entries:
             bad = replay.entries + 1
             raise _Misfit("the entry is missing")
@@ -66,11 +78,16 @@ def verify(session: Session, dataset_id: str) -> Verification:
             raise _Misfit("the account's row does not count this entry")
         if replay.head != account.head:
             raise _Misfit("its hash is not the account's head")
+        later = min((seq for seq in kept.heads if seq > account.entries), default=None)
+        if later is not None:
+            bad = account.entries + 1
+            raise _Misfit(f"the entry is missing: {kept.names[later]} has entry {later}")
         bad = None
         replay.against(account)
+        _require(not kept.faults, "; ".join(kept.faults[:3]))
     except _Misfit as misfit:
-        return Verification(False, account.entries, account.head, bad, str(misfit))
-    return Verification(True, account.entries, account.head)
+        return Verification(False, account.entries, account.head, bad, str(misfit), len(kept.heads))
+    return Verification(True, account.entries, account.head, heads=len(kept.heads))
 
 
 def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None]:
@@ -126,6 +143,7 @@ class _Replay:
         self.holds: dict[str, list[int]] = {}  # open ones only: the unique `once` refuses a second one of a job
         self.terms: dict[str, Any] = {}
         self.cap_epsilon = self.largest_cap_epsilon = 0.0
+        self.joined_into: str | None = None
 
     def take(self, place: int, entry: Row[Any] | None) -> None:
         """Takes the next entry; None where its columns could not be decoded.
@@ -156,6 +174,7 @@ class _Replay:
         else:
             _require(not any(released), "only a settlement releases")
             if entry.kind == "hold":
+                _require(self.joined_into is None, "nothing is admitted by a ledger that was joined to another one")
                 self.holds[entry.job_id] = amounts
                 self.held = _plus(self.held, amounts)
             else:
@@ -186,6 +205,7 @@ class _Replay:
         if entry.kind == "open":
             self.terms = {name: entry.memo[name] for name in ("filter", "order", "cap_delta")}
         self.cap_epsilon = entry.memo["cap_epsilon"]
+        self.joined_into = entry.memo.get("joined_into", self.joined_into)
         self.largest_cap_epsilon = max(self.largest_cap_epsilon, self.cap_epsilon)
 
     def _balance(self) -> dict[str, dict[str, int]]:
@@ -202,6 +222,9 @@ class _Replay:
         terms = {"filter": account.filter, "order": account.order, "cap_delta": account.cap_delta}
         caps = (account.cap_epsilon, account.largest_cap_epsilon)
         same = terms == self.terms and caps == (self.cap_epsilon, self.largest_cap_epsilon)
+        _require(
+            account.joined_into == self.joined_into, "the account is closed, or open, otherwise than the entries say"
+        )
         _require(same, "the account's cap or filter is not what the entries say")
 
 

@@ -1,25 +1,53 @@
-"""What an attempt writes while it runs: write-ahead record, digests, released metrics, its end. All of it fenced."""
+"""What an attempt writes while it runs: write-ahead record, digests, released metrics, its end. All of it fenced.
+
+The record is written at once. What callers see of a job on private data (events, progress, scores, warnings, its end)
+is written at the next whole second, by `heartbeat` or with the end: app.lifecycle.cadence says why. What a crash takes
+before that was seen by nobody, and is not charged; a replay makes it again.
+"""
 
 from __future__ import annotations
 
 import secrets
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
-from app.db.models import Artifact, Block, Job, Metric
+from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
 from app.errors import PrivacyError
 from app.lifecycle import studies
+from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.states import append_event
+from app.privacy.filters import load_numerics
 from app.privacy.mechanism import MechanismConfig
+from app.privacy.numerics import NumericsReport
 
-PROGRESS_S = 1.0
+Write = Callable[[Session, Job], None]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What an attempt is told once it has proved that it holds its job.
+
+    Attributes:
+        published: the files of the job that artifacts' rows name, also where its study has taken them over: paths under
+            the storage root.
+        limits_s: how long the job may run, by its specification and by its key.
+        ran_s: how long earlier attempts ran.
+    """
+
+    dataset_id: str
+    published: frozenset[str]
+    limits_s: tuple[float, ...] = ()
+    ran_s: float = 0.0
 
 
 class AttemptLog:
@@ -29,28 +57,88 @@ class AttemptLog:
         StaleAttempt: from every method, where another attempt has taken the job.
     """
 
-    def __init__(self, db: Database, held: Claim, *, lease_s: float, max_attempts: int) -> None:
+    def __init__(
+        self, db: Database, held: Claim, *, lease_s: float, max_attempts: int, cadence: Cadence | None = None
+    ) -> None:
         self.db, self.held, self.lease_s, self.max_attempts = db, held, lease_s, max_attempts
-        self._next_progress = 0.0
+        self.cadence = cadence or Cadence()
+        self._ran_before: float | None = None
+        self._began = time.monotonic()
+        self._is_private: bool | None = None  # not looked at yet
+        # What callers have not seen yet, in order: of progress the last step alone. A thread of its own tells it.
+        self._news: list[tuple[str, Write]] = []
+        self._lock = threading.RLock()
+        self._cancelling = False
 
     def _fenced(self, session: Session) -> Job:
-        return fence(session, self.held, self.lease_s)
+        ran_s = None if self._ran_before is None else self._ran_before + time.monotonic() - self._began
+        job = fence(session, self.held, self.lease_s, ran_s)
+        self._is_private = job.mechanism is not None
+        return job
 
     def _ending(self, session: Session) -> Job:
-        """As `_fenced`, for a write that may end the job: its study, where it is a run of one, is locked before it."""
+        """As `_fenced`, for a write that may end the job: its study, where it is a run of one, is locked before it. The
+        last news are written with it."""
         studies.lock(session, self.held.job_id)
-        return self._fenced(session)
+        job = self._fenced(session)
+        for _what, write in self._news:
+            write(session, job)
+        session.flush()
+        return job
+
+    @property
+    def _waits(self) -> bool:
+        """Says if news wait for a whole second: where privacy is claimed. Known once a write was fenced."""
+        return self._is_private is not False and self.cadence.period_s > 0.0
+
+    def _wait(self) -> None:
+        """Before the end is written. Outside a transaction: it takes up to a second."""
+        if self._waits:
+            self.cadence.wait()
+
+    def _tell(self, session: Session, job: Job, what: str, write: Write) -> None:
+        """Writes now or at the next whole second what callers see."""
+        if not self._waits:
+            write(session, job)
+            return
+        self._news = [each for each in self._news if not each[0] == what == "progress"] + [(what, write)]
+
+    def begin(self) -> Begun:
+        """The attempt's first write: proves that it still holds the job, before it touches a file."""
+        with self.db.write(urgent=True) as session:
+            job = self._fenced(session)
+            whose = [job.id] if job.parent_id is None else [job.id, job.parent_id]
+            paths = session.scalars(select(Artifact.path).where(Artifact.job_id.in_(whose)))
+            published = frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/"))
+            limits = (job.spec.get("runtime", {}).get("max_duration_s"), session.get_one(ApiKey, job.key_id).max_job_s)
+            self._ran_before = job.ran_s
+            given = tuple(float(limit) for limit in limits if limit is not None)
+            return Begun(job.dataset_id, published, given, job.ran_s)
 
     def heartbeat(self) -> bool:
-        """Renews the lease; whether a person asked to cancel."""
-        with self.db.write() as session:
-            return self._fenced(session).status == "cancelling"
+        """Renews the lease and, in a new second, tells the news; whether a person asked to cancel.
 
-    def ready(self, device: str, fallbacks: Sequence[str] = ()) -> None:
+        A wish to cancel counts from a whole second on too: how many steps had started at a moment that a caller chose
+        would tell the time of a step.
+        """
+        with self._lock:
+            is_time = self.cadence.ticked()
+            with self.db.write(urgent=True) as session:
+                job = self._fenced(session)
+                is_time = is_time or not self._waits
+                for _what, write in self._news if is_time else ():
+                    write(session, job)
+                cancelling = job.status == "cancelling"
+            if is_time:
+                self._news, self._cancelling = [], cancelling
+            return self._cancelling
+
+    def ready(self, device: str, numerics: NumericsReport, fallbacks: Sequence[str] = ()) -> None:
         """The data are loaded; `fallbacks` are the layers whose gradients are formed record by record."""
-        with self.db.write() as session:
-            self._fenced(session)
-            append_event(session, self.held.job_id, "ready", {"device": device, "fallbacks": list(fallbacks)})
+        said = {"device": device, "fallbacks": list(fallbacks), "numerics": numerics.model_dump(mode="json")}
+        with self._lock, self.db.write(urgent=True) as session:
+            job = self._fenced(session)
+            self._tell(session, job, "ready", lambda session, job: append_event(session, job.id, "ready", said))
 
     def start_block(self, first_step: int, last_step: int) -> bool:
         """Writes ahead that steps first…last START. False where the attempt must stop instead (cancelled).
@@ -60,9 +148,9 @@ class AttemptLog:
         Raises:
             PrivacyError: more steps would be started than the job's hold covers.
         """
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._fenced(session)
-            if job.status == "cancelling":
+            if self._cancelling if self._waits else job.status == "cancelling":
                 return False
             salt = _segment_at(job, first_step)["salt"]
             under_salt = _started_under(session, job.id, salt)
@@ -80,7 +168,7 @@ class AttemptLog:
         Raises:
             PrivacyError: another digest is recorded for that step and salt; the child should have seen it.
         """
-        with self.db.write() as session:
+        with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
             salt = _segment_at(job, step)["salt"]
             if step == 0:
@@ -94,15 +182,12 @@ class AttemptLog:
                 if block.digest not in (None, digest):
                     raise PrivacyError("a replay differs from what was recorded, and went on under the same keys")
                 block.digest = digest
-            # At a fixed cadence, not as steps end: how long a block takes tells how many records there are.
-            if step > 0 and (job.mechanism is None or time.monotonic() >= self._next_progress):
-                self._next_progress = time.monotonic() + PROGRESS_S
-                job.step = step
-                append_event(session, job.id, "progress", {"step": step, "steps": job.steps})
+            if step > 0:
+                self._tell(session, job, "progress", lambda session, job: _progress(session, job, step))
 
     def name_key(self, key_id: str) -> None:
         """Notes which server secret keys the first segment, at the first claim."""
-        with self.db.write() as session:
+        with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             job.segments = [each | {"key_id": each["key_id"] or key_id} for each in job.segments]
 
@@ -111,15 +196,11 @@ class AttemptLog:
 
         Steps under the new salt are charged again, out of the same hold: at most `allowed_steps` of them.
         """
-        with self.db.write() as session:
+        with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
             segment: dict[str, Any] = {"from_step": matched_step + 1, "salt": secrets.token_hex(32), "key_id": key_id}
             job.segments = [each for each in job.segments if each["from_step"] <= matched_step] + [segment]
-            job.warnings = [
-                *job.warnings,
-                f"a replay differed after step {matched_step}: fresh noise from there, charged again",
-            ]
-            append_event(session, job.id, "replay_mismatch", {"matched_step": matched_step})
+            self._tell(session, job, "mismatch", lambda session, job: _mismatch(session, job, matched_step))
             return segment | {"allowed_steps": max(0, covered_steps(session, job) - job.steps_started)}
 
     def record_metric(self, metric: dict[str, Any]) -> None:
@@ -131,47 +212,63 @@ class AttemptLog:
             PrivacyError: more releases than the mechanism was charged for, or something that it does not declare.
         """
         parts, whole = metric.get("parts", ()), {name: value for name, value in metric.items() if name != "parts"}
-        with self.db.write() as session:
+        with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
-            if session.get(Metric, (job.id, whole["name"], whole["step"])) is not None:
+            named = f"metric {whole['name']} "
+            waiting = [what for what, _write in self._news if what.startswith(named)]
+            known = session.get(Metric, (job.id, whole["name"], whole["step"])) is not None
+            if known or f"{named}{whole['step']}" in waiting:
                 return
             if job.mechanism is not None:
                 of_name = select(func.count()).where(Metric.job_id == job.id, Metric.name == whole["name"])
+                before = (session.scalar(of_name) or 0) + len(waiting)
                 mechanism = MechanismConfig.model_validate(job.mechanism)
-                _check_declared(mechanism, whole, {each["name"] for each in parts}, session.scalar(of_name) or 0)
-            for each in parts:
-                self._add_metric(session, whole | each | {"released_by": "post_processing"})
-            self._add_metric(session, whole)
-
-    def _add_metric(self, session: Session, metric: dict[str, Any]) -> None:
-        session.add(Metric(job_id=self.held.job_id, **metric))
-        append_event(session, self.held.job_id, "metric", metric)
+                _check_declared(mechanism, whole, {each["name"] for each in parts}, before)
+            release = [*(whole | each | {"released_by": "post_processing"} for each in parts), whole]
+            self._tell(session, job, f"{named}{whole['step']}", lambda session, job: _release(session, job, release))
 
     def succeed(self, artifacts: list[dict[str, Any]], steps_effective: int, warnings: list[str]) -> None:
-        with self.db.write() as session:
+        self._wait()
+        with self.db.write(urgent=True) as session:
             job = self._ending(session)
             session.add_all(Artifact(job_id=job.id, **each) for each in artifacts)
             job.step = steps_effective
             job.warnings = [*job.warnings, *warnings]
-            end_attempt(session, job, "succeeded")
             studies.end(session, job, "succeeded")
+            end_attempt(session, job, job.status)  # failed, where more was recorded than the hold covers
 
     def cancelled(self) -> None:
-        with self.db.write() as session:
+        load_numerics()
+        self._wait()
+        with self.db.write(urgent=True) as session:
             job = self._ending(session)
             end_attempt(session, job, "cancelled")
             studies.end(session, job, "cancelled")
 
-    def fail(self, code: str, message: str) -> None:
-        """The attempt's own error: releases nothing of what was held, once a step was started."""
-        with self.db.write() as session:
+    def fail(self, code: str, message: str, *, whole: bool = False) -> None:
+        """The attempt's own error: releases nothing of what was held, once a step was started; `whole`: also before."""
+        self._wait()
+        with self.db.write(urgent=True) as session:
             job = self._ending(session)
             end_attempt(session, job, "failed")
-            studies.end(session, job, "failed", failure={"code": code, "message": message}, own_fault=True)
+            studies.end(session, job, "failed", failure={"code": code, "message": message}, own_fault=True, whole=whole)
+
+    def outcome(self) -> str:
+        """What became of this attempt, for the log; "unknown" while the database is away."""
+        try:
+            with self.db.read() as session:
+                status = select(Attempt.status).where(
+                    Attempt.job_id == self.held.job_id, Attempt.number == self.held.attempt
+                )
+                return session.scalar(status) or "unknown"
+        except SQLAlchemyError:
+            return "unknown"
 
     def gone(self, how: Literal["lost", "crashed"]) -> None:
         """Back to the queue: this worker is stopping, or the attempt's process died without a last word."""
-        with self.db.write() as session:
+        load_numerics()
+        self._wait()
+        with self.db.write(urgent=True) as session:
             give_back(session, self._ending(session), how, self.max_attempts)
 
     def recorded(self) -> tuple[Job, dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
@@ -207,6 +304,24 @@ class AttemptLog:
             )
         )
         session.flush()
+
+
+def _progress(session: Session, job: Job, step: int) -> None:
+    job.step = step
+    append_event(session, job.id, "progress", {"step": step, "steps": job.steps})
+
+
+def _mismatch(session: Session, job: Job, matched_step: int) -> None:
+    said = f"a replay differed after step {matched_step}: fresh noise from there, charged again"
+    job.warnings = [*job.warnings, said]
+    append_event(session, job.id, "replay_mismatch", {"matched_step": matched_step})
+
+
+def _release(session: Session, job: Job, metrics: list[dict[str, Any]]) -> None:
+    """All of one release, or nothing of it."""
+    for each in metrics:
+        session.add(Metric(job_id=job.id, **each))
+        append_event(session, job.id, "metric", each)
 
 
 def _check_declared(mechanism: MechanismConfig, metric: dict[str, Any], parts: set[str], before: int) -> None:

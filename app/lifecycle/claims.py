@@ -8,18 +8,20 @@ locks are taken in one order: study, job, key, account.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Literal
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from app.db.clock import ClockName, in_seconds
 from app.db.models import ApiKey, Attempt, Job
 from app.errors import StaleAttempt
-from app.ids import now
+from app.ids import whole_second
 from app.lifecycle import studies
 from app.lifecycle.settle import limit_of_running
-from app.lifecycle.states import ACTIVE, append_event, ring
+from app.lifecycle.states import ACTIVE, IS_DUE, append_event, ring
+
+LONGEST_BACKOFF_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -45,21 +47,24 @@ def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim |
         return None
     attempt = session.execute(
         update(Job)
-        .where(Job.id == job_id, Job.status == "queued", Job.study.is_(None))
+        .where(Job.id == job_id, Job.status == "queued", Job.study.is_(None), IS_DUE)
         .values(
             status="running",
             attempt=Job.attempt + 1,
             worker=worker,
-            lease_expires_at=now() + timedelta(seconds=lease_s),
+            lease_until=in_seconds(lease_s),
+            lease_clock=ClockName(),
         )
         .returning(Job.attempt),
         execution_options={"synchronize_session": False},
     ).scalar_one_or_none()
     if attempt is None:
         return None
-    session.execute(update(Job).where(Job.id == job_id, Job.started_at.is_(None)).values(started_at=now()))
+    session.execute(update(Job).where(Job.id == job_id, Job.started_at.is_(None)).values(started_at=whole_second()))
     session.add(
-        Attempt(job_id=job_id, number=attempt, worker=worker, status="running", started_at=now(), ended_at=None)
+        Attempt(
+            job_id=job_id, number=attempt, worker=worker, status="running", started_at=whole_second(), ended_at=None
+        )
     )
     append_event(session, job_id, "attempt_started", {"attempt": attempt, "worker": worker})
     studies.note_start(session, job_id)
@@ -84,16 +89,20 @@ def _has_place(session: Session, job_id: str) -> bool:
     return key.max_running_jobs is None or (session.scalar(mine) or 0) < key.max_running_jobs
 
 
-def fence(session: Session, held: Claim, lease_s: float) -> Job:
+def fence(session: Session, held: Claim, lease_s: float, ran_s: float | None = None) -> Job:
     """Renews the lease and proves that this attempt still holds the job. The first statement of every write of it.
+
+    Args:
+        ran_s: how long the job has run, in all attempts.
 
     Raises:
         StaleAttempt: another attempt has the job, or it has ended. Nothing may be written.
     """
+    ran = {} if ran_s is None else {"ran_s": ran_s}
     renewed = session.execute(
         update(Job)
         .where(Job.id == held.job_id, Job.attempt == held.attempt, Job.status.in_(ACTIVE))
-        .values(lease_expires_at=now() + timedelta(seconds=lease_s))
+        .values(lease_until=in_seconds(lease_s), lease_clock=ClockName(), **ran)
         .returning(Job.id),
         execution_options={"synchronize_session": False},
     ).scalar_one_or_none()
@@ -108,17 +117,17 @@ def end_attempt(session: Session, job: Job, status: str) -> None:
     session.execute(
         update(Attempt)
         .where(Attempt.job_id == job.id, Attempt.number == job.attempt)
-        .values(status=status, ended_at=now())
+        .values(status=status, ended_at=whole_second())
     )
 
 
 def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_attempts: int) -> None:
     """The attempt is gone: the job is queued again, and a replay under the same keys is identical and free.
 
-    `lost`: the worker died or was stopped, a cause from outside; after ten times `max_attempts` the job fails and what
-    was not started is released. `crashed`: the attempt's own process died under a living worker (the kernel may have
-    killed it for memory that private lengths asked for); after `max_attempts` the job fails and nothing is released.
-    A job that was being cancelled is cancelled.
+    `lost`: the worker died or was stopped, a cause from outside: however often that happens, the job does not fail for
+    it. `crashed`: the attempt's own process died under a living worker (the kernel may have killed it for memory that
+    private lengths asked for); after `max_attempts` the job fails and nothing is released. A job that was being
+    cancelled is cancelled. From the second time on a job waits before it may be claimed again.
     """
     end_attempt(session, job, how)
     # Not said how: that a process crashed may depend on private data.
@@ -126,12 +135,25 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
     if job.status == "cancelling":
         studies.end(session, job, "cancelled")
         return
-    of_kind = select(func.count()).select_from(Attempt).where(Attempt.job_id == job.id, Attempt.status == how)
-    gone = session.scalar(of_kind) or 0
-    if gone >= max_attempts * (1 if how == "crashed" else 10):
-        message = f"{gone} attempts ended without a result ({how})"
-        failure = {"code": f"worker-{how}", "message": message}
-        studies.end(session, job, "failed", failure=failure, own_fault=how == "crashed")
+    ended = session.execute(
+        select(Attempt.status, func.count())
+        .where(Attempt.job_id == job.id, Attempt.status.in_(("lost", "crashed")))
+        .group_by(Attempt.status)
+    )
+    gone = {row[0]: row[1] for row in ended}
+    if how == "crashed" and gone[how] >= max_attempts:
+        failure = {"code": "worker-crashed", "message": f"{gone[how]} attempts ended without a result ({how})"}
+        studies.end(session, job, "failed", failure=failure, own_fault=True)
+        return
+    job.status, job.worker, job.rung_at = "queued", None, None
+    wait_s = backoff_s(sum(gone.values()))
+    if wait_s > 0:  # the sweeper rings for it then
+        job.lease_until, job.lease_clock = in_seconds(wait_s), ClockName()
     else:
-        job.status, job.lease_expires_at, job.worker, job.rung_at = "queued", None, None, None
+        job.lease_until, job.lease_clock = None, None
         ring(session, job.id)
+
+
+def backoff_s(gone: int) -> float:
+    """How long a job waits after so many attempts were lost or crashed: 0, 1, 2, 4, … seconds."""
+    return 0.0 if gone < 2 else min(2.0 ** min(gone - 2, 30), LONGEST_BACKOFF_S)

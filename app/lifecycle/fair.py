@@ -4,14 +4,15 @@
     of its keys the one with the fewest running jobs; of these the one whose turn is the longest ago
     of that key's jobs the oldest
 
-A message only says that there is something to do. What a worker may not take, since it wants another device, or its key
-has as many running jobs as it may, is passed over and keeps nobody waiting. All of it is public: who asked, and when.
+A message only says that there is something to do. What a worker may not take is passed over and keeps nobody waiting:
+what wants another device, what waits after a crash, jobs of a key that has as many running as it may, and of a data set
+whose ledger is behind its record. All of it is public: who asked, and when.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -21,8 +22,10 @@ from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import ApiKey, ClaimTurn, Dataset, Job, table_of
+from app.ledger.behind import may_run
+from app.ledger.heads import Heads
 from app.lifecycle.claims import Claim, claim
-from app.lifecycle.states import ACTIVE
+from app.lifecycle.states import ACTIVE, IS_DUE
 
 Pair = tuple[str, str]  # owner of the data, key of the job
 
@@ -33,6 +36,7 @@ class Candidate:
 
     owner: str
     key: str
+    dataset_id: str
     job_id: str
     created_at: datetime
 
@@ -59,37 +63,42 @@ def fairest(waiting: Iterable[Candidate], running: Mapping[Pair, int], turns: Ma
     return min(waiting, key=order, default=None)
 
 
-def claim_next(
-    db: Database,
-    worker: str,
-    lease_s: float,
-    devices: Collection[str],
-    may_run: Callable[[str], bool] = lambda _job_id: True,
-) -> Claim | None:
+def claim_next(db: Database, heads: Heads, worker: str, lease_s: float, devices: Collection[str]) -> Claim | None:
     """Takes the job whose turn it is; None where nothing waits that this worker may take.
 
     Args:
+        heads: jobs of a data set whose ledger is behind its record are passed over: they may have run already.
         devices: the kinds that this worker has; a job that asks for none in particular runs on any.
         may_run: asked outside of a transaction; a job that may not run now is passed over.
     """
     passed: set[str] = set()
+    current: dict[str, bool] = {}  # by data set, as looked at for this claim
     while True:
-        with db.read() as session:
-            found = next_job(session, devices, passed)
-        if found is None:
-            return None
         # A transaction for each try: the rows that one has locked are free before the next one locks others.
-        if may_run(found.job_id):
-            with db.write() as session:
+        with db.write() as session:
+            behind = [dataset_id for dataset_id, may in current.items() if not may]
+            found = next_job(session, devices, passed, behind)
+            if found is None:
+                return None
+            if current.get(found.dataset_id):
                 held = claim(session, found.job_id, worker, lease_s)
                 if held is not None:
                     note_turn(session, found)
                     return held
-        passed.add(found.job_id)  # another worker was quicker, or it may not run now
+                passed.add(found.job_id)  # another worker was quicker, or its key has no place any more
+        if found.dataset_id not in current:  # outside the transaction: the record is read before the ledger
+            current[found.dataset_id] = may_run(db, heads, found.dataset_id)
 
 
-def next_job(session: Session, devices: Collection[str], passed: Collection[str] = ()) -> Candidate | None:
-    """The job whose turn it is, as things are now."""
+def next_job(
+    session: Session, devices: Collection[str], passed: Collection[str] = (), behind: Collection[str] = ()
+) -> Candidate | None:
+    """The job whose turn it is, as things are now.
+
+    Args:
+        passed: jobs that are not to be taken.
+        behind: data sets whose jobs are not to be taken.
+    """
     running = {
         (owner, key): count
         for owner, key, count in session.execute(
@@ -100,7 +109,7 @@ def next_job(session: Session, devices: Collection[str], passed: Collection[str]
         )
     }
     full = _full(session, running)
-    waiting = [each for each in _waiting(session, devices, passed) if each.key not in full]
+    waiting = [each for each in _waiting(session, devices, passed, behind) if each.key not in full]
     if len(waiting) < 2:
         return waiting[0] if waiting else None
     last = select(ClaimTurn).where(ClaimTurn.owner_key.in_({each.owner for each in waiting}))
@@ -108,20 +117,23 @@ def next_job(session: Session, devices: Collection[str], passed: Collection[str]
     return fairest(waiting, running, turns)
 
 
-def _waiting(session: Session, devices: Collection[str], passed: Collection[str]) -> list[Candidate]:
+def _waiting(
+    session: Session, devices: Collection[str], passed: Collection[str], behind: Collection[str]
+) -> list[Candidate]:
     """The oldest job of each pair that may be taken."""
     pair, age = (Dataset.owner_key, Job.key_id), (Job.created_at, Job.id)
     place = func.row_number().over(partition_by=pair, order_by=age).label("place")
     device = Job.spec["runtime"]["device"].as_string()
     queued = (
-        select(Dataset.owner_key, Job.key_id, Job.id, Job.created_at, place)
+        select(Dataset.owner_key, Job.key_id, Job.dataset_id, Job.id, Job.created_at, place)
         .join(Dataset, Dataset.id == Job.dataset_id)
-        .where(Job.status == "queued", Job.study.is_(None))
-        .where(func.coalesce(device, "auto").in_(["auto", *devices]), Job.id.not_in(passed))
+        .where(Job.status == "queued", Job.study.is_(None), IS_DUE)
+        .where(func.coalesce(device, "auto").in_(["auto", *devices]))
+        .where(Job.id.not_in(passed), Job.dataset_id.not_in(behind))
         .subquery()
     )
-    first = select(queued.c.owner_key, queued.c.key_id, queued.c.id, queued.c.created_at).where(queued.c.place == 1)
-    return [Candidate(*row) for row in session.execute(first)]
+    columns = (queued.c.owner_key, queued.c.key_id, queued.c.dataset_id, queued.c.id, queued.c.created_at)
+    return [Candidate(*row) for row in session.execute(select(*columns).where(queued.c.place == 1))]
 
 
 def _full(session: Session, running: Mapping[Pair, int]) -> set[str]:

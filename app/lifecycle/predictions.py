@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
+from app.db.clock import ClockName, has_passed, in_seconds
 from app.db.engine import Database
 from app.db.models import Prediction
 from app.ids import now
@@ -53,11 +54,15 @@ def is_prediction(message: str) -> bool:
 
 def claim(session: Session, prediction_id: str, lease_s: float) -> Held | None:
     """Takes a queued prediction; None where there is none to be had."""
-    moment = now()
     taken = session.execute(
         update(Prediction)
-        .where(Prediction.id == prediction_id, Prediction.status == "queued", Prediction.expires_at > moment)
-        .values(status="running", attempt=Prediction.attempt + 1, lease_expires_at=moment + timedelta(seconds=lease_s))
+        .where(Prediction.id == prediction_id, Prediction.status == "queued", Prediction.expires_at > now())
+        .values(
+            status="running",
+            attempt=Prediction.attempt + 1,
+            lease_until=in_seconds(lease_s),
+            lease_clock=ClockName(),
+        )
         .returning(Prediction.attempt, Prediction.job_id, Prediction.records, Prediction.top),
         execution_options={"synchronize_session": False},
     ).one_or_none()
@@ -76,7 +81,7 @@ def answer(db: Database, held: Held, outputs: list[dict[str, Any]] | None, code:
                 records=None,
                 outputs=outputs,
                 failure=failure,
-                lease_expires_at=None,
+                lease_until=None,
             ),
             execution_options={"synchronize_session": False},
         )
@@ -103,7 +108,7 @@ def rung(db: Database, ids: list[str]) -> None:
 def sweep(db: Database) -> None:
     """Takes back what lost workers held, and deletes what has expired."""
     moment = now()
-    lapsed = (Prediction.status == "running", Prediction.lease_expires_at < moment)
+    lapsed = (Prediction.status == "running", has_passed(Prediction.lease_until, Prediction.lease_clock))
     with db.read() as session:
         anything = select(Prediction.id).where(or_(Prediction.expires_at < moment, lapsed[0] & lapsed[1])).limit(1)
         if session.scalar(anything) is None:
@@ -112,7 +117,7 @@ def sweep(db: Database) -> None:
         again = Prediction.attempt < MAX_ATTEMPTS
         session.execute(delete(Prediction).where(Prediction.expires_at < moment))
         session.execute(
-            update(Prediction).where(*lapsed, again).values(status="queued", rung_at=None, lease_expires_at=None)
+            update(Prediction).where(*lapsed, again).values(status="queued", rung_at=None, lease_until=None)
         )
         lost = {"status": "failed", "records": None, "failure": {"code": "lost", "message": FAILURES["lost"]}}
         session.execute(update(Prediction).where(*lapsed, ~again).values(**lost))

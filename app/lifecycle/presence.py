@@ -11,6 +11,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app.db.clock import now_there, skew_s
 from app.db.engine import Database
 from app.db.models import Job, Worker
 from app.ids import now
@@ -50,11 +51,13 @@ class Presence:
         self._quietly(self._leave)
 
     def beat(self) -> None:
+        skew = skew_s(self.db)
         with self.db.write() as session:
-            seen = {"started_at": self.started_at, "seen_at": now(), "sandbox": self.sandbox}
+            seen_at = now_there(session)
+            seen = {"started_at": self.started_at, "seen_at": seen_at, "skew_s": skew, "sandbox": self.sandbox}
             row = Worker(name=self.name, host=self.host, pid=self.pid, **seen)
             session.merge(row)  # a container that starts again has the host and pid that it had
-            session.execute(delete(Worker).where(Worker.seen_at < now() - FORGOTTEN_AFTER))
+            session.execute(delete(Worker).where(Worker.seen_at < seen_at - FORGOTTEN_AFTER))
 
     def _run(self) -> None:
         while True:
@@ -89,5 +92,5 @@ def workers(session: Session) -> list[tuple[Worker, str | None]]:
 
 
 def is_alive(worker: Worker, lease_s: float, at: datetime) -> bool:
-    """Whether it was seen within the time that a claim holds without a heartbeat."""
+    """Whether it was seen within the time that a claim holds without a heartbeat; `at` is by the database's clock."""
     return worker.seen_at > at - timedelta(seconds=lease_s)

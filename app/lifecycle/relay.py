@@ -12,6 +12,7 @@ import shutil
 import signal
 import threading
 import time
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Protocol
 
@@ -19,13 +20,17 @@ from celery import Celery
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import ColumnElement, and_, delete, literal, select, tuple_, union_all, update
 
-from app.audit import chain
+from app.audit import chain, same_content
 from app.contracts.events import RUN_JOB
 from app.db.engine import Database
 from app.db.models import Job, Outbox
 from app.errors import ServiceError
 from app.ids import now
 from app.ledger import certificates
+from app.ledger.anchors import sign_heads
+from app.ledger.behind import survey
+from app.ledger.checks import check_due
+from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish, signing_key
 from app.lifecycle import predictions, spool
 from app.lifecycle.broker import QUEUE, celery_options
@@ -42,6 +47,7 @@ RETENTION_S = 600.0
 SEAL_S = 0.5
 JOIN_S = 3.0  # a delivery that is cut off is tried again
 RINGS, CERTIFICATES = 500, 100  # at most in one pass
+SURVEY_S, CHECK_S = 3600.0, 60.0
 NO_ROW = 0
 DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).where(predictions.UNRUNG.exists()))
 
@@ -73,8 +79,10 @@ class Relay:
 
     def __init__(self, db: Database, settings: Settings, signing_key: Ed25519PrivateKey, bell: Bell) -> None:
         self.db, self.settings, self.signing_key, self.bell = db, settings, signing_key, bell
+        self.heads = Heads.of(settings)
+        self.unsigned: set[str] = set()
         self.code_version = version("scrimp")
-        self.next_sweep = self.next_retention = 0.0
+        self.next_sweep = self.next_survey = self.next_retention = 0.0
         self.published = False
 
     def run_once(self) -> None:
@@ -85,11 +93,16 @@ class Relay:
         self._empty_outbox(due)
         if "predict" in due:
             self._ring_predictions()
+        if time.monotonic() >= self.next_survey:
+            survey(self.db, self.heads, self.settings.storage_root)
+            self.next_survey = time.monotonic() + SURVEY_S
         if time.monotonic() >= self.next_sweep:
             reap_expired(self.db, self.settings.max_attempts)
             self._ring_again()
             self._ring_predictions()
             predictions.sweep(self.db)
+            same_content.flag(self.db)
+            self._sign_heads()
             spool.sweep(self.settings.broker_dir)
             self.next_sweep = time.monotonic() + self.settings.sweep_s
         if time.monotonic() >= self.next_retention:
@@ -147,6 +160,13 @@ class Relay:
             session.execute(update(Job).where(Job.id.in_(queued)).values(rung_at=now()))
             session.execute(delete(Outbox).where(Outbox.id.in_(done)))
 
+    def _sign_heads(self) -> None:
+        """Records and signs the heads of ledgers that have grown; says once of which it does not."""
+        _, refused = sign_heads(self.db, self.heads, self.signing_key)
+        for dataset_id in sorted(set(refused) - self.unsigned):
+            logger.error("the head of %s is neither recorded nor signed: it lacks one that was kept", dataset_id)
+        self.unsigned = set(refused)
+
     def _ring_predictions(self) -> None:
         due = predictions.due(self.db, self.settings.ring_again_s, RINGS)
         for prediction_id in due:
@@ -192,7 +212,12 @@ def main() -> None:
     db = Database.of(settings)
     # In threads of their own: a slow receiver of webhooks delays neither bells nor certificates, nor does a broker
     # that is away delay the audit log.
-    others = [in_thread("audit", lambda: chain.seal(db), stop, SEAL_S), *Deliverer.of(db, settings).start(stop)]
+    every = timedelta(hours=settings.ledger_check_hours)
+    others = [
+        in_thread("audit", lambda: chain.seal(db), stop, SEAL_S),
+        in_thread("ledgers", lambda: check_due(db, Heads.of(settings), every), stop, CHECK_S),
+        *Deliverer.of(db, settings).start(stop),
+    ]
     Relay(db, settings, signing_key(settings), CeleryBell(settings)).run(stop)
     deadline = time.monotonic() + JOIN_S
     for thread in others:

@@ -5,6 +5,8 @@ succeeded, all T steps                            post the whole hold
 cancelled, lost (causes from outside)             post what was started, over all attempts; release the rest
 the attempt's own error (also out of memory),     post the whole hold: that it failed may depend on private data,
 and any end but success after a crash             and so may the wish to stop it
+more was recorded than the hold covers            fail, hand out no model, post the whole hold
+past its time limit                               post the whole hold, also before the first step
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from typing import Any, Literal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.db.models import Account, ApiKey, Attempt, Job, Metric
+from app.db.models import Account, ApiKey, Artifact, Attempt, Job, Metric
 from app.errors import PrivacyError
-from app.ids import now
+from app.ids import whole_second
 from app.ledger import accounts
+from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
-from app.lifecycle.states import ACTIVE, append_event, ring, want_certificate
+from app.lifecycle.states import ACTIVE, IS_DUE, append_event, discard, ring, want_certificate
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
 
@@ -28,24 +31,39 @@ Outcome = Literal["succeeded", "cancelled", "failed"]
 
 
 def settle(
-    session: Session, job: Job, outcome: Outcome, *, failure: dict[str, Any] | None = None, own_fault: bool = False
+    session: Session,
+    job: Job,
+    outcome: Outcome,
+    *,
+    failure: dict[str, Any] | None = None,
+    own_fault: bool = False,
+    whole: bool = False,
 ) -> None:
     """Ends the job and moves its hold, in the caller's transaction.
 
     Args:
         job: a fresh row of the job, locked by this transaction.
-        failure: the code and sentence of a failed job; no values.
+        failure: the code and sentence of a failed job; no values. app.lifecycle.failures says what callers are told.
         own_fault: the attempt itself raised the error: nothing is released.
+        whole: the whole hold is posted even if no step was started: that it did not come so far depends on the data.
     """
+    if overrun(session, job):
+        # It ends all the same: a job that could not would be attempted for ever, each time with its hold open.
+        outcome, own_fault = "failed", True
+        failure = {"code": PrivacyError.code, "message": "more was started or released than the job's hold covers"}
+        _withhold(session, job)
     crashes = select(func.count()).where(Attempt.job_id == job.id, Attempt.status == "crashed")
-    whole = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
-    charge = _charge(session, job, whole=whole)
+    kept = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
+    charge = _charge(session, job, whole=kept, unstarted_too=whole)
     waiting = _waiting_for(session, job)
-    job.status, job.failure, job.finished_at = outcome, failure, now()
-    job.lease_expires_at, job.worker = None, None
+    if failure is not None:
+        failures.note(session, job, failure)
+        failure = failures.told(job, failure)
+    job.status, job.failure, job.finished_at = outcome, failure, whole_second()
+    job.lease_until, job.lease_clock, job.worker = None, None, None
     data: dict[str, Any] = {"steps": job.steps_started} | (failure or {})
     if charge is not None:
-        spent = job.steps_started > 0 or charge["holdout"] > 0
+        spent = job.steps_started > 0 or any(charge.values())
         if spent and job.parent_id is not None:
             accounts.draw(
                 session, dataset_id=job.dataset_id, job_id=job.id, study_id=job.parent_id, **charge, actor="worker"
@@ -62,6 +80,23 @@ def settle(
     append_event(session, job.id, outcome, data)
     for job_id in waiting:
         ring(session, job_id)
+
+
+def overrun(session: Session, job: Job) -> bool:
+    """Whether more was started or released than the job's hold covers: a broken invariant, which fails the job."""
+    if job.mechanism is None:
+        return False
+    mechanism = MechanismConfig.model_validate(job.mechanism)
+    return job.steps_started > mechanism.training.steps or not _released(session, job.id) <= _planned(mechanism)
+
+
+def _withhold(session: Session, job: Job) -> None:
+    """A model that this transaction was about to hand out is not."""
+    models = session.scalars(select(Artifact).where(Artifact.job_id == job.id)).all()
+    for model in models:
+        session.delete(model)
+    if models:
+        discard(session, job.id)
 
 
 def limit_of_running(session: Session, job_id: str) -> int | None:
@@ -82,21 +117,20 @@ def _waiting_for(session: Session, job: Job) -> list[str]:
     session.get(ApiKey, job.key_id, with_for_update={"key_share": True}, populate_existing=True)
     others = (Job.key_id == job.key_id, Job.id != job.id, Job.study.is_(None))
     running = session.scalar(select(func.count()).select_from(Job).where(*others, Job.status.in_(ACTIVE))) or 0
-    queued = select(Job.id).where(*others, Job.status == "queued").order_by(Job.created_at, Job.id)
+    queued = select(Job.id).where(*others, Job.status == "queued", IS_DUE).order_by(Job.created_at, Job.id)
     return list(session.scalars(queued.limit(max(0, limit - running))))
 
 
-def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None:
+def _charge(session: Session, job: Job, *, whole: bool, unstarted_too: bool = False) -> dict[str, int] | None:
     """What the started part of the job costs, at most the hold. None where there is no account (public data)."""
     held = {account: int(job.quote["charge"][account]) for account in ("train", "holdout")}
     if job.mechanism is None or held == {"train": 0, "holdout": 0}:
         return None
     mechanism = MechanismConfig.model_validate(job.mechanism)
-    released = _released(session, job.id)
-    planned = Counter({each.metric: each.times for each in mechanism.releases})
-    if job.steps_started > mechanism.training.steps or not released <= planned:
-        raise PrivacyError("more was started or released than the job's hold covers")
-    if job.steps_started == 0:
+    released, planned = _released(session, job.id), _planned(mechanism)
+    if overrun(session, job):
+        return held
+    if job.steps_started == 0 and not unstarted_too:
         return {"train": 0, "holdout": 0}
     if whole:
         return held
@@ -113,6 +147,11 @@ def _charge(session: Session, job: Job, *, whole: bool) -> dict[str, int] | None
     held_out = [each.metric for each in mechanism.releases if each.account == "holdout"]
     counts = (sum(counted[name] for name in held_out) for counted in (released, planned))
     return {"train": min(train, held["train"]), "holdout": _released_charge(held["holdout"], *counts)}
+
+
+def _planned(mechanism: MechanismConfig) -> Counter[str]:
+    """How often each noisy sum may be released."""
+    return Counter({each.metric: each.times for each in mechanism.releases})
 
 
 def _released(session: Session, job_id: str) -> Counter[str]:

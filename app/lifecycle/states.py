@@ -12,16 +12,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, String, bindparam, exists, insert, select, update
+from sqlalchemy import BigInteger, String, bindparam, exists, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.contracts.events import ANNOUNCED, EventType
+from app.db.clock import has_passed
 from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent, table_of
 from app.errors import NotFound
-from app.ids import now
+from app.ids import now, whole_second
 
 ACTIVE = ("running", "cancelling")
 FINISHED = ("succeeded", "cancelled", "failed")
+# Of a queued job: it may be claimed. One that was taken back waits a little.
+IS_DUE = or_(Job.lease_until.is_(None), has_passed(Job.lease_until, Job.lease_clock))
 NO_SUCH_JOB = "there is no such job"
 INSERT_EVENT, INSERT_DUE = insert(table_of(JobEvent)), insert(table_of(Outbox))
 # Where there are webhooks at all; which of them are told, the relay finds out. Runs of a study are not announced.
@@ -57,7 +60,7 @@ def append_event(session: Session, job_id: str, kind: EventType, data: dict[str,
 
 def write_event(session: Session, job_id: str, seq: int, kind: EventType, data: dict[str, Any]) -> None:
     """Writes an event whose number the job's row counts already, in the caller's transaction."""
-    event = {"job_id": job_id, "seq": seq, "type": kind, "data": data, "created_at": now()}
+    event = {"job_id": job_id, "seq": seq, "type": kind, "data": data, "created_at": whole_second()}
     session.execute(INSERT_EVENT, event)
     if kind in ANNOUNCED:
         session.execute(ANNOUNCE, {"job": job_id, "event": seq})

@@ -29,15 +29,12 @@ from app.contracts.optimizers import Dp2Settings
 from app.db.models import Artifact, Attempt, Job, Metric, table_of
 from app.hpo.space import Bounds
 from app.hpo.strategies import Run, Study, decide, runs_of, winner
-from app.ids import new_id, now
+from app.ids import new_id, now, whole_second
 from app.ledger import accounts
-from app.lifecycle.settle import Outcome, settle
+from app.lifecycle.settle import Outcome, overrun, settle
 from app.lifecycle.states import FINISHED, append_event, discard, get_job, ring, want_certificate, write_event
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.shares import run_mechanism
-
-# Causes from outside: nothing of them can depend on the data.
-LOST = "worker-lost"
 
 
 def lock(session: Session, job_id: str) -> None:
@@ -53,30 +50,36 @@ def note_start(session: Session, job_id: str) -> None:
     session.execute(
         update(Job)
         .where(Job.id == parent, Job.status == "queued")
-        .values(status="running", started_at=func.coalesce(Job.started_at, now())),
+        .values(status="running", started_at=func.coalesce(Job.started_at, whole_second())),
         execution_options={"synchronize_session": False},
     )
 
 
 def end(
-    session: Session, job: Job, outcome: Outcome, *, failure: dict[str, Any] | None = None, own_fault: bool = False
+    session: Session,
+    job: Job,
+    outcome: Outcome,
+    *,
+    failure: dict[str, Any] | None = None,
+    own_fault: bool = False,
+    whole: bool = False,
 ) -> None:
     """Ends a job and moves its hold; where it is a run, moves its study on. In the caller's transaction.
 
     Args:
         job: a fresh row, locked, and its study before it.
-        failure, own_fault: as of app.lifecycle.settle.
+        failure, own_fault, whole: as of app.lifecycle.settle.
     """
-    if job.parent_id is not None and outcome == "failed":
+    if job.parent_id is not None and (outcome == "failed" or overrun(session, job)):
         # It will stop the others: their rows are locked before the key's and the account's.
         _runs(session, get_job(session, job.parent_id, lock=True), lock=True)
-    settle(session, job, outcome, failure=failure, own_fault=own_fault)
+    settle(session, job, outcome, failure=failure, own_fault=own_fault, whole=whole)
     if job.parent_id is not None:
         _advance(session, get_job(session, job.parent_id, lock=True), job)
 
 
 def cancel(session: Session, study: Job) -> None:
-    """Stops every run: the queued ones at once, the others at their next block. The last one's end ends the study.
+    """Stops every run: the queued ones at once, the others within a second. The last one's end ends the study.
 
     Args:
         study: locked by this transaction.
@@ -296,7 +299,7 @@ def _end_if_stopped(session: Session, study: Job) -> None:
     failed = study.failure is not None
     ids = [run.id for run in runs]
     crashes = select(func.count()).where(Attempt.job_id.in_(ids), Attempt.status == "crashed")
-    by_itself = any(run.status == "failed" and (run.failure or {}).get("code") != LOST for run in runs)
+    by_itself = any(run.status == "failed" for run in runs)
     _close(session, study, "failed" if failed else "cancelled", whole=by_itself or bool(session.scalar(crashes)))
 
 
@@ -317,9 +320,8 @@ def _succeed(session: Session, study: Job, runs: Sequence[Job], best: int) -> No
 def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> None:
     """The end of a study and of its hold: what runs drew is spent; the rest goes back, unless the end may depend on
     private data: then it is spent too (`whole`), but for a study of which no step was ever started."""
-    study.status, study.finished_at = outcome, now()
+    study.status, study.finished_at = outcome, whole_second()
     study.steps_started = sum(run.steps_started for run in _runs(session, study))
-    whole = whole and study.steps_started > 0
     if not (study.study or {})["keep_weights"]:
         _drop_weights(session, study)
     data: dict[str, Any] = {"runs": study.step} | (study.failure or {})
@@ -329,6 +331,7 @@ def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> No
         drawn = held["train"] - left[0], held["holdout"] - left[1]
         named: dict[str, Any] = {"dataset_id": study.dataset_id, "job_id": study.id, "actor": "worker"}
         memo = {"outcome": outcome}
+        whole = whole and (study.steps_started > 0 or drawn != (0, 0))
         if drawn == (0, 0) and not whole:
             accounts.void(session, **named, memo=memo)
         else:

@@ -9,31 +9,33 @@ from datetime import timedelta
 
 from sqlalchemy import func, or_, select, update
 
+from app.db.clock import has_passed
 from app.db.engine import Database
 from app.db.models import Job
 from app.errors import ServiceError
 from app.ids import now
 from app.lifecycle import studies
 from app.lifecycle.claims import give_back
-from app.lifecycle.states import ACTIVE
+from app.lifecycle.states import ACTIVE, IS_DUE
+from app.privacy.filters import load_numerics
 
 logger = logging.getLogger(__name__)
+LAPSED = (Job.status.in_(ACTIVE), has_passed(Job.lease_until, Job.lease_clock))
+PAST = "none"  # the name of no clock: its moments have passed
 
 
 def reap_expired(db: Database, max_attempts: int) -> int:
     """Takes back every job whose lease has run out; returns how many."""
     with db.read() as session:
-        expired = session.scalars(select(Job.id).where(Job.status.in_(ACTIVE), Job.lease_expires_at < now())).all()
+        expired = session.scalars(select(Job.id).where(*LAPSED)).all()
     reaped = 0
+    if expired:
+        load_numerics()
     for job_id in expired:
         with _one_by_one(job_id), db.write() as session:
             studies.lock(session, job_id)
             # Looked at again inside the write: the worker may have renewed its lease since.
-            lapsed = (
-                select(Job)
-                .where(Job.id == job_id, Job.status.in_(ACTIVE), Job.lease_expires_at < now())
-                .with_for_update(key_share=True)
-            )
+            lapsed = select(Job).where(Job.id == job_id, *LAPSED).with_for_update(key_share=True)
             job = session.scalars(lapsed).one_or_none()
             if job is not None:
                 give_back(session, job, "lost", max_attempts)
@@ -53,16 +55,16 @@ def _one_by_one(job_id: str) -> Iterator[None]:
 def expire_all_leases(db: Database) -> None:
     """For an embedded home at start: its lock proves that no other worker is alive, so nobody waits for a lease."""
     with db.write() as session:
-        leased = (Job.status.in_(ACTIVE), Job.lease_expires_at.is_not(None))  # a study has no worker, and no lease
-        session.execute(update(Job).where(*leased).values(lease_expires_at=now() - timedelta(seconds=1)))
+        leased = (Job.status.in_(ACTIVE), Job.lease_until.is_not(None))  # a study has no worker, and no lease
+        session.execute(update(Job).where(*leased).values(lease_until=0.0, lease_clock=PAST))
 
 
 def unclaimed(db: Database, ring_again_s: float, limit: int) -> list[str]:
-    """Queued jobs whose bell was never rung, or so long ago that the message must be lost; oldest first."""
+    """Jobs that a worker could claim, oldest first: no message was sent, or so long ago that it must be lost."""
     stale = now() - timedelta(seconds=ring_again_s)
     query = (
         select(Job.id)
-        .where(Job.status == "queued", Job.study.is_(None), or_(Job.rung_at.is_(None), Job.rung_at < stale))
+        .where(Job.status == "queued", Job.study.is_(None), IS_DUE, or_(Job.rung_at.is_(None), Job.rung_at < stale))
         .order_by(Job.created_at, Job.id)
         .limit(limit)
     )
@@ -71,6 +73,7 @@ def unclaimed(db: Database, ring_again_s: float, limit: int) -> list[str]:
 
 
 def count_queued(db: Database) -> int:
+    """How many jobs a worker could claim now."""
     with db.read() as session:
-        queued = select(func.count()).select_from(Job).where(Job.status == "queued", Job.study.is_(None))
+        queued = select(func.count()).select_from(Job).where(Job.status == "queued", Job.study.is_(None), IS_DUE)
         return session.scalar(queued) or 0

@@ -124,6 +124,15 @@ class RdpFilter:
         return math.fsum(terms) + _ROUNDING * max(1.0, *map(abs, terms))
 
 
+def load_numerics() -> None:
+    """Loads the libraries that charges of a part are computed with: seconds, which no transaction may be held for.
+
+    SQLite has one writer: while it imported, no lease in the whole service was renewed.
+    """
+    from dp_accounting import rdp as _rdp  # noqa: F401, PLC0415
+    from scipy import optimize as _optimize  # noqa: F401, PLC0415
+
+
 @lru_cache(maxsize=1024)  # the parts of a study are alike
 def _step(order: float, leaf: Leaf) -> float:
     """The divergence of one step, plus what summing its series in floats may hide.

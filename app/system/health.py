@@ -10,21 +10,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Literal
 
 from kombu.connection import Connection
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 from starlette.concurrency import run_in_threadpool
 
+from app.db.clock import now_there, skew_s
 from app.db.engine import Database
 from app.db.migrate import is_current
+from app.db.models import Account, Dataset, LedgerCheck
+from app.ids import now
 from app.lifecycle.broker import celery_options
+from app.lifecycle.presence import is_alive, workers
 from app.settings import Settings, get_settings
 
 # Without these the API can do nothing that it is asked. With the broker or pricing down, what is priced still queues,
 # and what queues is rung for again.
 NEEDED = ("database", "migrations", "storage")
 FREE_BYTES = 256 * 2**20
+MAX_SKEW_S = 5.0
 FRESH_S = 1.0
 
 
@@ -35,6 +41,8 @@ def checks(db: Database, settings: Settings) -> dict[str, str]:
         ("migrations", _migrations),
         ("storage", _storage),
         ("broker", _broker),
+        ("clock", _clock),
+        ("ledger", _ledger),
     )
     found: dict[str, str] = {}
     for name, check in named:
@@ -92,6 +100,57 @@ def _storage(_db: Database, settings: Settings) -> None:
         probe.flush()
     if shutil.disk_usage(root).free < FREE_BYTES:
         raise StorageFullError
+
+
+class LedgerBehindError(Exception):
+    """The database has forgotten what was spent of a data set."""
+
+
+class LedgerInvalidError(Exception):
+    """The last full verification of a ledger found it wrong."""
+
+
+class LedgerUncheckedError(Exception):
+    """A ledger was not verified for twice as long as it should: no relay runs, or it does not get there."""
+
+
+def _ledger(db: Database, settings: Settings) -> None:
+    overdue = now() - 2 * timedelta(hours=settings.ledger_check_hours)
+    unchecked = (
+        select(Dataset.id)
+        .join(Account, Account.dataset_id == Dataset.id)
+        .outerjoin(LedgerCheck, LedgerCheck.dataset_id == Dataset.id)
+        .where(func.coalesce(LedgerCheck.checked_at, Dataset.created_at) < overdue)
+    )
+    with db.read() as session:
+        for error, query in (
+            (LedgerBehindError, select(LedgerCheck.dataset_id).where(LedgerCheck.behind.is_not(None))),
+            (LedgerInvalidError, select(LedgerCheck.dataset_id).where(LedgerCheck.problem.is_not(None))),
+            (LedgerUncheckedError, unchecked),
+        ):
+            if session.scalar(query.limit(1)) is not None:
+                raise error
+
+
+class ClockSkewError(Exception):
+    """A process' own clock is not that of the database."""
+
+
+def _clock(db: Database, settings: Settings) -> None:
+    """Leases do without it; times that people are shown, and when keys expire, do not."""
+    if max(map(abs, skews(db, settings.lease_s).values())) > MAX_SKEW_S:
+        raise ClockSkewError
+
+
+def skews(db: Database, lease_s: float) -> dict[str, float]:
+    """How far the clocks of this process and of the living workers are ahead of the database's, in seconds."""
+    found = {"api": skew_s(db)}
+    with db.read() as session:
+        at = now_there(session)
+        for worker, _job in workers(session):
+            if worker.skew_s is not None and is_alive(worker, lease_s, at):
+                found[worker.name] = worker.skew_s
+    return found
 
 
 def _broker(_db: Database, settings: Settings) -> None:

@@ -1,4 +1,5 @@
-"""The Prometheus registry of one API process. All numbers are public: counts of requests and jobs, and the ledger's."""
+"""The Prometheus registry of one API process. All numbers but for causes of failures are public: counts of requests and
+jobs, and the ledger's."""
 
 from __future__ import annotations
 
@@ -8,14 +9,32 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from sqlalchemy import select, true
+from sqlalchemy import func, select, true
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.engine import Database
-from app.db.models import Account, Job
+from app.db.models import Account, AuditEntry, Job, LedgerCheck
 from app.grants.service import visible
 from app.jobs.repository import count_by_status
 from app.keys.service import Caller
+from app.settings import Settings
+from app.system.health import skews
+
+
+class FailureCollector(Collector):
+    """Why jobs failed, as the audit log has it: for admins alone, as a cause may depend on private data."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        failures = GaugeMetricFamily("scrimp_job_failures", "Failed jobs by cause.", labels=["cause"])
+        cause = AuditEntry.details["because"].as_string().label("cause")
+        of_jobs = select(cause).where(AuditEntry.action == "job.failed").subquery()
+        with self.db.read() as session:
+            for row in session.execute(select(of_jobs.c.cause, func.count()).group_by(of_jobs.c.cause)):
+                failures.add_metric([row[0]], row[1])
+        yield failures
 
 
 class LedgerCollector(Collector):
@@ -37,10 +56,27 @@ class LedgerCollector(Collector):
             "Budget units of a data set's account.",
             labels=["dataset", "account", "filter", "state"],
         )
+        behind = GaugeMetricFamily(
+            "scrimp_ledger_behind",
+            "1 where the database has forgotten what was spent of a data set.",
+            labels=["dataset"],
+        )
+        valid = GaugeMetricFamily(
+            "scrimp_ledger_valid", "1 where the last full verification of a ledger found nothing.", labels=["dataset"]
+        )
+        checked = GaugeMetricFamily(
+            "scrimp_ledger_checked_timestamp_seconds", "When a ledger was last verified in full.", labels=["dataset"]
+        )
         with self.db.read() as session:
+            checks = {check.dataset_id: check for check in session.scalars(select(LedgerCheck))}
             for status, count in count_by_status(session, self.jobs).items():
                 jobs.add_metric([status], count)
             for row in session.scalars(select(Account).where(self.accounts)):
+                check = checks.get(row.dataset_id)
+                behind.add_metric([row.dataset_id], float(check is not None and check.behind is not None))
+                if check is not None and check.checked_at is not None:
+                    valid.add_metric([row.dataset_id], float(check.problem is None))
+                    checked.add_metric([row.dataset_id], check.checked_at.timestamp())
                 for account in ("train", "holdout"):
                     for state in ("budget", "spent", "held"):
                         budget.add_metric(
@@ -48,6 +84,24 @@ class LedgerCollector(Collector):
                         )
         yield jobs
         yield budget
+        yield from (behind, valid, checked)
+
+
+class ClockCollector(Collector):
+    """Asks for the database's clock at each scrape."""
+
+    def __init__(self, db: Database, lease_s: float) -> None:
+        self.db, self.lease_s = db, lease_s
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        gauge = GaugeMetricFamily(
+            "scrimp_clock_skew_seconds",
+            "How far the clocks of this process and of living workers are ahead of the database's.",
+            labels=["process"],
+        )
+        for process, skew in skews(self.db, self.lease_s).items():
+            gauge.add_metric([process], skew)
+        yield gauge
 
 
 class RequestMetrics:
@@ -96,7 +150,9 @@ def registry_for(caller: Caller, db: Database, whole: CollectorRegistry) -> Coll
     return registry
 
 
-def make_registry(db: Database) -> CollectorRegistry:
+def make_registry(db: Database, settings: Settings) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(LedgerCollector(db))
+    registry.register(FailureCollector(db))
+    registry.register(ClockCollector(db, settings.lease_s))
     return registry

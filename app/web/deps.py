@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from fastapi import Depends, Request
 
 from app.db.engine import Database
+from app.ledger.heads import Heads
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,9 +34,14 @@ async def get_pricing(request: Request) -> PricingService:
     return cast("PricingService", request.app.state.pricing)
 
 
+async def get_heads(request: Request) -> Heads:
+    return cast(Heads, request.app.state.heads)
+
+
 def get_parsers(request: Request) -> Parsers:
     return cast("Parsers", request.app.state.parsers)
 
 
 Db = Annotated[Database, Depends(get_db)]
+RecordedHeads = Annotated[Heads, Depends(get_heads)]
 ServiceSettings = Annotated[Settings, Depends(get_settings)]

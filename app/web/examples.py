@@ -324,6 +324,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "change_webhook": {"a pause": {"enabled": False}},
     "create_key": {"an analyst's key": {"name": "ada's notebook", "role": "analyst"}},
     "predict": {"a text": {"records": ["a fine film"]}, "the next item": {"records": [["50", "172"]], "top": 5}},
+    "join_ledger": {"the same records twice": {"into": "imdb-reviews", "reason": "Two owners registered the reviews."}},
     "change_cap": {"a raise": {"epsilon": 6.0, "reason": "A second year of studies, approved on 2026-02-27."}},
 }
 PREDICTION: dict[str, Any] = {
@@ -365,7 +366,7 @@ ANSWERS: dict[str, Any] = {
         ],
         "next": None,
     },
-    "verify_ledger": {"valid": True, "entries": 3, "head": SHA, "first_bad_entry": None, "problem": None},
+    "verify_ledger": {"valid": True, "entries": 3, "head": SHA, "first_bad_entry": None, "problem": None, "heads": 2},
 }
 
 # By problem: its members beyond type, title and status.
@@ -403,6 +404,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "limit": 20,
     },
     "too-many-requests": {"detail": "this key may make 6000 requests a minute", "retry_after_s": 12},
+    "duplicate-content": {"detail": "you have this content already", "dataset": "ds_4zq7x2m5k3v6n1b8c9d0fa"},
     "cap-too-low": {"detail": "what is spent and held needs a cap of about ε = 1.72", "smallest_epsilon": 1.72},
     "wrong-state": {"detail": "there is nothing to cancel: the job is succeeded", "job_status": "succeeded"},
 }

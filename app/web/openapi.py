@@ -103,7 +103,9 @@ OPERATIONS = {
     "list_audit": Operation("A page of entries.", ("forbidden",)),
     "verify_audit": Operation("Whether the log is what its entries say.", ("forbidden",)),
     "register_dataset": Operation(
-        "The data set.", ("forbidden", "duplicate-name", "duplicate-content", "limit-exceeded"), LOCATION
+        "The data set.",
+        ("forbidden", "duplicate-name", "duplicate-content", "ledger-behind", "limit-exceeded"),
+        LOCATION,
     ),
     "list_datasets": Operation("A page of data sets."),
     "show_dataset": Operation("The data set."),
@@ -111,8 +113,10 @@ OPERATIONS = {
     "delete_artifacts": Operation("The job, without its files.", ("forbidden", "wrong-state")),
     "show_ledger": Operation("The ledger."),
     "list_entries": Operation("A page of entries."),
-    "verify_ledger": Operation("Whether the ledger is what its entries say."),
-    "change_cap": Operation("The ledger with its new cap.", ("forbidden", "cap-too-low")),
+    "verify_ledger": Operation("Whether the ledger is what its entries say.", ("ledger-behind",)),
+    "show_head": Operation("The signed head.", ("head-pending",)),
+    "change_cap": Operation("The ledger with its new cap.", ("forbidden", "cap-too-low", "ledger-behind")),
+    "join_ledger": Operation("The ledger that stays.", ("forbidden", "wrong-state", "cap-too-low", "ledger-behind")),
     "list_signing_keys": Operation("All keys that certificates are or were signed with."),
     "quote_job": Operation("The price.", ("not-found", "forbidden", "content-deleted", "limit-exceeded")),
     "sweep_quotes": Operation("The final run in every combination.", ("not-found", "forbidden", "limit-exceeded")),
@@ -125,6 +129,7 @@ OPERATIONS = {
             "policy-exceeded",
             "idempotency-key-reused",
             "too-many-jobs",
+            "ledger-behind",
             "content-deleted",
             "limit-exceeded",
         ),
@@ -138,10 +143,10 @@ OPERATIONS = {
     "list_trials": Operation("The runs of a study, as far as they are there."),
     "download_artifact": Operation(
         "The file.",
-        ("forbidden", "storage-full"),
+        ("forbidden", "artifact-damaged", "storage-full"),
         headers={
             "Digest-SHA256": "SHA-256 of the file, in hex.",
-            "ETag": "Changes with the file.",
+            "ETag": "SHA-256 of the file, in hex.",
             "Content-Disposition": "The file's name.",
         },
     ),
@@ -184,7 +189,7 @@ MEMBERS: dict[str, Json] = {
         "largest_epsilon_that_fits": {"type": ["number", "null"]},
     },
     "cap-too-low": {"smallest_epsilon": {"type": "number"}},
-    "duplicate-content": {"dataset?": {"type": "string", "description": "The data set, where it is the caller's own."}},
+    "duplicate-content": {"dataset": {"type": "string", "description": "The data set of this owner that has it."}},
     "policy-exceeded": {
         "requested": {"$ref": "#/components/schemas/Epsilon"},
         "allowed": {"$ref": "#/components/schemas/Epsilon"},

@@ -242,7 +242,8 @@ def _deliveries(session: Session, of: WebhookEvent) -> list[WebhookDelivery]:
     }
     listening = select(Webhook).where(
         Webhook.enabled,
-        Webhook.created_at <= event.created_at,
+        # An event's time is its whole second: one of the webhook's own first second may have been before it.
+        Webhook.created_at < event.created_at + timedelta(seconds=1),
         or_(Webhook.dataset_id.is_(None), Webhook.dataset_id == job.dataset_id),
     )
     return [

@@ -9,9 +9,9 @@ from sqlalchemy import select
 
 from app.contracts.base import Document
 from app.contracts.sandbox import Sandbox
+from app.db.clock import now_there
 from app.db.models import Job
 from app.grants.service import visible
-from app.ids import now
 from app.keys.auth import CurrentKey
 from app.lifecycle.presence import is_alive, workers
 from app.web.deps import Db, ServiceSettings
@@ -27,6 +27,7 @@ class WorkerView(Document):
     seen_at: datetime
     alive: bool  # seen within `lease_s`
     sandbox: Sandbox | None  # what its attempts are kept from, as it tried out; null: not known
+    skew_s: float | None  # how far its own clock is ahead of the database's
     job: str | None  # what it runs now, where the key that asks may see it
 
 
@@ -42,6 +43,7 @@ def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> Worke
         found = workers(session)
         running = [job for _worker, job in found if job is not None]
         seen = set(session.scalars(select(Job.id).where(Job.id.in_(running), visible(caller, Job.dataset_id))))
+        at = now_there(session)
         return WorkerList(
             items=[
                 WorkerView(
@@ -50,8 +52,9 @@ def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> Worke
                     pid=worker.pid,
                     started_at=worker.started_at,
                     seen_at=worker.seen_at,
-                    alive=is_alive(worker, settings.lease_s, now()),
+                    alive=is_alive(worker, settings.lease_s, at),
                     sandbox=None if worker.sandbox is None else Sandbox.model_validate(worker.sandbox),
+                    skew_s=worker.skew_s,
                     job=job if job in seen else None,
                 )
                 for worker, job in found

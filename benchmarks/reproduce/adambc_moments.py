@@ -76,7 +76,7 @@ class _Clean:
 
     def watch(self, step: int, parameters: Parameters, state: State) -> None:
         records = self.data.train.select(self.sampler.draw(step))
-        gradient = self.engine.private_sum(self.before, [records])["weight"] / self.batch  # type: ignore[list-item]
+        gradient = self.engine.private_sum(self.before, records)["weight"] / self.batch
         beta1, beta2 = self.betas
         self.m = beta1 * self.m + (1.0 - beta1) * gradient
         self.v = beta2 * self.v + (1.0 - beta2) * gradient.square()

@@ -137,16 +137,16 @@ def costs(kept: Kept) -> None:
 def _cost(asked: dict[str, Any], rows: int = 4, rounds: int = 5) -> dict[str, Any]:
     """Of `rows` records: seconds of each round, and by how many MiB a pass exceeds what is held before it."""
     spec = HfModel.model_validate(asked)
-    model = HfTuning(model_folder.read(MODELS, spec.path), spec, ())
+    model = HfTuning(model_folder.read(MODELS, spec.path), spec, (), rows_per_pass=rows)
     batch = language_data.few(spec.path, spec.max_length, rows)
     parameters = model.init(bytes(range(32)))
-    private = Bookkeeping(model.module(), model.record_losses, len, kind="flat", max_grad_norm=1.0)
+    private = Bookkeeping(model.module(), model.record_losses, rows=rows, kind="flat", max_grad_norm=1.0)
     plain = unclipped_engine(model)
     release = GaussianRelease(bytes(range(32)), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=rows)
-    total, steps = plain.private_sum(parameters, [batch]), itertools.count(1)
+    total, steps = plain.private_sum(parameters, batch), itertools.count(1)
     parts: dict[str, Callable[[], Any]] = {
-        "plain": lambda: plain.private_sum(parameters, [batch]),
-        "private": lambda: private.private_sum(parameters, [batch]),
+        "plain": lambda: plain.private_sum(parameters, batch),
+        "private": lambda: private.private_sum(parameters, batch),
         "noise": lambda: release.release(total, next(steps), 0, 1.0),
     }
     times: dict[str, list[float]] = {name: [] for name in parts}

@@ -63,7 +63,7 @@ def reviews() -> Data:
     return Data(
         task={"kind": "classification", "label": "label", "classes": [0, 1]},
         features={"kind": "hashed_text", "column": "text", "buckets": BUCKETS},
-        train=train.prepared(),
+        train=train,
         holdout=test,
         features_count=BUCKETS,
         outputs=2,

@@ -10,7 +10,21 @@ import sys
 
 import typer
 
-from scrimp.cli import audit, catalogue, certificates, datasets, grants, jobs, keys, ledger, predict, secrets, service
+from scrimp.cli import (
+    audit,
+    catalogue,
+    certificates,
+    datasets,
+    grants,
+    jobs,
+    keys,
+    ledger,
+    predict,
+    privacy_audit,
+    restore,
+    secrets,
+    service,
+)
 
 app = typer.Typer(
     name="scrimp",
@@ -20,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 service.register(app)
+restore.register(app)
 app.add_typer(datasets.app, name="datasets", help="Register and look at data sets.")
 jobs.register_quote(app)
 jobs.register_trials(app)
@@ -33,7 +48,8 @@ certificates.register_signing_key(app)
 app.add_typer(keys.app, name="keys", help="API keys: made and revoked by admins, rotated by who has them.")
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, and which may train on it.")
 app.add_typer(secrets.app, name="secrets", help="The service's own secrets, for its operator.")
-app.add_typer(audit.app, name="audit", help="Who did what, when and from where (admins only).")
+privacy_audit.register(audit.app)
+app.add_typer(audit.app, name="audit", help="Who did what (admins only); and whether releases keep what they claim.")
 
 
 def main() -> None:

@@ -42,6 +42,7 @@ def create(
     requests_per_minute: Count = None,
     max_queued_jobs: Count = None,
     max_running_jobs: Count = None,
+    max_job_s: Count = None,
 ) -> None:
     """Make a key. Its token is printed this once."""
     made = session.client.create_key(
@@ -51,6 +52,7 @@ def create(
         requests_per_minute=requests_per_minute,
         max_queued_jobs=max_queued_jobs,
         max_running_jobs=max_running_jobs,
+        max_job_s=max_job_s,
     )
     session.result(made, lambda: _new(session, made))
 

@@ -125,6 +125,8 @@ def ledger(console: Console, name: str, found: Ledger) -> None:
     pairs = [("spent", eps(found.epsilon_spent)), ("spent and held", eps(found.epsilon_spent_and_held))]
     if found.epsilon_remaining is not None:
         pairs.append(("remaining", eps(found.epsilon_remaining)))
+    if found.closed:
+        pairs.append(("closed", "joined to the ledger of another data set: nothing more is admitted"))
     labels = {
         "basic": "sum of the ε's",
         "rdp_best_order": "RDP, best order",

@@ -58,12 +58,17 @@ def test_a_key_expires_in_the_future_within_a_century(world: World, moment: str)
 
 
 def test_a_key_looks_at_itself(world: World) -> None:
-    made = make(world, requests_per_minute=7, max_queued_jobs=3, max_running_jobs=1).json()
+    made = make(world, requests_per_minute=7, max_queued_jobs=3, max_running_jobs=1, max_job_s=60).json()
     answer = world.client.get("/v1/keys/self", headers={"Authorization": f"Bearer {made['token']}"}).json()
     assert answer == made["key"]
-    assert answer["limits"] == {"requests_per_minute": 7, "max_queued_jobs": 3, "max_running_jobs": 1}
+    assert answer["limits"] == {"requests_per_minute": 7, "max_queued_jobs": 3, "max_running_jobs": 1, "max_job_s": 60}
     default = world.ask("trainer", "GET", "/v1/keys/self").json()
-    assert default["limits"] == {"requests_per_minute": 6000, "max_queued_jobs": 100, "max_running_jobs": None}
+    assert default["limits"] == {
+        "requests_per_minute": 6000,
+        "max_queued_jobs": 100,
+        "max_running_jobs": None,
+        "max_job_s": None,
+    }
     assert default["expires_at"] is None
 
 

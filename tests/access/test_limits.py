@@ -24,7 +24,7 @@ from app.web.ratelimit import RequestLimits
 from tests import servers
 from tests.access.world import World
 from tests.conftest import BACKINGS
-from tests.factories import job_spec
+from tests.factories import AT_ONCE, job_spec
 
 
 @pytest.fixture(params=BACKINGS)
@@ -178,7 +178,7 @@ def test_two_submissions_can_not_both_take_the_last_place(world: World) -> None:
 def take(world: World, job: str, worker: str = "w") -> AttemptLog | None:
     with world.db.write() as session:
         held = claim(session, job, worker, 600.0)
-    return None if held is None else AttemptLog(world.db, held, lease_s=600.0, max_attempts=3)
+    return None if held is None else AttemptLog(world.db, held, lease_s=600.0, max_attempts=3, cadence=AT_ONCE)
 
 
 def bells(world: World) -> list[str]:

@@ -49,6 +49,10 @@ def sweep_of(_world: World, target: Target, _who: str) -> Sent:
     return {"json": {"spec": job_spec(target.dataset, evaluation=None, hpo={"strategy": "linear_scaling"})}}
 
 
+def to_itself(_world: World, target: Target, _who: str) -> Sent:
+    return {"json": {"into": target.dataset, "reason": "a test"}}
+
+
 def a_fresh_grant(world: World, target: Target, _who: str) -> Sent:
     if target is not NOWHERE:
         world.grant("spare", "view", target=target)
@@ -105,9 +109,12 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/datasets/{dataset_id}/ledger"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/ledger/entries"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/ledger/verify"): SEEN,
+    ("GET", "/v1/datasets/{dataset_id}/ledger/head"): Rule(409, needs="view", by_name=True),  # no relay runs
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): Rule(
         needs="own", send=json({"epsilon": 4.0, "reason": "as it was"}), by_name=True
     ),
+    # A ledger is not joined to itself.
+    ("POST", "/v1/datasets/{dataset_id}/ledger/join"): Rule(422, role=ADMINS, send=to_itself),
     ("DELETE", "/v1/datasets/{dataset_id}/content"): Rule(409, needs="own", send=something_held, by_name=True),
     ("DELETE", "/v1/jobs/{job_id}/artifacts"): Rule(409, needs="own", send=an_open_prediction),
     ("GET", "/v1/signing-keys"): ANY,

@@ -88,6 +88,11 @@ def upload(world: World) -> httpx.Response:
     return world.call("POST", "/v1/datasets", files=parts)
 
 
+def join(world: World) -> httpx.Response:
+    into = {"into": add_dataset(world.db), "reason": "the same records"}
+    return world.call("POST", f"/v1/datasets/{add_dataset(world.db)}/ledger/join", json=into)
+
+
 def submit(world: World) -> httpx.Response:
     headers = {"Idempotency-Key": f"k{len(world.entries())}"}
     spec = job_spec(add_dataset(world.db), privacy={"target_epsilon": 0.5})
@@ -143,6 +148,7 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
         "dataset.cap_changed",
         plain("/v1/datasets/{data}/ledger/cap", {"epsilon": 5.0, "reason": "more"}),
     ),
+    ("POST", "/v1/datasets/{dataset_id}/ledger/join"): ("ledger.joined", join),
     ("POST", "/v1/jobs"): ("job.submitted", submit),
     ("POST", "/v1/jobs/{job_id}/cancel"): ("job.cancelled", plain("/v1/jobs/{job}/cancel")),
     ("POST", "/v1/jobs/{job_id}/predict"): (

@@ -17,7 +17,7 @@ from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.grants.routes import GrantRequest
 from app.keys.routes import KeyRequest, Rotation
-from app.ledger.schemas import CapChange
+from app.ledger.schemas import CapChange, Join
 from app.web import examples, openapi
 from app.webhooks.schemas import WebhookChange, WebhookRequest
 
@@ -117,6 +117,7 @@ MODELS: list[tuple[type[BaseModel], Json]] = [
     *((WebhookRequest, body) for body in examples.REQUESTS["create_webhook"].values()),
     *((WebhookChange, body) for body in examples.REQUESTS["change_webhook"].values()),
     *((CapChange, body) for body in examples.REQUESTS["change_cap"].values()),
+    *((Join, body) for body in examples.REQUESTS["join_ledger"].values()),
 ]
 
 

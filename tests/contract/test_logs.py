@@ -51,6 +51,7 @@ def test_no_log_holds_a_secret(tmp_path: Path) -> None:
     # What is searched has what it should: requests, a job, DEBUG.
     everything = b"".join(logs.values())
     assert b"DEBUG" in everything and b"POST /v1/jobs" in everything and b"celery" in everything
+    _check_worker_log(settings, (service.home / "logs" / "worker.log").read_text())
     found = [(path.name, what) for path, text in logs.items() for what, needle in needles.items() if needle in text]
     assert found == []
     _check_the_search(needles)
@@ -99,6 +100,18 @@ def _derived(settings: Settings) -> Iterator[bytes]:
     for segment in segments:
         for purpose in ("noise", "sampler", "release"):
             yield from spellings(derive_key(secret, secret_id(secret), bytes.fromhex(segment["salt"]), purpose))
+
+
+def _check_worker_log(settings: Settings, text: str) -> None:
+    """Lines on an attempt name its job and number; how it ended is said, and no task "succeeded" without a job."""
+    db = Database.of(settings)
+    with db.read() as session:
+        [job] = session.scalars(select(Job.id)).all()
+    db.close()
+    lines = [line for line in text.splitlines() if f" {job}/1 " in line]
+    assert any(line.endswith("starts") for line in lines)
+    assert any(line.endswith("succeeded (its process ended: exit code 0)") for line in lines), lines
+    assert "scrimp.run_job[" not in text
 
 
 def _check_the_search(needles: dict[str, bytes]) -> None:

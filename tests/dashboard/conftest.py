@@ -31,6 +31,7 @@ CHROMIUM_ARGUMENTS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--no-first-run",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
 
 
@@ -180,3 +181,31 @@ def chromium() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGUMENTS)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def open_page(chromium: Any, server: str) -> Iterator[Callable[..., Any]]:
+    """Opens a signed-in page, as a person of a role would; at the end no page may have complained about anything."""
+    complaints: list[str] = []
+    contexts = []
+
+    def open_(path: str, key: Key | None, **how: Any) -> Any:
+        context = chromium.new_context(base_url=server, **{"viewport": {"width": 1280, "height": 800}} | how)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(90_000)
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
+        page.on("request", lambda asked: None if asked.url.startswith(server) else complaints.append(asked.url))
+        page.goto(path)
+        if key is not None:
+            page.get_by_label("API key").fill(key.token)
+            page.get_by_role("button", name="Sign in").click()
+            page.wait_for_url(f"{server}{path}")
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert complaints == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -16,16 +17,17 @@ from app.jobs.planning import plan
 from app.keys import service as keys
 from app.keys.service import Caller
 from app.ledger import certificates
+from app.ledger.signing_keys import publish
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.states import append_event
 from app.privacy.pricing import price
 from app.secrets import load_secret
 from app.settings import Settings
-from tests.factories import add_dataset, admit, job_spec
+from tests.factories import AT_ONCE, add_dataset, admit, job_spec, numerics
 
 XSS = "<script>alert('x')</script><img src=x onerror=alert(1)>"
-SHA = "5e" * 32
+SHA = hashlib.sha256(b"weights").hexdigest()
 NAMES = {"admin": "Ada", "owner": "Olga", "analyst": "Anand", "viewer": "Vera"}
 
 
@@ -47,6 +49,7 @@ class Scene:
         self.db, self.settings = db, settings
         self.admin, self.owner, self.analyst = (self.key(role) for role in ("admin", "owner", "analyst"))
         self.signing_key = Ed25519PrivateKey.from_private_bytes(load_secret(settings, "signing_key"))
+        publish(db, self.signing_key)  # as the relay does
 
     def copy(self, db: Database, settings: Settings) -> Scene:
         """The same keys and rows in a copy of the home."""
@@ -90,9 +93,9 @@ class Scene:
         with self.db.write() as session:
             held = claim(session, job_id, worker, 600.0)
         assert held is not None
-        log = AttemptLog(self.db, held, lease_s=600.0, max_attempts=3)
+        log = AttemptLog(self.db, held, lease_s=600.0, max_attempts=3, cadence=AT_ONCE)
         log.name_key("00")
-        log.ready("cpu", ["3 (Scale)"])
+        log.ready("cpu", numerics(), ["3 (Scale)"])
         log.record_digest(0, "00")
         return log
 
@@ -100,7 +103,6 @@ class Scene:
         """One block of steps, up to `to`."""
         job = log.recorded()[0]
         assert log.start_block(job.step + 1, to)
-        log._next_progress = 0.0  # as if the last second were over
         log.record_digest(to, "00")
 
     def release(self, log: AttemptLog, step: int, value: float, std: float = 0.004) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from app.db.models import Job, WebhookDelivery
 from app.keys import service as keys
-from tests.dashboard.scene import XSS, Everything, Key, Scene
+from tests.dashboard.scene import XSS, Everything, Scene
 
 pytestmark = pytest.mark.browser
 
@@ -49,34 +49,6 @@ CONTRAST = """() => {
   }
   return worst;
 }"""
-
-
-@pytest.fixture
-def open_page(chromium: Any, server: str) -> Iterator[Open]:
-    """Opens a signed-in page, as a person of a role would; at the end no page may have complained about anything."""
-    complaints: list[str] = []
-    contexts = []
-
-    def open_(path: str, key: Key | None, **how: Any) -> Any:
-        context = chromium.new_context(base_url=server, **{"viewport": {"width": 1280, "height": 800}} | how)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(90_000)
-        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
-        page.on("request", lambda asked: None if asked.url.startswith(server) else complaints.append(asked.url))
-        page.goto(path)
-        if key is not None:
-            page.get_by_label("API key").fill(key.token)
-            page.get_by_role("button", name="Sign in").click()
-            page.wait_for_url(f"{server}{path}")
-        return page
-
-    yield open_
-    for context in contexts:
-        context.close()
-    assert complaints == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from app.db.models import Dataset, Job, LedgerEntry
 from app.ledger import certificates
 from app.web.headers import POLICIES
 from tests.dashboard.conftest import Browser, token_of
-from tests.dashboard.scene import XSS, Everything, Scene
+from tests.dashboard.scene import SHA, XSS, Everything, Scene
 
 Whole = tuple[Scene, Everything]
 SignedIn = Callable[[str], Browser]
@@ -122,7 +123,7 @@ def test_the_list_shows_every_job_with_status_price_progress_and_score(whole: Wh
     assert "0.806 ± 0.010" in rows[ids.running]
     assert "0.8246 ± 0.0040" in rows[ids.succeeded]
     assert re.search(r"ε 1\.00</span>.*δ 1e-5 · gdp", rows[ids.succeeded])
-    assert "out-of-memory" in rows[ids.failed]
+    assert "internal" in rows[ids.failed]
     assert "public data" in rows[ids.public]
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;" in rows[ids.evil]
 
@@ -201,7 +202,7 @@ def test_a_job_on_public_data_claims_nothing(whole: Whole, signed_in: SignedIn) 
 def test_failures_warnings_and_lost_attempts_are_shown(whole: Whole, signed_in: SignedIn) -> None:
     _scene, ids = whole
     failed = signed_in("analyst").get(f"/dashboard/jobs/{ids.failed}").text
-    assert "Failed: out-of-memory." in failed
+    assert "Failed: internal." in failed and "memory" not in failed
     poisson = signed_in("analyst").get(f"/dashboard/jobs/{ids.poisson}").text
     assert "chip-lost" in poisson
     assert "ended without a result" in poisson
@@ -232,6 +233,11 @@ def test_artifacts_download_with_the_session(whole: Whole, signed_in: SignedIn) 
     file = browser.get(address)
     assert (file.status_code, file.content) == (200, b"weights")
     assert file.headers["content-disposition"].startswith("attachment")
+    # Not of the file's own time: that tells in fractions of a second when training ended.
+    assert file.headers["etag"] == f'"{SHA}"'
+    with _scene.db.read() as session:
+        ended = session.get_one(Job, ids.succeeded).finished_at
+    assert ended is not None and parsedate_to_datetime(file.headers["last-modified"]) == ended
     for name in ("nothing", "..%2f..%2fscrimp.db", "%2e%2e"):
         assert browser.get(f"/dashboard/jobs/{ids.succeeded}/artifacts/{name}").status_code == 404
 

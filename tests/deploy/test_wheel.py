@@ -14,6 +14,7 @@ import pytest
 
 from app.settings import Settings
 from scrimp.cli import service
+from tests.conftest import GUARD
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("app", "scrimp", "worker", "pyproject.toml", "README.md", "LICENSE")
@@ -49,7 +50,7 @@ def umask() -> Iterator[None]:
 def test_prepare_makes_a_home_from_an_installed_wheel(installed: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o755)  # others can enter it
-    environment = os.environ | {"PYTHONPATH": str(installed), "SCRIMP_HOME": str(home)}
+    environment = os.environ | {"PYTHONPATH": f"{installed}{os.pathsep}{GUARD}", "SCRIMP_HOME": str(home)}
     line = [sys.executable, "-P", "-m", "scrimp.cli", "prepare"]
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -118,6 +118,12 @@ class Cluster(Looks):
     def start_lossy_relay(self, seed: int) -> None:
         self._run("lossy", "-m", "tests.e2e.lossy_relay", str(seed))
 
+    def start_faulty_worker(self) -> None:
+        """One whose attempts have the fault that a job's name begins with (tests.e2e.faulty_attempt)."""
+        options = ["--pool", "solo", "--concurrency", "1", "--without-gossip", "--without-mingle"]
+        self._run("worker", "-m", "celery", "--app", "tests.e2e.faulty_worker", "worker", *options)
+        until(lambda: self.get("/v1/workers")["items"])
+
     def _answers(self, api: int) -> bool:
         assert self.processes["api"][api].poll() is None, self.words("api")
         try:

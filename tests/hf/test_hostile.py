@@ -85,13 +85,6 @@ def test_marks_that_are_no_tokens_never_reach_the_model(models_root: Path, tmp_p
     assert max(Tokens(model_folder.read(tmp_path, "m"), 8).ids("w1 w2")) < 32
 
 
-@pytest.mark.parametrize("name", ["gelu_10", "relu", "relu2", ["relu"], None])
-def test_an_activation_that_is_not_known_to_be_smooth_has_kinks(models_root: Path, tmp_path: Path, name: Any) -> None:
-    assert not model_folder.read(models_root, "llama").has_kinks
-    copied(models_root, tmp_path, "llama", hidden_act=name)
-    assert model_folder.read(tmp_path, "m").has_kinks
-
-
 @pytest.mark.parametrize(
     ("kind", "config"),
     [("gpt2", {"n_inner": 2**22}), ("llama", {"intermediate_size": 2**30}), ("llama", {"head_dim": 2**20})],

@@ -63,7 +63,7 @@ def training(C: float, kind: str = "flat") -> TrainingMechanism:
 def one_at_a_time(m: HfTuning, parameters: Parameters, batch: SequenceRecords) -> list[dict[str, Tensor]]:
     """Autograd's gradient of each record alone."""
     engine = unclipped_engine(m)
-    return [engine.private_sum(parameters, [batch.select(np.array([at]))]) for at in range(len(batch))]
+    return [engine.private_sum(parameters, batch.select(np.array([at]))) for at in range(len(batch))]
 
 
 def norm(gradient: dict[str, Tensor]) -> float:
@@ -79,7 +79,7 @@ def test_clipped_sums_are_those_of_autograd_record_by_record(models_root: Path, 
     assert sum(each > 0 for each in norms) >= len(norms) - 1, "a text of one token has no next one"
     C = float(np.median(norms))
     engine = build_engine(m, Clipping(), training(C))
-    found = engine.private_sum(parameters, [batch])
+    found = engine.private_sum(parameters, batch)
     assert set(found) == set(m.folder.trained(m.spec, m.outputs)), "what a quote says is what is trained"
     wanted = {
         name: sum((each[name] / max(1.0, size / C) for each, size in zip(alone, norms, strict=True)), torch.zeros(1))
@@ -91,7 +91,7 @@ def test_clipped_sums_are_those_of_autograd_record_by_record(models_root: Path, 
     tiny = build_engine(m, Clipping(), training(1e-6))
     for at, size in enumerate(norms):
         if size > 0:
-            part = tiny.private_sum(parameters, [batch.select(np.array([at]))])
+            part = tiny.private_sum(parameters, batch.select(np.array([at])))
             assert norm(part) == pytest.approx(1e-6, rel=1e-10) and norm(part) <= 1e-6 * (1 + 1e-12)
 
 
@@ -107,7 +107,7 @@ def test_clipped_by_layers_or_automatically_they_are_those_of_autograd(
     parameters = some_parameters(m)
     alone = one_at_a_time(m, parameters, batch)
     C = float(np.median([norm(each) for each in alone]))
-    found = build_engine(m, Clipping(kind=kind), training(C, kind)).private_sum(parameters, [batch])
+    found = build_engine(m, Clipping(kind=kind), training(C, kind)).private_sum(parameters, batch)
     groups = [[name for name in found if layer in (name.rpartition(".")[0], "")] for layer in layers_of(found, kind)]
     wanted: dict[str, Tensor] = {}
     for names in groups:
@@ -128,7 +128,7 @@ def layers_of(parameters: Parameters, kind: str) -> list[str]:
 def test_checkpointed_passes_give_the_same_sums(models_root: Path, path: str, tuning: str) -> None:
     plain, again = (model(models_root, path, tuning=tuning, gradient_checkpointing=each) for each in (False, True))
     parameters = some_parameters(plain)
-    sums = [build_engine(m, Clipping(), training(0.5)).private_sum(parameters, [records()]) for m in (plain, again)]
+    sums = [build_engine(m, Clipping(), training(0.5)).private_sum(parameters, records()) for m in (plain, again)]
     assert norm({name: sums[0][name] - sums[1][name] for name in sums[0]}) <= 1e-12 * norm(sums[0])
 
 
@@ -136,7 +136,7 @@ def test_frozen_layers_have_no_books_and_biases_need_no_inputs(models_root: Path
     m = model(models_root, "gpt2", tuning="bias")
     engine = build_engine(m, Clipping(), training(0.5))
     assert isinstance(engine, Bookkeeping) and engine.fallbacks == ()
-    opened = engine._passes(records())
+    opened = engine._run(next(iter(records().passes(m.rows_per_pass, m.dtype))).records)[1]
     assert set(opened.terms) == {id(value) for value in engine._trainable.values()}
 
 
@@ -144,9 +144,9 @@ def test_no_record_moves_the_sum_by_more_than_c_in_float32(models_root: Path) ->
     for path, tuning in (("gpt2", "lora"), ("roberta", "full"), ("llama", "full")):
         m, batch = model(models_root, path, torch.float32, tuning=tuning), records(5)
         parameters, engine = some_parameters(m), build_engine(m, Clipping(), training(0.01))
-        whole = engine.private_sum(parameters, [batch])
+        whole = engine.private_sum(parameters, batch)
         for at in range(5):
-            rest = engine.private_sum(parameters, [batch.select(np.array([i for i in range(5) if i != at]))])
+            rest = engine.private_sum(parameters, batch.select(np.array([i for i in range(5) if i != at])))
             assert norm({name: whole[name] - rest[name] for name in whole}) <= 0.01 * (1 + 1e-5)
 
 
@@ -170,12 +170,12 @@ def test_in_bfloat16_a_record_s_part_does_not_depend_on_its_neighbours(
     models_root: Path, path: str, tuning: str
 ) -> None:
     """Bit for bit, of how the pass rounds; what is left is float64's own rounding of the sum."""
-    m, batch, C = replace(model(models_root, path, torch.bfloat16, tuning=tuning), asked_rows=8), records(7), 0.01
+    m, batch, C = replace(model(models_root, path, torch.bfloat16, tuning=tuning), rows_per_pass=8), records(7), 0.01
     parameters, engine = some_parameters(m), build_engine(m, Clipping(), training(C))
-    whole = engine.private_sum(parameters, batch.split(8))
+    whole = engine.private_sum(parameters, batch)
     for at in range(7):
-        rest = engine.private_sum(parameters, batch.select(np.array([i for i in range(7) if i != at])).split(8))
+        rest = engine.private_sum(parameters, batch.select(np.array([i for i in range(7) if i != at])))
         assert norm({name: whole[name] - rest[name] for name in whole}) <= C * (1 + 1e-9)
     exact = replace(m, dtype=torch.float64)
-    wanted = build_engine(exact, Clipping(), training(C)).private_sum(parameters, [batch])
+    wanted = build_engine(exact, Clipping(), training(C)).private_sum(parameters, batch)
     assert norm({name: whole[name] - wanted[name] for name in whole}) <= 0.2 * norm(wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,7 +113,7 @@ def test_checkpointed_passes_keep_no_layer_s_input(models_root: Path) -> None:
     """Until the backward pass the books hold what stands outside of blocks, and nothing that is inside."""
 
     def held(*, checkpointing: bool) -> set[tuple[int, ...]]:
-        m = model(models_root, "gpt2", tuning="full", gradient_checkpointing=checkpointing)
+        m = replace(model(models_root, "gpt2", tuning="full", gradient_checkpointing=checkpointing), rows_per_pass=3)
         engine = build_engine(m, Clipping(), training(1.0))
         found: set[tuple[int, ...]] = set()
 
@@ -121,7 +122,7 @@ def test_checkpointed_passes_keep_no_layer_s_input(models_root: Path) -> None:
             return value
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-            engine.private_sum(some_parameters(m), [records(3)])
+            engine.private_sum(some_parameters(m), records(3))
         return found
 
     of_last_layer = (3, 8, 4 * 8)  # what a block's last layer is given

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from app.db.engine import Database
 from app.db.models import Account, Job
 from app.jobs import service
 from app.keys.service import Caller
+from app.ledger.heads import Heads
 from app.ledger.verify import verify
 from app.lifecycle.attempts import AttemptLog
 from app.privacy import pricing, study
@@ -52,7 +54,7 @@ def study_spec(dataset: str, **hpo: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def submit(db: Database, plain: PlainPricing) -> Submit:
+def submit(db: Database, plain: PlainPricing, tmp_path: Path) -> Submit:
     """Admits a study on a fresh data set (10,000 records, hold-out of a fifth, cap 4 at 1e-5, filter gdp)."""
 
     def submitted(dataset: str | None = None, changes: dict[str, Any] | None = None, **hpo: Any) -> str:
@@ -61,7 +63,8 @@ def submit(db: Database, plain: PlainPricing) -> Submit:
             key = add_key(session)
         spec = JobSpec.model_validate(study_spec(dataset, **hpo) | (changes or {}))
         caller = Caller(key, "test", "admin")
-        job_id, _ = service.submit(db, plain, caller, spec, f"once {key}", 100)  # type: ignore[arg-type]
+        heads = Heads(tmp_path / "heads")
+        job_id, _ = service.submit(db, plain, caller, spec, f"once {key}", 100, heads)  # type: ignore[arg-type]
         return job_id
 
     return submitted

@@ -27,7 +27,9 @@ from app.lifecycle import studies
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim, give_back
 from app.lifecycle.states import FINISHED
+from tests.factories import AT_ONCE
 from tests.hpo.conftest import Submit, artifacts_of, release, runs_of
+from tests.lifecycle.conftest import no_wait
 
 HPO: list[dict[str, Any]] = [
     {"runs_per_level": 1},
@@ -60,10 +62,11 @@ class StudyMachine(RuleBasedStateMachine):
         """A message arrives, perhaps late or doubled."""
         runs = runs_of(self.db, self.study)
         run = runs[data.draw(st.integers(0, len(runs) - 1))].id
+        no_wait(self.db, run)
         with self.db.write() as session:
             held = claim(session, run, "w", 30.0)
         if held is not None:
-            self.live.append(AttemptLog(self.db, held, lease_s=30.0, max_attempts=3))
+            self.live.append(AttemptLog(self.db, held, lease_s=30.0, max_attempts=3, cadence=AT_ONCE))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), score=st.floats(0.0, 1.0), ends=st.integers(0, 5))
@@ -172,10 +175,11 @@ class StudyMachine(RuleBasedStateMachine):
                 if job.status in ("running", "cancelling"):
                     give_back(session, job, "lost", 3)
             return
+        no_wait(self.db, run.id)
         with self.db.write() as session:
             held = claim(session, run.id, "last", 30.0)
         assert held is not None
-        log = AttemptLog(self.db, held, lease_s=30.0, max_attempts=3)
+        log = AttemptLog(self.db, held, lease_s=30.0, max_attempts=3, cadence=AT_ONCE)
         assert log.start_block(1, run.steps)
         log.record_digest(run.steps, "a" * 64)
         release(log, run, self.scores.setdefault(run.id, 0.5))

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
 from app.db.engine import Database
-from app.db.models import Artifact, Certificate, JobEvent, Metric, Outbox
+from app.db.models import Artifact, Certificate, Job, JobEvent, Metric, Outbox
 from app.ledger import certificates
 from app.ledger.repository import posted
 from app.ledger.summary import settled_trees
@@ -148,6 +148,23 @@ def test_a_run_that_fails_by_itself_ends_the_study_and_releases_nothing(db: Data
     assert (account.train_held, account.train_spent) == (0, ended.quote["charge"]["train"])
 
 
+def test_a_run_of_which_more_was_recorded_than_it_holds_ends_the_study(db: Database, submit: Submit) -> None:
+    """It could not be settled: the study, and its hold, stayed open."""
+    study = submit(strategy="random")
+    (run,) = runs_of(db, study)
+    log = claimed(db, run.id)
+    assert log.start_block(1, run.steps)
+    log.record_digest(run.steps, "a" * 64)
+    with db.write() as session:
+        studies.get_job(session, run.id, lock=True).steps_started = run.steps + 1
+    log.succeed(artifacts_of(run), run.steps, [])
+    ended, account = job_of(db, study), account_of(db, study)
+    assert (job_of(db, run.id).status, ended.status) == ("failed", "failed")
+    assert (account.train_held, account.train_spent) == (0, ended.quote["charge"]["train"])
+    with db.read() as session:
+        assert session.scalars(select(Artifact)).all() == []
+
+
 def test_a_run_that_fails_before_any_step_costs_nothing(db: Database, submit: Submit) -> None:
     study = submit()
     claimed(db, runs_of(db, study)[0].id).fail("extractor-missing", "The extractor is not there.")
@@ -233,7 +250,9 @@ def test_a_tampered_certificate_of_a_study_is_found(db: Database, submit: Submit
     assert faults(lambda found: found["study"]["runs"][0]["charge"].update(train=1))
 
 
-def test_a_run_that_was_lost_for_good_ends_the_study_and_the_rest_goes_back(db: Database, submit: Submit) -> None:
+def test_a_run_that_is_lost_again_and_again_ends_no_study_and_a_cancel_gives_the_rest_back(
+    db: Database, submit: Submit
+) -> None:
     study = submit(runs_per_level=1)
     run = runs_of(db, study)[0]
     for attempt in range(30):
@@ -241,8 +260,11 @@ def test_a_run_that_was_lost_for_good_ends_the_study_and_the_rest_goes_back(db: 
         if attempt == 0:
             assert log.start_block(1, 2)
         log.gone("lost")
+    assert job_of(db, study).status == "running"
+    with db.write() as session:
+        studies.cancel(session, session.get_one(Job, study))
     ended, account = job_of(db, study), account_of(db, study)
-    assert ended.status == "failed"
+    assert ended.status == "cancelled"
     assert (account.train_held, 0 < account.train_spent < run.quote["charge"]["train"]) == (0, True)
 
 

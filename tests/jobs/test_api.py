@@ -249,7 +249,7 @@ def test_readiness_and_metrics(api: Api, db: Database) -> None:
     assert post(api, "/v1/quotes", job_spec(add_dataset(db))).status_code == 200  # pricing has started
     ready = get(api, "/readyz")
     assert ready.status_code == 200, ready.text
-    parts = ("database", "migrations", "storage", "broker", "pricing")
+    parts = ("database", "migrations", "storage", "broker", "clock", "ledger", "pricing")
     assert ready.json() == {"status": "ready", "checks": dict.fromkeys(parts, "ok")}
     text = get(api, "/metrics", role="admin").text
     assert "scrimp_ledger_units" in text

@@ -20,6 +20,8 @@ def test_a_broker_that_is_down_degrades(db: Database, settings: Settings) -> Non
         "migrations": True,
         "storage": True,
         "broker": False,
+        "clock": True,
+        "ledger": True,
     }
     assert health.status(found) == "degraded"
 

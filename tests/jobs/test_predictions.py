@@ -141,7 +141,7 @@ def test_a_lost_worker_s_prediction_is_taken_up_again_and_given_up_at_last(askin
         assert held is not None and held.attempt == attempt
         sweep(asking.db)
         assert asking.row(made).status == "running", "its lease holds"
-        asking.change(made, lease_expires_at=now() - timedelta(seconds=1))
+        asking.change(made, lease_until=0.0)
         sweep(asking.db)
         answer(asking.db, held, OUTPUTS)  # the lost worker was only slow: its claim is gone
         assert asking.row(made).status == ("queued" if attempt < 3 else "failed")

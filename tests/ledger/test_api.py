@@ -154,7 +154,8 @@ def test_verify_says_what_it_found(api: Api, db: Database) -> None:
     dataset_id = a_history(db)
     found = get(api, ledger_of(dataset_id) + "/verify")
     head = get(api, ledger_of(dataset_id))["head"]
-    assert found == {"valid": True, "entries": ENTRIES, "head": head, "first_bad_entry": None, "problem": None}
+    nothing = {"first_bad_entry": None, "problem": None, "heads": 0}
+    assert found == {"valid": True, "entries": ENTRIES, "head": head} | nothing
 
 
 def change_cap(api: Api, dataset_id: str, body: dict[str, Any], role: str = "owner") -> Any:

@@ -14,13 +14,16 @@ from app.db.engine import Database
 from app.db.models import Artifact, Certificate, Job, Metric
 from app.errors import Conflict, NotFound
 from app.ledger import accounts, certificates
+from app.lifecycle.states import append_event
 from app.privacy.events import event_tree
 from app.privacy.gdp import epsilon_from_mu
 from app.privacy.pld import epsilon as pld_epsilon
+from tests import factories
 from tests.ledger import support
 from tests.ledger.support import DELTA, held_job, mechanism, open_ledger, post, void
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+NUMERICS = factories.numerics().model_dump(mode="json")
 
 
 def issue(db: Database, job_id: str) -> bool:
@@ -40,6 +43,7 @@ def succeeded(db: Database, dataset_id: str, **plan: Any) -> str:
     with db.write() as session:
         job = session.get_one(Job, job_id)
         job.status, job.steps_started, job.step = "succeeded", job.steps, job.steps
+        append_event(session, job_id, "ready", {"device": "cpu", "fallbacks": [], "numerics": NUMERICS})
         session.add(Artifact(job_id=job_id, name="model.safetensors", sha256="ab" * 32, size_bytes=10, path="x"))
         score = {"name": "accuracy", "step": job.steps, "value": 0.8231, "std": 0.004, "on": "holdout"}
         session.add(Metric(job_id=job_id, released_by="noisy_count", **score))
@@ -73,6 +77,7 @@ def test_a_certificate_says_all_that_is_needed(db: Database) -> None:
         "max_grad_norm": 1.0,
         "records_per_unit": 1,
         "expected_batch_size": 20_000,
+        "numerics": NUMERICS,
         "steps": {"planned": 50, "started": 50, "effective": 50},
         "epsilon": job.quote["epsilon"],
         "charge": {"train": settled.train, "holdout": settled.holdout, "unit": "mu^2 * 1e-12"},

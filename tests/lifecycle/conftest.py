@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
@@ -17,7 +18,7 @@ from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.privacy.pricing import price
 from tests.conftest import BACKINGS
-from tests.factories import add_dataset, add_key, admit, job_spec
+from tests.factories import AT_ONCE, add_dataset, add_key, admit, job_spec
 
 Submit = Callable[..., str]
 
@@ -61,10 +62,18 @@ def submit(db: Database) -> Submit:
 
 
 def claimed(db: Database, job_id: str, worker: str = "w") -> AttemptLog:
+    """A claim of a queued job, also while it waits for having been taken back."""
+    no_wait(db, job_id)
     with db.write() as session:
         held = claim(session, job_id, worker, 30.0)
     assert held is not None
-    return AttemptLog(db, held, lease_s=30.0, max_attempts=3)
+    return AttemptLog(db, held, lease_s=30.0, max_attempts=3, cadence=AT_ONCE)
+
+
+def no_wait(db: Database, job_id: str) -> None:
+    with db.write() as session:
+        queued = update(Job).where(Job.id == job_id, Job.status == "queued")
+        session.execute(queued.values(lease_until=None))
 
 
 def job_row(db: Database, job_id: str) -> Job:

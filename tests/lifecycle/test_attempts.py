@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from app.db.engine import Database
 from app.db.models import Account, Attempt, Job, Metric
@@ -294,7 +294,9 @@ def test_one_job_that_can_not_be_settled_does_not_stop_the_reaper(db: Database, 
         claimed(db, job_id)
     with db.write() as session:
         job = session.get_one(Job, broken)
-        job.status, job.steps_started = "cancelling", 51  # more than its hold covers: an invariant is broken
+        job.status, job.steps_started = "cancelling", 1
+        account = update(Account).where(Account.dataset_id == job.dataset_id)
+        session.execute(account.values(train_held=0))  # from outside: there is nothing to post of
     expire_all_leases(db)
     assert reap_expired(db, 3) == 1
     assert job_row(db, sound).status == "queued"
@@ -312,19 +314,20 @@ def test_lost_workers_requeue_and_crashes_end(db: Database, submit: Submit) -> N
     job = job_row(db, job_id)
     assert job.status == "failed"
     assert job.failure is not None
-    assert job.failure["code"] == "worker-crashed"
+    assert job.failure["code"] == "internal"
     assert balances(db, job_id) == (hold[1], 0, hold[3], 0)
 
 
 def test_a_lost_worker_costs_what_was_started(db: Database, submit: Submit) -> None:
+    """However often that happens, the job goes on; who cancels it pays for what was started once."""
     job_id = submit()
     hold = balances(db, job_id)
     for _ in range(30):
         log = claimed(db, job_id)
         log.start_block(1, 10)
         log.gone("lost")
-    job = job_row(db, job_id)
-    assert job.status == "failed"
+    assert job_row(db, job_id).status == "queued"
+    claimed(db, job_id).cancelled()
     spent, held, *_ = balances(db, job_id)
     assert held == 0
     assert hold[1] / 5 <= spent <= hold[1] / 5 * (1 + 1e-6) + 1

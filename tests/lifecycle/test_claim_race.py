@@ -13,7 +13,7 @@ from app.lifecycle.claims import Claim
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
 from tests import processes
-from tests.factories import add_dataset
+from tests.factories import AT_ONCE, add_dataset
 from tests.lifecycle.conftest import Submit, balances, job_row
 from tests.lifecycle.contender import contend
 
@@ -55,7 +55,7 @@ def test_of_processes_that_claim_a_job_at_once_one_gets_it(db: Database, setting
     assert len({held.worker for held in first}) > 1
 
     # All leases run out at once: the same race again, and the first holders are still alive and want to write.
-    late = [AttemptLog(db, held, lease_s=60.0, max_attempts=3) for held in first]
+    late = [AttemptLog(db, held, lease_s=60.0, max_attempts=3, cadence=AT_ONCE) for held in first]
     assert late[0].start_block(1, 50)
     expire_all_leases(db)
     assert reap_expired(db, 3) == JOBS

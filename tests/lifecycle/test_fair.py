@@ -7,19 +7,24 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from pathlib import Path
 
 import pytest
 from sqlalchemy import update
 
 from app.db.engine import Database
 from app.db.models import ApiKey, ClaimTurn, Job
+from app.ledger.behind import record
+from app.ledger.heads import Heads
 from app.lifecycle.fair import Candidate, Pair, claim_next, fairest
 from app.lifecycle.settle import settle
 from app.lifecycle.states import get_job
 from tests.factories import add_dataset, add_key
 from tests.lifecycle.conftest import Submit
+from tests.lifecycle.conftest import claimed as claimed_again
 
 BOTH = frozenset(("cpu", "cuda"))
+NO_RECORDS = Heads(Path("there-is-no-such-folder"))
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 Chooser = Callable[[Iterable[Candidate], Mapping[Pair, int], Mapping[Pair, int]], Candidate | None]
 
@@ -46,7 +51,9 @@ class Model:
         for number in range(arrivals):
             owner = "greedy" if self.draw.random() < 0.9 else f"owner{self.draw.randrange(3)}"
             key = "k0" if self.draw.random() < 0.9 else f"k{self.draw.randrange(1, 4)}"
-            self.queued[owner, key].append(Candidate(owner, key, f"{number:06d}", BEGAN + timedelta(seconds=number)))
+            self.queued[owner, key].append(
+                Candidate(owner, key, "ds", f"{number:06d}", BEGAN + timedelta(seconds=number))
+            )
             while len(self.running) < self.workers and any(self.queued.values()):
                 self.claim()
             if self.running and self.draw.random() < 0.8:
@@ -105,7 +112,7 @@ def claimed(db: Database, count: int = 1) -> list[str]:
     """The next jobs; each has ended before the next one is claimed."""
     found = []
     for _ in range(count):
-        held = claim_next(db, "w", 30.0, BOTH)
+        held = claim_next(db, NO_RECORDS, "w", 30.0, BOTH)
         assert held is not None
         found.append(held.job_id)
         with db.write() as session:
@@ -125,7 +132,7 @@ def test_claims_go_round_owners_and_their_keys(db: Database, submit: Submit) -> 
     others = [submit(yours, greedy, f"other-{number}", **CHEAP) for number in range(2)]
     assert claimed(db, 6) == [many[0], others[0], few[0], others[1], many[1], many[2]]
     assert claimed(db) == [many[3]]
-    assert claim_next(db, "w", 30.0, BOTH) is None
+    assert claim_next(db, NO_RECORDS, "w", 30.0, BOTH) is None
     with db.read() as session:
         assert session.query(ClaimTurn).count() == 3
 
@@ -133,10 +140,10 @@ def test_claims_go_round_owners_and_their_keys(db: Database, submit: Submit) -> 
 def test_who_has_a_worker_waits_for_who_has_none(db: Database, submit: Submit) -> None:
     mine, yours = add_dataset(db), add_dataset(db)
     long = [submit(mine, **CHEAP) for _ in range(3)]
-    running = claim_next(db, "w1", 30.0, BOTH)
+    running = claim_next(db, NO_RECORDS, "w1", 30.0, BOTH)
     assert running is not None and running.job_id == long[0]
     other = submit(yours, **CHEAP)
-    taken = claim_next(db, "w2", 30.0, BOTH)
+    taken = claim_next(db, NO_RECORDS, "w2", 30.0, BOTH)
     assert taken is not None and taken.job_id == other
 
 
@@ -146,18 +153,11 @@ def test_a_job_that_waits_for_a_device_blocks_nobody(db: Database, submit: Submi
         key = add_key(session, "analyst")
     waits = submit(dataset, key, "gpu", runtime={"device": "cuda"}, **CHEAP)
     runs = submit(dataset, key, "cpu", **CHEAP)
-    held = claim_next(db, "w", 30.0, frozenset(("cpu",)))
+    held = claim_next(db, NO_RECORDS, "w", 30.0, frozenset(("cpu",)))
     assert held is not None and held.job_id == runs
-    assert claim_next(db, "w", 30.0, frozenset(("cpu",))) is None
-    held = claim_next(db, "gpu", 30.0, BOTH)
+    assert claim_next(db, NO_RECORDS, "w", 30.0, frozenset(("cpu",))) is None
+    held = claim_next(db, NO_RECORDS, "gpu", 30.0, BOTH)
     assert held is not None and held.job_id == waits
-
-
-def test_a_job_that_may_not_run_now_is_passed_over(db: Database, submit: Submit) -> None:
-    first, second = submit(**CHEAP), submit(**CHEAP)
-    held = claim_next(db, "w", 30.0, BOTH, lambda job_id: job_id != first)
-    assert held is not None and held.job_id == second
-    assert claim_next(db, "w", 30.0, BOTH, lambda _: False) is None
 
 
 def test_a_key_at_its_limit_blocks_nobody(db: Database, submit: Submit) -> None:
@@ -167,7 +167,7 @@ def test_a_key_at_its_limit_blocks_nobody(db: Database, submit: Submit) -> None:
         session.execute(update(ApiKey).where(ApiKey.id == key).values(max_running_jobs=1))
     mine = [submit(dataset, key, str(number), **CHEAP) for number in range(2)]
     other = submit(dataset, **CHEAP)
-    taken = [claim_next(db, "w", 30.0, BOTH) for _ in range(3)]
+    taken = [claim_next(db, NO_RECORDS, "w", 30.0, BOTH) for _ in range(3)]
     assert [each and each.job_id for each in taken] == [mine[0], other, None]
 
 
@@ -184,7 +184,38 @@ def test_a_job_that_another_worker_took_in_between_is_passed_over(
 
     claim = fair.claim
     monkeypatch.setattr(fair, "claim", lost)
-    held = claim_next(db, "w", 30.0, BOTH)
+    held = claim_next(db, NO_RECORDS, "w", 30.0, BOTH)
     assert held is not None and held.job_id == second
     with db.read() as session:
         assert session.get_one(Job, first).status == "queued"
+
+
+def test_a_job_that_waits_after_a_crash_blocks_nobody(db: Database, submit: Submit) -> None:
+    dataset = add_dataset(db)
+    with db.write() as session:
+        key = add_key(session, "analyst")
+    waits, other = (submit(dataset, key, once, **CHEAP) for once in ("first", "second"))
+    for _ in range(8):  # it waits for a minute now
+        claimed_again(db, waits).gone("lost")
+    held = claim_next(db, NO_RECORDS, "w", 30.0, BOTH)
+    assert held is not None and held.job_id == other
+    assert claim_next(db, NO_RECORDS, "w", 30.0, BOTH) is None
+
+
+def test_jobs_of_a_ledger_that_is_behind_block_nobody(db: Database, submit: Submit, tmp_path: Path) -> None:
+    lost, sound = add_dataset(db), add_dataset(db)
+    with db.write() as session:
+        key = add_key(session, "analyst")
+    for once in ("one", "two", "three"):
+        submit(lost, key, once, **CHEAP)
+    other = submit(sound, key, "other", **CHEAP)
+    heads = Heads(tmp_path / "heads")
+    record(db, heads, lost)
+    was = heads.read(lost)
+    assert was is not None
+    heads.replace(was.model_copy(update={"seq": was.seq + 1, "head": "ff" * 32}))
+    held = claim_next(db, heads, "w", 30.0, BOTH)
+    assert held is not None and held.job_id == other
+    assert claim_next(db, heads, "w", 30.0, BOTH) is None
+    heads.replace(was)
+    assert claim_next(db, heads, "w", 30.0, BOTH) is not None

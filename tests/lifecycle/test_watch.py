@@ -21,23 +21,29 @@ from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
+from tests.factories import numerics
 from tests.lifecycle.conftest import Submit, claimed, job_row
 from worker.attempt import supervisor
 from worker.attempt.nursery import Nursery, Process
 from worker.attempt.watch import Watch
 
 # A process that says what one says at first, then half a line, and then nothing.
-FROZEN = """
+FROZEN = (
+    f"""
+NUMERICS = b'{numerics().model_dump_json()}'
+"""
+    + """
 import socket, sys, time
 connection = socket.socket(fileno=int(sys.argv[1]))
 answers = connection.makefile("r")
 answers.readline()
-connection.sendall(b'{"kind": "ready", "device": "cpu"}\\n')
+connection.sendall(b'{"kind": "ready", "device": "cpu", "numerics": ' + NUMERICS + b'}\\n')
 connection.sendall(b'{"kind": "digest", "step": 0, "digest": "' + b"ab" * 32 + b'"}\\n')
 assert "written" in answers.readline()
 connection.sendall(b'{"kind": "block", "fir')
 time.sleep(600)
 """
+)
 
 
 class Watched(AttemptLog):
@@ -91,8 +97,11 @@ def ends(db: Database, job_id: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("frozen")
-def test_a_frozen_process_is_ended_and_its_job_queued_again(db: Database, settings: Settings, submit: Submit) -> None:
+def test_a_frozen_process_is_ended_and_its_job_queued_again(
+    db: Database, settings: Settings, submit: Submit, caplog: pytest.LogCaptureFixture
+) -> None:
     job_id, watched = run(db, settings, submit, attempt_silence_s=1.0)
+    assert "crashed (its process was ended by the supervisor: silent)" in caplog.text
     assert (job_row(db, job_id).status, ends(db, job_id)) == ("queued", ["crashed"])
     assert watched.beats > 3, "the lease was renewed while the supervisor waited for the rest of the line"
     with db.read() as session:

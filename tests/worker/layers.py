@@ -10,10 +10,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from worker.data.passes import Cuttable, filled
 from worker.models.positions import Positions
 
 Batch = tuple[Tensor, Tensor]
 TOKENS, LENGTH, WIDTH, CLASSES = 11, 6, 8, 4
+
+
+class Tensors(Cuttable[Batch]):
+    """A batch of tensors as records: dimension 0 counts them."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self._tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self._tensors[0])
+
+    def piece(self, start: int, rows: int, dtype: torch.dtype) -> Any:
+        return tuple(filled(each, start, rows) for each in self._tensors)
 
 
 def losses(module: nn.Module, batch: Batch) -> Tensor:

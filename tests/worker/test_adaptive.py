@@ -61,20 +61,19 @@ def adaptive_plan(**changes: Any) -> tuple[Plan, CountingEngine, dict[str, Tenso
 def norms(engine: CountingEngine, parameters: dict[str, Tensor], x: np.ndarray, y: np.ndarray) -> list[float]:
     """Of each record's gradient, from sums that are not clipped."""
     alone = [
-        engine.private_sum_and_count(parameters, [records(x[i : i + 1], y[i : i + 1])], Clip(1e6))[0]
+        engine.private_sum_and_count(parameters, records(x[i : i + 1], y[i : i + 1]), Clip(1e6))[0]
         for i in range(len(x))
     ]
     return [math.sqrt(sum(float(each.square().sum()) for each in one.values())) for one in alone]
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-@pytest.mark.parametrize("split", [1, 7, None])
-def test_the_count_is_of_the_records_within_c(kind: str, split: int | None) -> None:
+def test_the_count_is_of_the_records_within_c(kind: str) -> None:
     _, engine, parameters = adaptive_plan(**ENGINES[kind])
     lengths = sorted(norms(engine, parameters, X[:80], Y[:80]))
     for within in (0, 1, 30, 79, 80):
         C = 0.5 * ((lengths[within - 1] if within else 0.0) + (lengths[within] if within < 80 else 2 * lengths[-1]))
-        total, count = engine.private_sum_and_count(parameters, TRAIN.split(split), Clip(C))
+        total, count = engine.private_sum_and_count(parameters, TRAIN, Clip(C))
         assert count.dtype == torch.float64 and count.tolist() == [within - 40.0]
         assert all(float(each.norm()) <= 80 * C for each in total.values())
 
@@ -82,24 +81,20 @@ def test_the_count_is_of_the_records_within_c(kind: str, split: int | None) -> N
 @pytest.mark.parametrize("kind", ENGINES)
 def test_one_record_moves_the_count_by_half_and_a_broken_one_by_no_more(kind: str) -> None:
     _, engine, parameters = adaptive_plan(**ENGINES[kind])
-    whole = engine.private_sum_and_count(parameters, [TRAIN], Clip(0.4))[1]
+    whole = engine.private_sum_and_count(parameters, TRAIN, Clip(0.4))[1]
     for at in range(0, 80, 9):
         without = records(np.delete(X[:80], at, 0), np.delete(Y[:80], at))
-        assert abs(float(whole - engine.private_sum_and_count(parameters, [without], Clip(0.4))[1])) == 0.5
+        assert abs(float(whole - engine.private_sum_and_count(parameters, without, Clip(0.4))[1])) == 0.5
     broken = records(np.vstack([X[:80], np.full((1, 3), np.inf, np.float32)]), np.append(Y[:80], 0))
-    assert abs(float(whole - engine.private_sum_and_count(parameters, [broken], Clip(0.4))[1])) <= 0.5
+    assert abs(float(whole - engine.private_sum_and_count(parameters, broken, Clip(0.4))[1])) <= 0.5
     nobody = TRAIN.select(np.empty(0, dtype=np.int64))
-    assert engine.private_sum_and_count(parameters, [nobody], Clip(0.4))[1].tolist() == [0.0]
+    assert engine.private_sum_and_count(parameters, nobody, Clip(0.4))[1].tolist() == [0.0]
 
 
 def test_a_count_of_factors() -> None:
-    """½ where nothing is clipped, −½ where much is, a line in between; a gradient that is not finite counts nothing."""
-    factors = torch.tensor([1.0, 1.0, 1.0, 0.9995, 0.99, 1e-300, 0.0, 0.0], dtype=torch.float64)
-    assert half_count(factors).tolist() == pytest.approx([0.5], abs=1e-9)
-    line = torch.linspace(0.9985, 1.0, 3000, dtype=torch.float64)
-    counts = torch.stack([half_count(each[None]) for each in line])
-    assert float(counts.min()) == -0.5 and float(counts.max()) == 0.5
-    assert float(counts.diff(dim=0).abs().max()) < 1e-3  # what moves in the last digits of float32 moves no whole count
+    """½ where nothing is clipped, −½ where something is; a gradient that is not finite counts nothing."""
+    factors = torch.tensor([1.0, 1.0, 1.0, 0.9995, 1.0 - 2.0**-53, 1e-300, 0.0, 0.0], dtype=torch.float64)
+    assert half_count(factors).tolist() == [0.0] and half_count(factors[:2]).tolist() == [1.0]
 
 
 def test_the_count_has_the_noise_that_was_charged() -> None:
@@ -163,10 +158,10 @@ def test_no_record_changes_gradient_and_count_by_more_than_was_charged(kind: str
     charged = plan.mechanism.training
     x, y = np.vstack([X[:30] * 10.0**e for e in (-3, 0, 3)]).astype(np.float32), np.tile(Y[:30], 3)
     for C in (1e-6, 0.1, 10.0, 1e6):
-        whole, count = engine.private_sum_and_count(parameters, [records(x, y)], Clip(C))
+        whole, count = engine.private_sum_and_count(parameters, records(x, y), Clip(C))
         for at in range(0, 90, 7):
             batch = records(np.delete(x, at, 0), np.delete(y, at))
-            rest, fewer = engine.private_sum_and_count(parameters, [batch], Clip(C))
+            rest, fewer = engine.private_sum_and_count(parameters, batch, Clip(C))
             moved = math.sqrt(sum(float((whole[n] - rest[n]).square().sum()) for n in whole)) / C
             counted = abs(float(count - fewer)) / 0.5
             loss = (moved / charged.gradient_noise_multiplier) ** 2 + (counted / 4.0) ** 2
@@ -214,9 +209,13 @@ def test_the_loop_clips_to_c_noises_with_it_and_moves_it(sampling: dict[str, Any
     for step in range(1, 11):
         indices = sampler.draw(step)
         batch = TRAIN if indices is None else TRAIN.select(indices)
-        total, count = adaptive.engine.private_sum_and_count(at, [batch], Clip(C))
+        total, count = adaptive.engine.private_sum_and_count(at, batch, Clip(C))
         release = GaussianRelease(
-            noise, noise_multiplier=sigma * (1 + 1e-14), max_grad_norm=C, expected_batch_size=plan.expected_batch_size
+            noise,
+            noise_multiplier=sigma * (1 + 1e-14),
+            max_grad_norm=C,
+            expected_batch_size=plan.expected_batch_size,
+            sensitivity_slack=plan.numerics.sensitivity_slack,
         )
         info = StepInfo(step, release.noise_variance(C))
         at, state = plan.optimizer.update(release.release(total, step), state, at, info)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,8 +64,9 @@ def clipped_one_by_one(
 def summed(
     model: Linear, parameters: Parameters, batch: Records, kind: Any, C: float, split: int | None = None
 ) -> list[Tensor]:
-    pieces = [each.prepared() for each in batch.split(split)]
-    return list(LinearClipping(model, kind, C).private_sum(parameters, pieces).values())
+    rows = split or model.rows_per_pass
+    prepared = batch.prepared(rows, torch.float64)
+    return list(LinearClipping(replace(model, rows_per_pass=rows), kind, C).private_sum(parameters, prepared).values())
 
 
 def assert_close(got: list[Tensor], wanted: list[Tensor], rtol: float = 1e-10) -> None:
@@ -110,8 +112,8 @@ def test_gradients_are_divided_before_they_are_clipped(
     model = Linear(12, classes, bias=bias)
     parameters, divisors = randomized(model), divisors_of(model)
     wanted = clipped_one_by_one(model, parameters, np.delete(x, 3, 0), np.delete(y, 3), kind, C, divisors)
-    pieces = [each.prepared() for each in records(x, y, sparse=sparse).split(7)]
-    got = LinearClipping(model, kind, 3.0).private_sum(parameters, pieces, Clip(C, divisors))
+    batch = records(x, y, sparse=sparse)
+    got = LinearClipping(model, kind, 3.0).private_sum(parameters, batch, Clip(C, divisors))
     assert_close(list(got.values()), wanted)
 
 
@@ -120,13 +122,13 @@ def test_public_gradients_are_divided_too() -> None:
     model = Linear(6, 3, bias=True)
     divisors = divisors_of(model)
     wanted = clipped_one_by_one(model, randomized(model), x, y, "flat", 1e30, divisors)
-    got = LinearGradient(model).private_sum(randomized(model), records(x, y).split(None), Clip(1.0, divisors))
+    got = LinearGradient(model).private_sum(randomized(model), records(x, y), Clip(1.0, divisors))
     assert_close(list(got.values()), wanted)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("split", [1, 7, 40, 1000])
-def test_physical_batches_do_not_change_the_sum(sparse: bool, split: int) -> None:
+def test_the_rows_of_passes_do_not_change_the_sum(sparse: bool, split: int) -> None:
     x, y = dense(40, 12, 3)
     model = Linear(12, 3, bias=True)
     batch = records(x, y, sparse=sparse)
@@ -134,9 +136,8 @@ def test_physical_batches_do_not_change_the_sum(sparse: bool, split: int) -> Non
     assert_close(summed(model, randomized(model), batch, "flat", 0.5, split), whole, 1e-14)
     chosen = batch.select(np.arange(0, 40, 3))
     part = clipped_one_by_one(model, randomized(model), x[::3], y[::3], "flat", 0.5)
-    assert_close(
-        list(LinearClipping(model, "flat", 0.5).private_sum(randomized(model), chosen.split(split)).values()), part
-    )
+    of_passes = LinearClipping(replace(model, rows_per_pass=split), "flat", 0.5)
+    assert_close(list(of_passes.private_sum(randomized(model), chosen).values()), part)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -179,8 +180,8 @@ def test_no_records_give_zeros(sparse: bool) -> None:
     x, y = dense(5, 6, 3)
     model = Linear(6, 3, bias=True)
     empty = records(x, y, sparse=sparse).select(np.empty(0, dtype=np.int64))
-    for batches in ([], empty.split(None), [empty], [records(x[:0], y[:0], sparse=sparse).prepared()]):
-        total = LinearClipping(model, "flat", 1.0).private_sum(randomized(model), batches)
+    for batch in (empty, records(x[:0], y[:0], sparse=sparse).prepared(48, torch.float64)):
+        total = LinearClipping(model, "flat", 1.0).private_sum(randomized(model), batch)
         assert all(bool((each == 0).all()) for each in total.values())
 
 
@@ -199,7 +200,7 @@ def test_public_gradients_are_not_clipped() -> None:
     x, y = dense(30, 6, 3)
     model = Linear(6, 3, bias=True)
     wanted = clipped_one_by_one(model, randomized(model), 100 * x, y, "flat", 1e30)
-    got = LinearGradient(model).private_sum(randomized(model), records(100 * x, y).split(None))
+    got = LinearGradient(model).private_sum(randomized(model), records(100 * x, y))
     assert_close(list(got.values()), wanted)
 
 
@@ -247,8 +248,9 @@ def test_one_record_changes_the_sum_by_at_most_c(case: dict[str, Any]) -> None:
     clip = Clip(case["C"], divisors_of(model)) if case["divided"] else None
 
     def of(x: np.ndarray, y: np.ndarray) -> Tensor:
-        batches = [each.prepared() for each in records(x, y, sparse=case["sparse"]).split(case["split"])]
-        total = LinearClipping(model, case["kind"], case["C"]).private_sum(parameters, batches, clip)
+        batch = records(x, y, sparse=case["sparse"])
+        shaped = replace(model, rows_per_pass=case["split"] or 48)
+        total = LinearClipping(shaped, case["kind"], case["C"]).private_sum(parameters, batch, clip)
         return torch.cat([each.flatten() for each in total.values()])
 
     whole = of(case["x"], case["y"])
@@ -273,16 +275,3 @@ def test_factors() -> None:
     automatic = clip_factors(norms, "automatic", 2.0)
     torch.testing.assert_close(automatic[:3], 2.0 / (norms[:3] + 0.01))
     assert automatic[4:].tolist() == [0.0, 0.0]
-
-
-def test_large_dense_features_are_widened_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from worker.data import records as module
-
-    x, y = dense(40, 12, 3)
-    model = Linear(12, 3)
-    kept = summed(model, randomized(model), records(x, y), "flat", 0.5)
-    monkeypatch.setattr(module, "DOUBLE_BYTES", 100)
-    monkeypatch.setattr(module, "BATCH_BYTES", 8 * 12 * 7)
-    narrow = records(x, y)
-    assert len(narrow.split(None)) == 6
-    assert_close(summed(model, randomized(model), narrow, "flat", 0.5), kept, 1e-14)

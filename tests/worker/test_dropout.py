@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from app.contracts.job_spec import Clipping
 from app.errors import PrivacyError
+from tests.worker.layers import Tensors
 from tests.worker.support import Supervisor, dense, key, plan_of, records, run_direct, spec, start_of
 from worker.clipping.bookkeeping import Bookkeeping
+from worker.clipping.build import build_engine
 from worker.clipping.plain import PlainGradient
 from worker.models.dropout import Masks
 from worker.models.initial import keyed_normals
@@ -34,13 +39,14 @@ def flat(total: dict[str, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("engine", ["bookkeeping", "opacus"])
 def test_how_a_batch_is_split_changes_no_mask(engine: str) -> None:
-    plan = plan_of(start(clipping={"engine": engine, "max_grad_norm": 0.3}))
-    parameters = plan.model.init(KEY)
+    asked = Clipping(engine=engine, max_grad_norm=0.3)
     sums = []
-    for step, rows in ((1, None), (1, 1), (1, 7), (2, None)):
-        masks = plan.model.masks  # type: ignore[attr-defined]
-        masks.begin(KEY, step)
-        sums.append(flat(plan.engine.private_sum(parameters, TRAIN.split(rows))))
+    for step, rows in ((1, 96), (1, 1), (1, 7), (2, 96)):
+        plan = plan_of(start(clipping=asked.model_dump()))
+        model = replace(plan.model, rows_per_pass=rows)  # type: ignore[type-var]
+        parameters, made = model.init(KEY), build_engine(model, asked, plan.mechanism.training)
+        model.masks.begin(KEY, step)  # type: ignore[attr-defined]
+        sums.append(flat(made.private_sum(parameters, TRAIN)))
     for other in sums[1:3]:
         torch.testing.assert_close(other, sums[0], rtol=1e-12, atol=1e-14)
     assert float((sums[3] - sums[0]).norm()) > 0.05 * float(sums[0].norm())  # another step, other masks
@@ -50,7 +56,7 @@ def test_a_pass_without_a_step_is_refused_and_a_model_in_use_drops_nothing() -> 
     plan = plan_of(start())
     parameters = plan.model.init(KEY)
     with pytest.raises(PrivacyError):
-        plan.engine.private_sum(parameters, [TRAIN])
+        plan.engine.private_sum(parameters, TRAIN)
     plain = plan_of(start(model=MLP | {"dropout": 0.0})).model
     renamed = dict(zip(plain.init(KEY), parameters.values(), strict=True))
     assert torch.equal(plan.model.forward(parameters, HOLDOUT), plain.forward(renamed, HOLDOUT))
@@ -76,13 +82,14 @@ def test_a_transformer_with_dropout_sums_what_one_record_at_a_time_gives(positio
     parameters = keyed_normals(module, KEY)
     ids = torch.randint(1, 11, (9, 7), generator=torch.Generator().manual_seed(0))
     whole = (ids[:, :-1], ids[:, 1:])
-    ones = [(ids[i : i + 1, :-1], ids[i : i + 1, 1:]) for i in range(9)]
     masks.begin(KEY, 3)
-    wanted = flat(PlainGradient(module, TransformerRec.record_losses).private_sum(parameters, ones))
-    engine: Bookkeeping[Any] = Bookkeeping(
-        module, TransformerRec.record_losses, lambda batch: len(batch[0]), kind="flat", max_grad_norm=1e6
-    )
-    for batches in ([whole], ones):
+    one = PlainGradient(module, TransformerRec.record_losses, rows=1, dtype=torch.float64)
+    wanted = flat(one.private_sum(parameters, Tensors(*whole)))
+    for rows in (1, 9, 12):
+        engine: Bookkeeping[Any] = Bookkeeping(
+            copy.deepcopy(module), TransformerRec.record_losses, rows=rows, kind="flat", max_grad_norm=1e6
+        )
+        masks = engine._module.dropout.masks  # type: ignore[union-attr, assignment]
         masks.begin(KEY, 3)
-        got = flat(engine.private_sum(parameters, batches))
+        got = flat(engine.private_sum(parameters, Tensors(*whole)))
         torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from tests.worker.layers import CASES, losses
+from tests.worker.layers import CASES, Tensors, losses
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 
@@ -25,9 +25,11 @@ def test_cpu_and_gpu_agree(name: str, kind: str) -> None:
     sums, counts = [], []
     for device in ("cpu", "cuda"):
         there = copy.deepcopy(module).to(device)
-        engine = Bookkeeping(there, losses, lambda b: len(b[0]), kind=kind, max_grad_norm=0.3)  # type: ignore[arg-type]
+        engine = Bookkeeping(there, losses, rows=12, kind=kind, max_grad_norm=0.3)
         parameters = {n: p.detach() for n, p in there.named_parameters()}
-        total, count = engine.private_sum_and_count(parameters, [tuple(each.to(device) for each in batch)], Clip(0.3))
+        total, count = engine.private_sum_and_count(
+            parameters, Tensors(*(each.to(device) for each in batch)), Clip(0.3)
+        )
         assert all(value.device.type == device and value.dtype == torch.float64 for value in total.values())
         sums.append(torch.cat([value.cpu().flatten() for value in total.values()]))
         counts.append(count.cpu())

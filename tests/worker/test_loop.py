@@ -62,7 +62,7 @@ def test_the_loop_is_sample_clip_noise_update(sampling: dict[str, Any]) -> None:
     for step in range(1, 11):
         indices = sampler.draw(step)
         batch = TRAIN if indices is None else TRAIN.select(indices)
-        total = LinearClipping(model, "flat", 1.0).private_sum({"weight": w}, [batch])["weight"]
+        total = LinearClipping(model, "flat", 1.0).private_sum({"weight": w}, batch)["weight"]
         b = 0.9 * b + rounded(total + noise.noise(step, 0, 6).reshape(2, 3)) / divisor
         w = w - 0.5 * b
     torch.testing.assert_close(got["weight"], w - 0.5 * b, rtol=1e-12, atol=1e-14)

@@ -44,7 +44,7 @@ def test_exact_scores_of_classes(sparse: bool) -> None:
     assert accuracy.value == pytest.approx(float((logits.argmax(1).numpy() == y).mean()))
     assert loss.value == pytest.approx(float(torch.nn.functional.cross_entropy(logits, torch.from_numpy(y))))
     assert accuracy.std == loss.std == 0.0
-    training = public_training_loss(model, parameters, records(x, y, sparse=sparse).split(7))
+    training = public_training_loss(model, parameters, records(x, y, sparse=sparse))
     assert training.name == "training_loss" and training.value == pytest.approx(loss.value)
 
 
@@ -55,7 +55,7 @@ def test_exact_scores_of_a_regression() -> None:
     (loss,) = public_scores(model, parameters, records(x, y))
     errors = (x.astype(float) @ parameters["weight"].numpy()[0] - y) ** 2
     assert (loss.name, loss.value) == ("loss", pytest.approx(errors.mean()))
-    assert public_training_loss(model, parameters, records(x, y).split(None)).value == pytest.approx(errors.mean() / 2)
+    assert public_training_loss(model, parameters, records(x, y)).value == pytest.approx(errors.mean() / 2)
 
 
 def test_no_public_records_have_no_score() -> None:

@@ -34,7 +34,6 @@ from worker.clipping.engine import Clip
 from worker.clipping.linear import LinearClipping
 from worker.clipping.opacus import OpacusClipping
 from worker.clipping.plain import PlainGradient
-from worker.models import memory
 from worker.models.linear import Linear
 from worker.models.networks import Network
 
@@ -67,7 +66,6 @@ def test_a_network_is_what_the_catalogue_says(model: Any, features: int) -> None
     x = torch.randn(3, features)
     parameters = network.init(KEY)
     assert network.forward(parameters, records(x.numpy(), np.zeros(3, np.int64))).shape == (10, 3)
-    assert 1 <= network.physical_batch_size <= 4096
 
 
 def test_channels_last_is_the_same_picture() -> None:
@@ -97,7 +95,8 @@ def test_the_plan_builds_the_engine_that_was_asked_for() -> None:
 
     assert isinstance(of(model=MLP), Bookkeeping)
     assert isinstance(of(model=MLP, clipping={"engine": "opacus"}), OpacusClipping)
-    assert of(clipping={"kind": "per_layer"}) == LinearClipping(Linear(5, 3), "per_layer", 1.0)
+    linear = of(clipping={"kind": "per_layer"})
+    assert linear == LinearClipping(Linear(5, 3, rows_per_pass=linear.model.rows_per_pass), "per_layer", 1.0)
     public = plan_of(start_of(spec(model=MLP, privacy=None), SHAPE, public=True))
     assert isinstance(public.engine, PlainGradient)
     with pytest.raises(PrivacyError):
@@ -124,18 +123,19 @@ def test_engines_agree(model: Any, kind: Any) -> None:
     x, y = dense(12, features, 3)
     network = Network(features, 3, model, torch.float64)
     parameters, batch = network.init(KEY), records(x, y)
-    how = {"kind": kind, "max_grad_norm": 0.2}
-    books = Bookkeeping(network.module(), network.record_losses, len, **how).private_sum(parameters, [batch])
-    opacus = OpacusClipping(network.module(), network.record_losses, len, **how)
-    for pieces in ([batch], batch.split(5)):
-        found = opacus.private_sum(parameters, pieces)
+    how = {"rows": 12, "kind": kind, "max_grad_norm": 0.2, "dtype": torch.float64}
+    books = Bookkeeping(network.module(), network.record_losses, **how).private_sum(parameters, batch)
+    opacus = OpacusClipping(network.module(), network.record_losses, **how)
+    for rows in (12, 5):
+        shaped = OpacusClipping(network.module(), network.record_losses, **(how | {"rows": rows}))
+        found = shaped.private_sum(parameters, batch)
         for name, value in books.items():
             torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-13)
     chance = torch.Generator().manual_seed(0)
     drawn = {n: torch.rand(value.shape, dtype=torch.float64, generator=chance) for n, value in books.items()}
     clip = Clip(3.0, {name: 0.01 + value for name, value in drawn.items()})
-    divided = Bookkeeping(network.module(), network.record_losses, len, **how).private_sum(parameters, [batch], clip)
-    for name, value in opacus.private_sum(parameters, [batch], clip).items():
+    divided = Bookkeeping(network.module(), network.record_losses, **how).private_sum(parameters, batch, clip)
+    for name, value in opacus.private_sum(parameters, batch, clip).items():
         torch.testing.assert_close(divided[name], value, rtol=1e-10, atol=1e-11)  # a hundredth divides some
 
 
@@ -143,16 +143,17 @@ def test_without_clipping_and_noise_engines_give_the_gradient() -> None:
     network = Network(6, 3, MlpModel(hidden=[4]), torch.float64)
     x, y = dense(12, 6, 3)
     parameters, batch = network.init(KEY), records(x, y)
-    plain = PlainGradient(network.module(), network.record_losses).private_sum(parameters, [batch])
-    engine = Bookkeeping(network.module(), network.record_losses, len, kind="flat", max_grad_norm=1e6)
-    for name, value in engine.private_sum(parameters, batch.split(7)).items():
+    how: Any = {"rows": 7, "dtype": torch.float64}
+    plain = PlainGradient(network.module(), network.record_losses, **how).private_sum(parameters, batch)
+    engine = Bookkeeping(network.module(), network.record_losses, kind="flat", max_grad_norm=1e6, **how)
+    for name, value in engine.private_sum(parameters, batch).items():
         torch.testing.assert_close(plain[name], value, rtol=1e-12, atol=1e-14)
     linear, sparse = Linear(6, 3, bias=True), records(x, y, sparse=True)
-    fast = LinearClipping(linear, "flat", 0.5).private_sum(linear.init(), [batch])
+    fast = LinearClipping(linear, "flat", 0.5).private_sum(linear.init(), batch)
     module = Network(6, 3, LinearModel(bias=True), torch.float64)
-    slow = Bookkeeping(module.module(), module.record_losses, len, kind="flat", max_grad_norm=0.5)
+    slow = Bookkeeping(module.module(), module.record_losses, kind="flat", max_grad_norm=0.5, **how)
     for one, two in zip(
-        fast.values(), slow.private_sum(module.init(KEY) | _zeros(module), [sparse]).values(), strict=True
+        fast.values(), slow.private_sum(module.init(KEY) | _zeros(module), sparse).values(), strict=True
     ):
         torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-13)
 
@@ -236,20 +237,9 @@ def test_a_broken_record_contributes_nothing(engine: str) -> None:
     plan = plan_of(start_of(job, SHAPE))
     parameters = plan.model.init(KEY)
     broken = np.vstack([X[:80], np.full((1, 5), np.nan, np.float32)])
-    clean = plan.engine.private_sum(parameters, [records(X[:80], Y[:80])])
-    for name, value in plan.engine.private_sum(parameters, [records(broken, np.append(Y[:80], 0))]).items():
+    clean = plan.engine.private_sum(parameters, records(X[:80], Y[:80]))
+    for name, value in plan.engine.private_sum(parameters, records(broken, np.append(Y[:80], 0))).items():
         torch.testing.assert_close(value, clean[name], rtol=1e-12, atol=1e-14)
-
-
-def test_a_physical_batch_is_what_fits_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From public sizes: a convolution's patches count, and a small machine gets small batches."""
-    network = Network(3072, 10, CnnModel(preset="conv5"))
-    outputs = 32 * 32 * 32 + 64 * 16 * 16 + 64 * 8 * 8 + 128 * 4 * 4
-    with_patches = 4 * (outputs + 27 * 32 * 32 + 288 * 16 * 16 + 576 * 8 * 8 + 576 * 4 * 4)
-    assert 16 <= network.physical_batch_size <= memory.MOST // with_patches
-    monkeypatch.setattr(memory, "machine_bytes", lambda: 8 * 2**20)
-    assert Network(3072, 10, CnnModel(preset="conv5")).physical_batch_size == 1
-    assert Network(5, 3, MlpModel(hidden=[8])).physical_batch_size > 1000
 
 
 def test_conv5_trains(tmp_path: Path) -> None:
@@ -267,7 +257,7 @@ def test_a_layer_without_a_rule_is_named_when_the_job_is_ready() -> None:
     plan = plan_of(start_of(spec(model=MLP), SHAPE))
     assert plan.fallbacks == ()
     engine: Bookkeeping[Any] = Bookkeeping(
-        nn.Sequential(nn.Linear(3, 3), Scale(3)), lambda m, b: m(b).sum(dim=1), len, kind="flat", max_grad_norm=1.0
+        nn.Sequential(nn.Linear(3, 3), Scale(3)), lambda m, b: m(b).sum(dim=1), rows=1, kind="flat", max_grad_norm=1.0
     )
     assert replace(plan, engine=engine).fallbacks == ("1 (Scale)",)
 
@@ -276,15 +266,16 @@ def test_a_layer_without_a_rule_is_named_when_the_job_is_ready() -> None:
     ("model", "private", "asked", "wanted"),
     [
         (MLP, True, "auto", torch.float32),
-        (MLP | {"activation": "relu"}, True, "auto", torch.float64),
-        (MLP | {"activation": "relu"}, True, "float32", torch.float32),
+        (MLP | {"activation": "relu"}, True, "auto", torch.float32),
         (MLP | {"activation": "relu"}, False, "auto", torch.float32),
         (MLP, True, "float64", torch.float64),
-        ({"kind": "cnn", "preset": "conv2"}, True, "auto", torch.float64),
+        ({"kind": "cnn", "preset": "conv2"}, True, "auto", torch.float32),
         ({"kind": "cnn", "preset": "conv5"}, True, "auto", torch.float32),
     ],
 )
-def test_private_networks_with_kinks_run_in_float64(model: Any, private: bool, asked: str, wanted: torch.dtype) -> None:
+def test_networks_run_in_float32_unless_told_otherwise(
+    model: Any, private: bool, asked: str, wanted: torch.dtype
+) -> None:
     privacy = {} if private else {"privacy": None}
     job = spec(model=model, runtime={"dtype": asked}, evaluation=None, **privacy)
     features = {"conv2": 784, "conv5": 3072}.get(model.get("preset"), 5)

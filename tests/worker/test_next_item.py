@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,17 @@ def test_windows_are_the_last_items_and_their_successors() -> None:
     assert ids.tolist() == [[0, 0, 0], [0, 0, 0], [2, 0, 0], [6, 7, 8]]
     assert targets.tolist() == [[0, 0, 0], [0, 0, 0], [3, 0, 0], [7, 8, 9]]
     assert some.select(np.array([3, 2])).windows(1)[1].tolist() == [[9], [3]]
-    assert [len(each) for each in some.split(3)] == [3, 1] and some.select(np.array([], dtype=np.int64)).split(3) == []
+    pieces = list(some.passes(3, torch.float32))
+    assert [(len(each.records), each.count) for each in pieces] == [(3, 3), (3, 1)]
+    assert pieces[1].records.windows(2)[1].tolist() == [[8, 9], [0, 0], [0, 0]]
+    assert not list(some.select(np.array([], dtype=np.int64)).passes(3, torch.float32))
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("split", [None, 5])
-def test_the_sum_is_that_of_users_clipped_one_at_a_time(settings: dict[str, Any], split: int | None) -> None:
+@pytest.mark.parametrize("rows", [48, 5])
+def test_the_sum_is_that_of_users_clipped_one_at_a_time(settings: dict[str, Any], rows: int) -> None:
     torch.manual_seed(0)
-    m, batch = model(**settings), records()
+    m, batch = replace(model(**settings), rows_per_pass=rows), records()
     parameters, job = parameters_of(m), spec(clipping={"max_grad_norm": 0.2})
     training = MechanismConfig.model_validate(start_of(job, SHAPE)["mechanism"]).training
     engine = build_engine(m, None, training.model_copy(update={"max_grad_norm": 0.2, "clipping": "flat"}))
@@ -88,7 +92,7 @@ def test_the_sum_is_that_of_users_clipped_one_at_a_time(settings: dict[str, Any]
         gradient = torch.autograd.grad(loss, list(module.parameters()))
         factor = 1.0 / max(1.0, float(torch.cat([each.flatten() for each in gradient]).norm()) / 0.2)
         wanted = {name: value + factor * g for (name, value), g in zip(wanted.items(), gradient, strict=True)}
-    got = engine.private_sum(parameters, batch.split(split))
+    got = engine.private_sum(parameters, batch)
     assert list(got) == list(wanted)
     one, two = (torch.cat([each.flatten() for each in parts.values()]) for parts in (got, wanted))
     assert float((one - two).norm()) <= 1e-10 * float(two.norm())
@@ -114,7 +118,6 @@ def test_scores_are_mean_losses_whatever_the_batches() -> None:
     torch.testing.assert_close(outputs[0], each, rtol=1e-5, atol=1e-6)
     assert torch.equal(m.losses(outputs, batch.labels), m.errors(outputs, batch.labels))
     assert m.forward(parameters, batch.select(np.array([], dtype=np.int64))).shape == (1, 0)
-    assert 1 <= NextItem(10**6, TransformerRecModel(loss_positions="last")).physical_batch_size < 100
 
 
 IDS: list[dict[str, Any]] = [

@@ -155,6 +155,20 @@ def test_a_machine_without_a_place_for_a_process_harms_no_other() -> None:
         each.close()
 
 
+def test_it_is_said_how_a_process_ended(nursery: Nursery) -> None:
+    """Its own end, or the signal: only the parent is told by the kernel."""
+    (killed, one), (left, other), (alive, third) = forked(nursery), forked(nursery), forked(nursery)
+    killed.kill()
+    other.close()  # its supervisor is gone: it ends by itself
+    assert left.ended(30)
+    assert (killed.how(), left.how(), alive.how()) == ("SIGKILL", "exit code 1", None)
+    alive.kill()
+    assert (alive.how(), killed.how()) == ("SIGKILL", "SIGKILL")
+    assert nursery._ended_how(2**22) is None
+    for each in (killed, left, alive, one, third):
+        each.close()
+
+
 def test_the_ended_are_cleared_away(nursery: Nursery) -> None:
     for _ in range(3):
         process, channel = forked(nursery)

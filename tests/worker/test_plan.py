@@ -26,7 +26,9 @@ POISSON = {"kind": "poisson", "expected_batch_size": 16}
 def test_full_batch_takes_its_numbers_from_the_mechanism() -> None:
     plan = plan_of(start_of(spec(clipping={"kind": "automatic", "max_grad_norm": 0.5}), SHAPE))
     assert (plan.steps, plan.sampling, plan.sample_rate, plan.expected_batch_size) == (10, "full_batch", 1.0, 80)
-    assert plan.engine == LinearClipping(Linear(3, 2), "automatic", 0.5)
+    # 96 rows hold the 80 declared records, and what a split may well add to them.
+    assert plan.engine == LinearClipping(Linear(3, 2, rows_per_pass=96), "automatic", 0.5)
+    assert plan.numerics.records_bound == 224 and 1.0 < plan.numerics.sensitivity_slack < 1.0 + 1e-9
     assert plan.optimizer == DpSgd(Descent(0.5), momentum=0.9, free_step=True)
     assert isinstance(plan.sampler(KEYS, 79), FullBatch)
     assert isinstance(plan.gradient_release(KEYS), GaussianRelease)
@@ -37,13 +39,13 @@ def test_poisson_takes_its_numbers_from_the_mechanism() -> None:
     plan = plan_of(start_of(spec(sampling=POISSON, runtime={"physical_batch_size": 4}), SHAPE))
     assert (plan.sampling, plan.sample_rate, plan.expected_batch_size) == ("poisson", 0.2, 16)
     assert isinstance(plan.sampler(KEYS, 81), PoissonSampler)
-    assert plan.physical_batch_size == 4
+    assert plan.numerics.rows_per_pass == plan.model.rows_per_pass == 48  # the least
 
 
 def test_public_data_get_a_plan_without_noise() -> None:
     plan = plan_of(start_of(spec(privacy=None, sampling=POISSON, seed=3), SHAPE, public=True))
     assert plan.public and plan.sample_rate == 0.2 and plan.expected_batch_size == 16
-    assert plan.engine == LinearGradient(Linear(3, 2))
+    assert plan.engine == LinearGradient(Linear(3, 2, rows_per_pass=48))
     assert isinstance(plan.gradient_release(KEYS), PublicRelease)
 
 

@@ -14,11 +14,13 @@ import torch
 from pydantic import TypeAdapter
 
 from app.contracts.dataset_spec import Features, Task
+from app.db.clock import boottime
 from app.db.engine import Database
 from app.db.models import Prediction
 from app.errors import InvalidRequest, TransientError
 from app.formats.inputs import checked
 from app.ids import now
+from app.privacy.numerics import numerics_of
 from app.settings import Settings
 from tests.dashboard.scene import Scene
 from tests.worker.support import key, spec
@@ -87,7 +89,9 @@ def message(tmp_path: Path, name: str, top: int = 2) -> tuple[Predict, Any]:
         asked
         | {"records": checked(records, read_task, read, width), "weights": {"path": "/nowhere", "sha256": "0" * 64}}
     )
-    model: Any = build_model(made.spec, Shape.model_validate(shape), read_task, read)
+    sizes = Shape.model_validate(shape)
+    numerics = numerics_of(made.spec, sizes.public_sizes(None), read)
+    model: Any = build_model(made.spec, sizes, read_task, read, numerics)
     if getattr(model, "effective_errors", None) is not None:
         model.effective_errors.instantiate(1.0, 40, torch.linspace(0.1, 1.0, 12), 0.01)
     torch.manual_seed(0)
@@ -217,9 +221,9 @@ def test_a_lease_outlasts_a_slow_start(db: Database, settings: Settings) -> None
 
         def start(self, channel: int) -> Process:
             with db.read() as session:
-                expires = session.get_one(Prediction, "pred_1").lease_expires_at
+                expires = session.get_one(Prediction, "pred_1").lease_until
             assert expires is not None
-            self.lease_s = (expires - now()).total_seconds()
+            self.lease_s = expires - boottime()
             raise TransientError("the process of an attempt can not be started")
 
     failing = Failing()

@@ -58,7 +58,7 @@ def public_gradient(w: Array, rows: Any = None) -> Array:
 def test_ada_dps_is_its_definition(size: int | None) -> None:
     """A has this step's public gradient; the division comes before the clip, the noise after it."""
     asked = job({"kind": "ada_dps", "eps": 1e-2, "public_batch_size": size})
-    private, side = Private(asked), PublicSide(PUBLIC, unclipped_engine(Linear(3, 2)), size, None)
+    private, side = Private(asked), PublicSide(PUBLIC, unclipped_engine(Linear(3, 2)), size)
     w, A = np.zeros((2, 3)), np.zeros((2, 3))
     for t in range(1, STEPS + 1):
         A = 0.9 * A + 0.1 * public_gradient(w, None if size is None else side._drawn(t, size)) ** 2
@@ -78,7 +78,7 @@ def test_pda_dpmd_is_its_definition(horizon: int | None) -> None:
 
 
 def test_public_batches_are_drawn_anew_each_step_and_the_same_in_a_replay() -> None:
-    side = PublicSide(PUBLIC, unclipped_engine(Linear(3, 2)), 8, 3)
+    side = PublicSide(PUBLIC, unclipped_engine(Linear(3, 2)), 8)
     first, second = side._drawn(1, 8), side._drawn(2, 8)
     assert not np.array_equal(first, second) and np.array_equal(first, side._drawn(1, 8))
     drawn = np.concatenate([side._drawn(step, 100) for step in range(1, 31)])

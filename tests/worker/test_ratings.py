@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,11 @@ def error(got: Parameters, wanted: Any) -> float:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("kind", "C"), [("flat", 1.0), ("flat", 100.0), ("automatic", 0.7), ("per_layer", 1.0)])
-@pytest.mark.parametrize("split", [None, 1, 7])
-def test_the_sum_is_that_of_gradients_clipped_one_at_a_time(bias: bool, kind: Any, C: float, split: int | None) -> None:
-    m, batch = model(bias=bias), ratings()
+@pytest.mark.parametrize("rows", [48, 1, 7])
+def test_the_sum_is_that_of_gradients_clipped_one_at_a_time(bias: bool, kind: Any, C: float, rows: int) -> None:
+    m, batch = replace(model(bias=bias), rows_per_pass=rows), ratings()
     parameters = parameters_of(m)
-    got = RatingClipping(m, kind, C).private_sum(parameters, batch.split(split))
+    got = RatingClipping(m, kind, C).private_sum(parameters, batch)
     assert list(got) == list(parameters)
     assert error(got, one_by_one(m, parameters, batch, kind, C)) <= 1e-10
 
@@ -105,7 +106,7 @@ def test_divided_gradients_are_clipped(bias: bool, kind: Any, C: float) -> None:
         name: torch.rand(value.shape, generator=generator, dtype=torch.float64) + 0.1
         for name, value in parameters.items()
     }
-    got = RatingClipping(m, kind, 7.0).private_sum(parameters, batch.split(7), Clip(C, divisors))
+    got = RatingClipping(m, kind, 7.0).private_sum(parameters, batch, Clip(C, divisors))
     assert error(got, one_by_one(m, parameters, batch, kind, C, divisors)) <= 1e-10
 
 
@@ -113,7 +114,7 @@ def test_divided_gradients_are_clipped(bias: bool, kind: Any, C: float) -> None:
 def test_the_public_gradient_is_the_plain_sum(bias: bool) -> None:
     m, batch = model(bias=bias), ratings()
     parameters = parameters_of(m)
-    got = RatingGradient(m).private_sum(parameters, batch.split(7))
+    got = RatingGradient(m).private_sum(parameters, batch)
     assert error(got, one_by_one(m, parameters, batch, "none", 1.0)) <= 1e-10
 
 
@@ -138,7 +139,7 @@ def test_no_rating_weighs_more_than_c(p: list[float], q: list[float], rest: list
     }
     zero = torch.zeros(1, dtype=torch.int64)
     record = RatingRecords(zero, zero, torch.tensor([rest[2]], dtype=torch.float64))
-    got = flat(RatingClipping(m, kind, C).private_sum(parameters, [record]).values())
+    got = flat(RatingClipping(m, kind, C).private_sum(parameters, record).values())
     assert bool(torch.isfinite(got).all())
     scale = float(got.abs().max()) or 1.0
     assert scale * float((got / scale).norm()) <= C * (1 + 1e-6)
@@ -158,7 +159,7 @@ def test_a_rating_whose_gradient_is_not_finite_contributes_zero(bad: float, wher
         keep = batch.users != 2
         others = batch.select(np.flatnonzero(keep.numpy()))
     engine = RatingClipping(m, "flat", 1.0)
-    got, wanted = (engine.private_sum(parameters, [each]) for each in (batch, others))
+    got, wanted = (engine.private_sum(parameters, each) for each in (batch, others))
     assert bool(torch.isfinite(flat(got.values())).all())
     assert error(got, list(wanted.values())) <= 1e-13
 
@@ -166,10 +167,9 @@ def test_a_rating_whose_gradient_is_not_finite_contributes_zero(bad: float, wher
 def test_an_empty_batch_gives_zeros() -> None:
     m = model()
     none = ratings().select(np.array([], dtype=np.int64))
-    for batches in ([], [none]):
-        got = RatingClipping(m, "flat", 1.0).private_sum(parameters_of(m), batches)
-        assert float(flat(got.values()).abs().sum()) == 0.0
-    assert none.split(None) == []
+    got = RatingClipping(m, "flat", 1.0).private_sum(parameters_of(m), none)
+    assert float(flat(got.values()).abs().sum()) == 0.0
+    assert not list(none.passes(48, torch.float64))
 
 
 def test_the_first_values_are_keyed() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from app.errors import PrivacyError
+from tests.worker.layers import Tensors
 from tests.worker.test_re_attention import errors
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.models import item_loss
@@ -62,9 +63,9 @@ def test_recommenders_are_summed_exactly(name: str, make: Any, batch: tuple[Tens
         found = torch.autograd.grad(module.record_losses(module, one).sum(), list(module.parameters()))
         norm = float(torch.cat([each.flatten() for each in found]).norm())
         wanted = {n: t + g / max(1.0, norm / 0.2) for (n, t), g in zip(wanted.items(), found, strict=True)}
-    engine = Bookkeeping(module, module.record_losses, lambda b: len(b[0]), kind="flat", max_grad_norm=0.2)
+    engine = Bookkeeping(module, module.record_losses, rows=12, kind="flat", max_grad_norm=0.2)
     assert engine.fallbacks == ()
-    got = engine.private_sum(parameters, [batch])
+    got = engine.private_sum(parameters, Tensors(*batch))
     one, two = (torch.cat([each.flatten() for each in parts.values()]) for parts in (got, wanted))
     assert float((one - two).norm()) <= 1e-10 * float(two.norm())
 

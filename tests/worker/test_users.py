@@ -51,10 +51,10 @@ def test_all_of_a_user_s_records_together_change_the_sum_by_at_most_c(engine: st
         x[user == OWNERS] = 10.0 ** (user - 3) * x[3 * user]
         y[user == OWNERS] = y[3 * user]
     x[29] = np.nan
-    whole = plan.engine.private_sum(parameters, records(x, y).split(7))
+    whole = plan.engine.private_sum(parameters, records(x, y))
     largest = 0.0
     for user in range(12):
-        rest = plan.engine.private_sum(parameters, [records(x[user != OWNERS], y[user != OWNERS])])
+        rest = plan.engine.private_sum(parameters, records(x[user != OWNERS], y[user != OWNERS]))
         moved = torch.cat([(whole[name] - rest[name]).flatten() for name in whole])
         largest = max(largest, float(moved.norm()))
     assert 0.6 * 0.7 < largest <= 0.7 * (1 + 1e-6)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import platform
 import resource
 import signal
 import socket
@@ -28,6 +29,7 @@ from app.contracts.base import Document
 from app.contracts.extractor import ExtractorRef
 from app.errors import PrivacyError
 from app.formats.stored import DataDamagedError, StoredPart
+from app.privacy.numerics import NumericsReport, SelfTest
 from worker.attempt import sandbox
 from worker.attempt.messages import (
     FAILURE_TEXTS,
@@ -65,12 +67,25 @@ from worker.models.hf.model import HfTuning
 from worker.models.hf.tokens import Tokens
 from worker.predicting.predict import predicted
 from worker.telemetry import Telemetry
+from worker.training import self_test
 from worker.training.loop import Training
-from worker.training.plan import build_plan
+from worker.training.plan import Plan, build_plan
 
 PR_SET_PDEATHSIG = 1
 ALIVE_S = 30.0
 M = TypeVar("M")
+
+
+def _processor() -> str:
+    """Its name, as the kernel has it; that of the machine's kind where there is none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+PROCESSOR = _processor()  # read before the sandbox closes
 
 
 class StopRequested(Exception):
@@ -129,18 +144,7 @@ class SupervisorLink:
 
 def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     """One attempt, from the start message to `finished`."""
-    plan = build_plan(
-        start.spec,
-        start.mechanism,
-        start.shape,
-        start.task,
-        start.features,
-        steps=start.steps,
-        data_public=start.data_public,
-        holdout_public=start.holdout_public,
-        holdout_account=start.holdout_account,
-        models_root=Path(start.models_root) if start.models_root else None,
-    )
+    plan, tested = _tested_plan(start)
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
     telemetry = Telemetry(
         link,
@@ -159,7 +163,7 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         users_of(held_out, start.mechanism)  # no user has more of them than the scores' noise is for
     holdout = records_of(held_out) if held_out is not None else None
     public = records_of(load(start.parts.public)) if start.parts.public else None
-    channel.send(Ready(device="cpu", fallbacks=plan.fallbacks))
+    channel.send(Ready(device="cpu", fallbacks=plan.fallbacks, numerics=_report(plan, tested)))
     training = Training(
         plan,
         train,
@@ -174,7 +178,58 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     outcome = training.run()
     artifacts = _saved(start, plan.model, outcome.parameters) if start.keeps_weights else ()
     missed: tuple[WarningCode, ...] = ("device-unavailable",) if start.spec.runtime.device == "cuda" else ()
-    telemetry.finished(outcome.steps, artifacts, outcome.warnings + missed)
+    slow: tuple[WarningCode, ...] = ("one-record-passes",) if tested == "one_record" else ()
+    telemetry.finished(outcome.steps, artifacts, outcome.warnings + missed + slow)
+
+
+def _tested_plan(start: Start) -> tuple[Plan, SelfTest]:
+    """The plan, with passes in which a record's numbers are its own on this machine.
+
+    Raises:
+        NumericsError: there are none.
+    """
+    plan = _plan(start)
+    if plan.public:
+        return plan, "public_data"
+    if self_test.holds(plan):
+        return plan, "passed"
+    plan = _plan(start, one_record=True)
+    if self_test.holds(plan):
+        return plan, "one_record"
+    raise self_test.NumericsError("a record's numbers depend on other records")
+
+
+def _plan(start: Start, *, one_record: bool = False) -> Plan:
+    return build_plan(
+        start.spec,
+        start.mechanism,
+        start.shape,
+        start.task,
+        start.features,
+        steps=start.steps,
+        data_public=start.data_public,
+        holdout_public=start.holdout_public,
+        holdout_account=start.holdout_account,
+        models_root=Path(start.models_root) if start.models_root else None,
+        numerics=start.numerics,
+        one_record=one_record,
+    )
+
+
+def _report(plan: Plan, tested: SelfTest) -> NumericsReport:
+    frozen = plan.numerics
+    return NumericsReport(
+        device="cpu",
+        device_name=PROCESSOR,
+        passes=frozen.passes,
+        sums=frozen.sums,
+        rows_per_pass=frozen.rows_per_pass,
+        physical_batch_size=frozen.rows_per_pass,
+        threads=torch.get_num_threads(),
+        torch=torch.__version__.partition("+")[0],
+        self_test=tested,
+        sensitivity_slack=frozen.sensitivity_slack,
+    )
 
 
 def _saved(start: Start, model: Model, parameters: Parameters) -> tuple[ArtifactFile, ...]:
@@ -220,6 +275,7 @@ CODES: dict[type[BaseException], FailureCode] = {
     ModelMissingError: "model-missing",
     ProtocolError: "protocol",
     StorageFailed: "storage",
+    self_test.NumericsError: "numerics",
 }
 
 
@@ -277,6 +333,9 @@ def main(fd: int, memory_limit_bytes: int) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold data and keys
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
+    torch.use_deterministic_algorithms(True)
+    # Nothing reads what is not initialized, and filling it would cost a pass.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
     def confine(message: Start | Predict) -> None:
         sandbox.enter(policy_of(message, memory_limit_bytes))

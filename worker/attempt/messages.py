@@ -29,6 +29,7 @@ from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import JobSpec
 from app.errors import WorkerError
 from app.privacy.mechanism import MechanismConfig
+from app.privacy.numerics import Numerics, NumericsReport, PublicSizes
 
 MAX_LINE_BYTES = 64 * 1024 * 1024  # a start message names every block recorded so far
 
@@ -45,6 +46,7 @@ FailureCode = Literal[
     "storage",
     "extractor-missing",
     "model-missing",
+    "numerics",
     "internal",
 ]
 FAILURE_TEXTS: dict[FailureCode, str] = {
@@ -55,6 +57,7 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "storage": "The model's files could not be written.",
     "model-missing": "The model is not in this worker's models root, or is not the one that was admitted.",
     "extractor-missing": "The extractor is not in this worker's models root, or is not the one that was admitted.",
+    "numerics": "On this worker a record's numbers depend on other records; nothing private was computed.",
     "internal": "The attempt failed.",
 }
 
@@ -65,6 +68,7 @@ WarningCode = Literal[
     "parameters-not-finite",
     "metric-not-finite",  # an exact score on public data
     "device-unavailable",  # the model was trained on the CPU
+    "one-record-passes",  # the self-test found that products depend on neighbours
 ]
 
 
@@ -82,6 +86,11 @@ class Shape(Document):
     features: Annotated[int, Field(ge=1)]
     outputs: Annotated[int, Field(ge=1)]
     sparse: bool
+
+    def public_sizes(self, mechanism: MechanismConfig | None) -> PublicSizes:
+        """What numerics are made from."""
+        per_unit = mechanism.training.records_per_unit if mechanism else 1
+        return PublicSizes(self.records_train, per_unit, self.features, self.outputs, self.sparse)
 
 
 class Part(Document):
@@ -148,6 +157,7 @@ class Start(Document):
         data_public: the data set is declared public: only then a job may lack a mechanism or have a seed.
         holdout_public: the hold-out is (a public file, or a part of public data): scores on it are exact and free.
         holdout_account: what noisy scores are charged to: `train` where the hold-out is of the users trained on.
+        numerics: the stored ones; null of a job that was admitted before there were any.
         steps: T of the stored plan.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
@@ -168,6 +178,7 @@ class Start(Document):
     task: Task
     features: Features
     shape: Shape
+    numerics: Numerics | None = None
     parts: Parts
     data_public: bool
     holdout_public: bool
@@ -238,11 +249,13 @@ class Alive(Document):
 
 
 class Ready(Document):
-    """The data are loaded. `fallbacks`: layers without a rule, whose gradients are formed record by record."""
+    """The data are loaded. `fallbacks`: layers without a rule, whose gradients are formed record by record. `numerics`:
+    what the attempt computes in."""
 
     kind: Literal["ready"] = "ready"
     device: str
     fallbacks: tuple[str, ...] = ()
+    numerics: NumericsReport
 
 
 class BlockStart(Document):

@@ -2,13 +2,14 @@
 
 Loading torch takes seconds of a processor, again for every attempt; a fork of a process that has it takes milliseconds,
 which a study of short trials and a retried job notice. The nursery is started with a plain environment, hears nothing
-but "fork", and is handed neither a job nor a key: what it forks is as clean as a fresh process. It runs no kernel of
-torch itself, so that it has no threads of torch's and no CUDA context to inherit. It ends with its worker (with the
-thread that started it, which is the kernel's rule), and its children end with it.
+but "fork" and "how", and is handed neither a job nor a key: what it forks is as clean as a fresh process. It runs no
+kernel of torch itself, so that it has no threads of torch's and no CUDA context to inherit. It ends with its worker
+(with the thread that started it, which is the kernel's rule), and its children end with it.
 
 `python -m worker.attempt.nursery FD BYTES`: on the socket FD each message carries the descriptor of an attempt's
-channel; the answer carries a pidfd of the process that was forked for it, or nothing where the machine has no place for
-one. Each of them may have so many BYTES of memory (worker.attempt.sandbox).
+channel; the answer carries a pidfd of the process that was forked for it, and its number, or nothing where the machine
+has no place for one. Each of them may have so many BYTES of memory (worker.attempt.sandbox). Asked how a process ended,
+it answers with the exit status, which the kernel tells a parent alone.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from worker.attempt import sandbox
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 START_S = 120.0  # torch on a slow, busy machine takes twenty
-FORKED, REFUSED = b"forked", b"refused"
+FORKED, REFUSED, HOW, UNKNOWN = b"forked", b"refused", b"how", b"unknown"
+REMEMBERED = 64  # exit statuses
+READ = 32
 LIBC = ctypes.CDLL(None, use_errno=True)
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,8 +45,8 @@ ROOT = Path(__file__).resolve().parents[2]
 class Process:
     """A process that is not ours to wait for, by its pidfd: a number that no other process is ever given."""
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
+    def __init__(self, handle: int, how: Callable[[], str | None] = lambda: None) -> None:
+        self._handle, self._how = handle, how
 
     def ended(self, within_s: float = 0.0) -> bool:
         """Whether it has ended, waiting for that so long."""
@@ -54,6 +57,10 @@ class Process:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         select.select([self._handle], [], [])
+
+    def how(self) -> str | None:
+        """How it ended: "exit code 1", "SIGKILL"; None where it has not, or nobody can say."""
+        return self._how() if self.ended() else None
 
     def close(self) -> None:
         os.close(self._handle)
@@ -78,7 +85,7 @@ class Nursery:
             for _ in range(2):  # one that ended unnoticed, and a fresh one
                 answer, handle = self._asked(channel)
                 if handle is not None:
-                    return Process(handle)
+                    return Process(handle, partial(self._ended_how, int(answer.removeprefix(FORKED))))
                 if answer == REFUSED:  # the processes that there are live on
                     break
                 self._end()
@@ -87,6 +94,21 @@ class Nursery:
     def close(self) -> None:
         with self._lock:
             self._end()
+
+    def _ended_how(self, pid: int) -> str | None:
+        with self._lock:
+            if self._socket is None:
+                return None
+            try:
+                self._socket.send(HOW + b" %d" % pid)
+                answer = self._socket.recv(READ)
+            except OSError:
+                self._end()
+                return None
+        if not answer or answer == UNKNOWN:
+            return None
+        status = int(answer)
+        return f"exit code {status}" if status >= 0 else signal.Signals(-status).name
 
     def _asked(self, channel: int) -> tuple[bytes, int | None]:
         """The answer, and a pidfd; both empty from a nursery that is gone.
@@ -97,7 +119,7 @@ class Nursery:
         connection = self._socket or self._begin()
         try:
             socket.send_fds(connection, [b"fork"], [channel])
-            answer, handles, _, _ = socket.recv_fds(connection, 16, 1)
+            answer, handles, _, _ = socket.recv_fds(connection, READ, 1)
         except TimeoutError:
             self._end()
             raise TransientError("the process of an attempt did not start in time") from None
@@ -139,12 +161,19 @@ def main(fd: int, memory_limit_bytes: int) -> None:
     gc.collect()
     gc.freeze()  # what is loaded stays shared: no collection in a child writes to it
     asked, nursery = socket.socket(fileno=fd), os.getpid()
+    ended: dict[int, int] = {}
     while True:
-        _bury()
+        _bury(ended)
         try:
-            _, channels, _, _ = socket.recv_fds(asked, 16, 1)
+            message, channels, _, _ = socket.recv_fds(asked, READ, 1)
         except ConnectionError:
             return
+        if message.startswith(HOW):
+            _bury(ended)
+            status = ended.get(int(message.removeprefix(HOW)))
+            with suppress(ConnectionError):
+                asked.send(UNKNOWN if status is None else b"%d" % status)
+            continue
         if not channels:
             return
         try:
@@ -164,16 +193,20 @@ def _answer(asked: socket.socket, pid: int) -> None:
         return
     handle = os.pidfd_open(pid)  # it is there, ended or not: its number is free only once it is buried
     try:
-        socket.send_fds(asked, [FORKED], [handle])
+        socket.send_fds(asked, [FORKED + b" %d" % pid], [handle])
     finally:
         os.close(handle)
 
 
-def _bury() -> None:
-    """Clears away the processes that have ended. A pidfd says so before and after."""
+def _bury(ended: dict[int, int]) -> None:
+    """Clears away the processes that have ended, and notes how. A pidfd says that they have, before and after."""
     with suppress(ChildProcessError):
-        while pid := os.waitpid(-1, os.WNOHANG)[0]:
-            sandbox.leave(pid)
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            sandbox.leave(found[0])
+            ended.pop(found[0], None)  # a number that was given out again
+            ended[found[0]] = os.waitstatus_to_exitcode(found[1])
+            while len(ended) > REMEMBERED:
+                del ended[next(iter(ended))]
 
 
 def _attempt(run: Callable[[int], int], asked: socket.socket, channel: int, nursery: int) -> NoReturn:

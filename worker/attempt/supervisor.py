@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import shutil
 import socket
 import threading
@@ -19,11 +20,14 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Dataset, Job
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError
-from app.lifecycle.attempts import AttemptLog
+from app.ledger.behind import record, record_soon
+from app.ledger.heads import Heads
+from app.lifecycle.attempts import AttemptLog, Begun
 from app.lifecycle.coverage import covered_steps
-from app.secrets import load_secrets, secret_id
+from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker.attempt import messages
+from worker.attempt.folders import output_folder
 from worker.attempt.nursery import Nursery, Process
 from worker.attempt.watch import TICK_S, Watch
 from worker.disk import sync
@@ -33,24 +37,31 @@ logger = logging.getLogger(__name__)
 
 STOPPING = threading.Event()  # set when this worker is told to stop
 
+RUNNING = "its process runs"
+TIME_LIMIT = "The job ran for as long as it may; its whole hold is spent."
+EXIT_S = 1.0
+
 WARNINGS = {
     "steps-short": "fewer steps than planned were run: a replay differed, and was charged again out of the same hold",
     "evaluation-skipped": "an evaluation was left out: its release was charged to an earlier, different replay",
     "parameters-not-finite": "the released parameters are not finite: lower the learning rate",
     "device-unavailable": "the device that was asked for is not there: it ran on the CPU",
+    "one-record-passes": "products depend on neighbours on this machine: each record had a pass of its own (slow)",
     "metric-not-finite": "a score could not be computed: the model's outputs are not finite",
 }
 
 
 def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
     """Runs one attempt of a claimed job to its end, whatever that is. Never raises for what the attempt did."""
-    output = settings.storage_root / "jobs" / log.held.job_id / f"attempt-{log.held.attempt}"
-    # What earlier attempts left behind was never published.
-    shutil.rmtree(output.parent, ignore_errors=True)
-    output.mkdir(parents=True, mode=0o700)
-    attempt = _Supervised(log, settings, nursery, output)
+    attempt: _Supervised | None = None
+    begun: Begun | None = None
     kept = False
     try:
+        # The fence comes first: a stale attempt touches no file, as a later one's model may lie beside its own.
+        begun = log.begin()
+        record(log.db, Heads.of(settings), begun.dataset_id)
+        output = output_folder(settings.storage_root, log.held, begun)
+        attempt = _Supervised(log, settings, nursery, output, _time_left_s(begun, settings))
         kept = attempt.run()
     except StaleAttempt:
         logger.warning("attempt %s of %s is stale: it writes nothing", log.held.attempt, log.held.job_id)
@@ -61,13 +72,29 @@ def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
         # A full disk, our own mistake: the job goes back, and fails after a few such ends. A database that was away, or
         # a machine without a place for a process, is a cause from outside; while it still is, the lease runs out.
         logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, type(error).__name__, exc_info=error)
-        attempt.kill()
         kept = True  # the job may have succeeded all the same: its files stay
+        if attempt is not None:
+            attempt.kill()
         log.gone("lost" if isinstance(error, OperationalError | TransientError) else "crashed")
     finally:
-        attempt.close()
-        if not kept:
-            shutil.rmtree(output, ignore_errors=True)
+        if attempt is not None:
+            attempt.close()
+            _say_how(log, attempt)
+            if not kept:
+                shutil.rmtree(attempt.output, ignore_errors=True)
+        if begun is not None:
+            record_soon(log.db, Heads.of(settings), begun.dataset_id)
+
+
+def _time_left_s(begun: Begun, settings: Settings) -> float:
+    """How long the job may still run: the least of what its specification, its key and the settings say."""
+    return min((*begun.limits_s, settings.max_job_s or math.inf)) - begun.ran_s
+
+
+def _say_how(log: AttemptLog, attempt: _Supervised) -> None:
+    """The last line on an attempt, for the operator."""
+    ended = log.outcome()
+    logger.log(logging.INFO if ended in ("succeeded", "cancelled") else logging.WARNING, "%s (%s)", ended, attempt.exit)
 
 
 def _try_to_fail(log: AttemptLog, error: PrivacyError) -> None:
@@ -81,13 +108,18 @@ def _try_to_fail(log: AttemptLog, error: PrivacyError) -> None:
 class _Supervised:
     """One attempt's process and the two-way conversation with it."""
 
-    def __init__(self, log: AttemptLog, settings: Settings, nursery: Nursery, output: Path) -> None:
+    def __init__(
+        self, log: AttemptLog, settings: Settings, nursery: Nursery, output: Path, time_left_s: float = math.inf
+    ) -> None:
         self.log, self.settings, self.nursery, self.output = log, settings, nursery, output
         # The one in use, for what begins now; and those before it, for what began under them.
-        self.secrets = {secret_id(each): each for each in reversed(load_secrets(settings, "noise_secret"))}
-        self.key_id = list(self.secrets)[-1]
+        epoch = Heads.of(settings).epoch()
+        found = [at_epoch(each, epoch) for each in load_secrets(settings, "noise_secret")]
+        self.secrets = {secret_id(each): each for each in found}
+        self.key_id = secret_id(found[0])
         self.process: Process | None = None
-        self.watch = Watch(log, settings, self.kill, STOPPING)
+        self.exit = "no process was started"
+        self.watch = Watch(log, settings, self.kill, STOPPING, time_left_s)
         self.told_to_stop = False
 
     def run(self) -> bool:
@@ -99,6 +131,8 @@ class _Supervised:
             with self.watch:
                 with theirs:
                     self.process = self.nursery.start(theirs.fileno())
+                    self.exit = RUNNING
+                logger.info("starts")
                 if self.watch.ended is not None:  # it may have looked before there was a process to end
                     self.kill()
                 channel.send(start)
@@ -112,6 +146,8 @@ class _Supervised:
                         if ended is not None:
                             return ended
         except (EOFError, OSError):
+            if self.process is not None:
+                self.process.ended(EXIT_S)  # its end of the connection closes a moment before it has ended
             self.kill()
             self._gone()
             return False
@@ -136,14 +172,22 @@ class _Supervised:
 
     def kill(self) -> None:
         if self.process is not None:
+            self._note_exit()
             self.process.kill()
 
     def close(self) -> None:
         """After the last use: the process is ended, and its handle given back."""
         if self.process is not None:
-            self.process.kill()
+            self.kill()
             self.process.close()
             self.process = None
+
+    def _note_exit(self) -> None:
+        """How the process ended, while that is its own end; once."""
+        if self.process is not None and self.exit == RUNNING:
+            why = f": {self.watch.ended}" if self.watch.ended else ""
+            how = self.process.how() if self.watch.ended is None else None
+            self.exit = f"its process ended: {how}" if how else f"its process was ended by the supervisor{why}"
 
     def _answer(self, channel: messages.Channel, message: messages.ToChild) -> None:
         """Nothing after a stop: the process waits for no answer any more, and may be gone with its last word sent."""
@@ -158,6 +202,9 @@ class _Supervised:
                 self.log.cancelled()
             case "stopping":
                 self.log.gone("lost")
+            case "time-limit":
+                # At a time that depends on no data; how far the job had come does.
+                self.log.fail("time-limit", TIME_LIMIT, whole=True)
             case _ if self.watch.error is not None:
                 raise self.watch.error
             case _:
@@ -169,7 +216,7 @@ class _Supervised:
             case messages.Alive():
                 pass  # that it was heard is all
             case messages.Ready():
-                self.log.ready(said.device, said.fallbacks)
+                self.log.ready(said.device, said.numerics, said.fallbacks)
             case messages.BlockStart():
                 granted = self.log.start_block(said.first_step, said.last_step)
                 self._answer(channel, messages.Go() if granted else messages.Stop())
@@ -285,6 +332,7 @@ class _Supervised:
             "task": dataset.spec["task"],
             "features": dataset.spec["features"],
             "shape": dataset.shape,
+            "numerics": job.quote.get("numerics"),
             "parts": parts,
             "data_public": dataset.sensitivity == "public",
             "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),

@@ -6,6 +6,7 @@ neither loses the lease nor keeps it for ever.
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import math
 import threading
@@ -24,7 +25,7 @@ TICK_S = 0.2
 # How much longer than its longest silence so far a process may be silent: blocks of one job are of like length.
 SILENCES = 20
 
-Ended = Literal["stopping", "cancelled", "silent", "stale", "error"]
+Ended = Literal["stopping", "cancelled", "time-limit", "silent", "stale", "error"]
 
 
 class Watch:
@@ -34,6 +35,7 @@ class Watch:
         end: ends the process; called at most once, from this thread. The supervisor then meets the end of the
             connection, and `ended` says why.
         stopping: set when this worker is told to stop.
+        time_left_s: how long the job may still run.
 
     Attributes:
         cancelled_at: when a person's wish to cancel was seen; None: not.
@@ -41,8 +43,16 @@ class Watch:
         error: what kept the lease from being renewed, where `ended` is "stale" or "error".
     """
 
-    def __init__(self, log: AttemptLog, settings: Settings, end: Callable[[], None], stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        log: AttemptLog,
+        settings: Settings,
+        end: Callable[[], None],
+        stopping: threading.Event,
+        time_left_s: float = math.inf,
+    ) -> None:
         self._log, self._settings, self._end, self._stopping = log, settings, end, stopping
+        self._deadline = time.monotonic() + time_left_s
         self.cancelled_at: float | None = None
         self.ended: Ended | None = None
         self.error: Exception | None = None
@@ -50,7 +60,9 @@ class Watch:
         self._next_beat = 0.0
         self._longest_s = 0.0
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="attempt-watch", daemon=True)
+        # In the context of this thread: what it logs is about the same attempt.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="attempt-watch", daemon=True)
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -85,10 +97,11 @@ class Watch:
                 self.ended = why
                 self._end()
                 return
-            self._done.wait(TICK_S)
+            self._done.wait(min(TICK_S, self._log.cadence.left_s() or TICK_S))
 
     def _beat(self) -> None:
-        """Renews the lease and looks for a cancel: every second; the lease itself would need it every heartbeat_s."""
+        """Renews the lease, looks for a cancel and tells the news: at whole seconds, whatever the process is doing. The
+        lease itself would need it every heartbeat_s."""
         if time.monotonic() < self._next_beat:
             return
         try:
@@ -103,7 +116,7 @@ class Watch:
                 self.ended, self.error = "error", error
             return
         finally:
-            self._next_beat = time.monotonic() + min(self._settings.heartbeat_s, 1.0)
+            self._next_beat = time.monotonic() + min(self._settings.heartbeat_s, self._log.cadence.left_s() or 1.0)
         self._renewed = time.monotonic()
         if cancelling and self.cancelled_at is None:
             self.cancelled_at = time.monotonic()
@@ -114,6 +127,8 @@ class Watch:
             return "stopping"
         if self.cancelled_at is not None and at - self.cancelled_at > self._settings.cancel_grace_s:
             return "cancelled"
+        if at > self._deadline:
+            return "time-limit"
         if at - self._heard > max(self._settings.attempt_silence_s, SILENCES * self._longest_s):
             return "silent"
         return None

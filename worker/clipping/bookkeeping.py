@@ -11,7 +11,7 @@ Source: Bu et al. 2023, "Differentially private optimization on large model at s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -26,7 +26,9 @@ from worker.clipping.norms import root_bound
 from worker.clipping.rules import Found, Rule, rule_of, shift
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
+from worker.data.passes import Batch, Pass
 from worker.models.base import Parameters
+from worker.models.dropout import without_dropout
 from worker.models.item_loss import ItemLoss
 
 B = TypeVar("B")
@@ -85,8 +87,9 @@ class Bookkeeping(Generic[B]):
         module: the model. Dimension 0 of each layer's input and output counts records, and each parameter is used
             through the forward of a module that holds it. The engine owns it: it fills in the parameters and switches
             their own gradients off. Its floating type is the type of the passes.
-        losses: each record's loss (n,), a function of that record alone.
-        count: how many records a batch holds.
+        losses: each record's loss (P,) in a pass, a function of that record alone.
+        rows: P, of every pass; public.
+        dtype: of the passes, the module's floating type.
         kind: "flat", "automatic" or "per_layer" (each layer's block to C/√layers).
         max_grad_norm: C.
         records_per_unit: k: each record is clipped to C/k.
@@ -103,15 +106,16 @@ class Bookkeeping(Generic[B]):
         self,
         module: nn.Module,
         losses: Callable[[nn.Module, B], Tensor],
-        count: Callable[[B], int],
         *,
+        rows: int,
         kind: ClippingKind,
         max_grad_norm: float,
         records_per_unit: int = 1,
+        dtype: torch.dtype = torch.float32,
         sum_type: torch.dtype = torch.float64,
     ) -> None:
         refuse_mixing(module)
-        self._module, self._losses, self._count = module, losses, count
+        self._module, self._losses, self._rows, self._dtype = module, losses, rows, dtype
         self._kind: ClippingKind = kind
         self._clip, self._records_per_unit, self._sum_type = Clip(max_grad_norm), records_per_unit, sum_type
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -120,42 +124,57 @@ class Bookkeeping(Generic[B]):
         self.fallbacks: tuple[str, ...] = ()
         self._attach()
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None) -> Parameters:
-        return self.private_sum_and_count(parameters, batches, clip)[0]
+    def private_sum(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> Parameters:
+        return self.private_sum_and_count(parameters, records, clip)[0]
 
     def private_sum_and_count(
-        self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None
+        self, parameters: Parameters, records: Batch[B], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
         clip = clip or self._clip
         total = {name: torch.zeros_like(value, dtype=self._sum_type) for name, value in parameters.items()}
         fill_in(self._trainable, parameters)
         device = next((value.device for value in parameters.values()), None)
         count = torch.zeros(1, dtype=torch.float64, device=device)
-        for batch in batches:
-            if self._count(batch) > 0:
-                self._add(total, count, batch, clip)
+        norm = clip.max_grad_norm / self._records_per_unit
+        for each in records.passes(self._rows, self._dtype):
+            books = self._books(self._run(each.records)[1].terms, clip)
+            add_clipped(total, count, books, self._trainable, self._kind, norm, each.weights(self._rows, device))
         return clip.divided({name: value.double() for name, value in total.items()}), count
 
-    def _add(self, total: Parameters, count: Tensor, batch: B, clip: Clip) -> None:
-        terms = self._passes(batch).terms
-        books = {
+    def trace(self, parameters: Parameters, records: Batch[B]) -> list[Tensor]:
+        """Losses, the layers' inputs and the gradients at their outputs, and norms; dropout is off."""
+        fill_in(self._trainable, parameters)
+        with without_dropout(self._module):
+            found = [self._traced(each) for each in records.passes(self._rows, self._dtype)]
+        return [torch.cat(each) for each in zip(*found, strict=True)]
+
+    def _traced(self, of: Pass[B]) -> list[Tensor]:
+        losses, opened = self._run(of.records)
+        tensors = [each for terms in opened.terms.values() for term in terms for each in term.tensors]
+        kept = [each.clone() for each in tensors]  # books use scratch memory
+        norms = [part for book in self._books(opened.terms, self._clip).values() for part in book.squares()]
+        return [each[: of.count] for each in (losses.detach(), *kept, *norms)]
+
+    def _books(self, terms: dict[int, list[Term]], clip: Clip) -> dict[str, ParameterBook]:
+        """Of the parameters that have a gradient; uses the terms up."""
+        return {
             name: ParameterBook(
                 terms.pop(id(parameter)), parameter.shape, (clip.divisors or {}).get(name), self._scratch, name
             )
             for name, parameter in self._trainable.items()
             if id(parameter) in terms
         }
-        add_clipped(total, count, books, self._trainable, self._kind, clip.max_grad_norm / self._records_per_unit)
 
-    def _passes(self, batch: B) -> _Pass:
-        self._open = _Pass(self._count(batch), self._wanted)
+    def _run(self, piece: B) -> tuple[Tensor, _Pass]:
+        """One forward and one backward pass: each row's loss, and what layers left."""
+        self._open = opened = _Pass(self._rows, self._wanted)
         try:
             with torch.enable_grad():
-                losses = self._losses(self._module, batch)
-                if losses.shape != (self._open.records,):
+                losses = self._losses(self._module, piece)
+                if losses.shape != (self._rows,):
                     raise PrivacyError("a model gives one loss a record")
                 losses.sum().backward()
-            return self._open
+            return losses, opened
         finally:
             self._open = None
 
@@ -218,10 +237,16 @@ def add_clipped(
     trainable: Mapping[str, nn.Parameter],
     kind: ClippingKind,
     max_grad_norm: float,
+    weights: Tensor,
 ) -> None:
-    """Adds a batch's clipped gradients to the total, and how many were within the norm to the count; uses books up."""
+    """Adds a pass's clipped gradients to the total, and how many were within the norm to the count; uses books up.
+
+    Args:
+        weights: float64 (P,), 0 for a row that fills up.
+    """
     with torch.no_grad():
-        factors = group_factors(books, trainable, kind, max_grad_norm)
+        found = group_factors(books, trainable, kind, max_grad_norm)
+        factors = {name: each * weights for name, each in found.items()}
         for name, of_parameter in factors.items():
             books.pop(name).add_to(total[name], of_parameter)
         if factors:

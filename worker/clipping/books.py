@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
+from app.privacy.numerics import NORM_FLOOR
 from worker.clipping.norms import ROUNDING
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
@@ -66,22 +67,20 @@ class ParameterBook:
 
         Args:
             total: of the parameter's shape; changed.
-            factors: (n,); a record whose factor is 0 is left out, whatever its numbers are.
+            factors: (n,); a record whose factor is 0 adds nothing, whatever its numbers are. It is zeroed and not
+                dropped: the products keep their shape.
         """
+        # The pass is summed by itself and added once: what adding to a large total rounds goes by the number of passes.
+        own = self._scratch.empty(f"sum/{self._name}", total.shape, total.dtype, total.device).zero_()
         for number, at in enumerate(self._slices()):
-            chunk, share = self._merged.take(at), factors[at]
             kept = self._kept[number] if self._kept is not None else None
-            used = share != 0
-            if not bool(used.all()):  # 0 · NaN is NaN
-                chunk, share = chunk.take(used), share[used]
-                kept = kept[used] if kept is not None else None
-            if len(share):
-                self._add_chunk(total, chunk, share, kept)
+            self._add_chunk(own, self._merged.take(at), factors[at], kept)
+        total += own
 
     def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None) -> None:
         if not self._factored:
             gradients = (self._formed(chunk) if kept is None else kept).flatten(1)
-            wide = self._scratch.of_type("formed", gradients, total.dtype)
+            wide = self._scratch.finite("formed", gradients, total.dtype)
             total.view(-1).addmv_(wide.mT, factors.to(total.dtype))
             return
         if chunk.outer is not None:
@@ -103,13 +102,16 @@ class ParameterBook:
                 raise PrivacyError("a parameter's book holds no gradient")
             if outer.positions == 1:
                 return self._one_position(outer)
-            return outer.squares()[:2]
+            found = outer.squares()
+            return _at_least(found.squares, found.slack, found.scale, outer.positions)
         squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares()
+        positions = rows.ids.shape[1]
         if outer is not None:  # (a + b)² = a² + b² + 2ab
             own = outer.squares()
             squares = squares + own.squares + 2 * rows.inner(outer)
             slack = slack + own.slack + 2 * rows.cross_slack(outer, scale * own.scale)
-        return squares, slack
+            scale, positions = scale + own.scale, positions + outer.positions
+        return _at_least(squares, slack, scale, positions)
 
     def _one_position(self, outer: Outer) -> tuple[Tensor, Tensor]:
         """‖l ⊗ r‖² = ‖l‖²‖r‖²; with a divisor (l²)ᵀ (1/D²) (r²)."""
@@ -156,11 +158,25 @@ class ParameterBook:
             factors = [merged.outer.left, merged.outer.right] if merged.outer else []
             factors += [merged.rows.values] if merged.rows else []
             numbers = sum(each[0].numel() for each in factors)
-        return max(1, CHUNK_BYTES // (8 * max(1, numbers)))
+        return even_rows(len(merged), CHUNK_BYTES // (8 * max(1, numbers)))
 
     def _slices(self) -> Iterator[slice]:
         rows = self._rows()
         return (slice(at, at + rows) for at in range(0, len(self._merged), rows))
+
+
+def even_rows(rows: int, most: int) -> int:
+    """The largest divisor of P, the rows of a pass, that is at most `most`: all chunks then have one shape."""
+    return next(each for each in range(max(1, min(rows, most)), 0, -1) if rows % each == 0)
+
+
+def _at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> tuple[Tensor, Tensor]:
+    """Where products over positions cancel, what their sum rounds goes by Σ_t ‖a_t‖‖g_t‖ ≤ `scale` and not by ‖g‖: the
+    norm is taken as at least NORM_FLOOR / √positions of it (app.privacy.numerics.sensitivity_slack)."""
+    if positions == 1:
+        return squares, slack
+    floor = scale.square() * (NORM_FLOOR**2 / positions)
+    return squares, torch.maximum(slack, floor - squares)
 
 
 def _sum_of_squares(numbers: Tensor) -> tuple[Tensor, Tensor]:

@@ -45,12 +45,19 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
         # A linear model's tensors have the names that they have in one layer.
         module = next(network.module().children()) if isinstance(model, Linear) else network.module()
         return OpacusClipping(
-            module, network.record_losses, len, kind=kind, max_grad_norm=norm, records_per_unit=of_unit
+            module,
+            network.record_losses,
+            rows=network.rows_per_pass,
+            dtype=network.dtype,
+            kind=kind,
+            max_grad_norm=norm,
+            records_per_unit=of_unit,
         )
     return Bookkeeping(
         network.module(),
         network.record_losses,
-        network.rows_in_pass,
+        rows=network.rows_per_pass,
+        dtype=network.dtype,
         kind=kind,
         max_grad_norm=norm,
         records_per_unit=of_unit,
@@ -64,12 +71,13 @@ def unclipped_engine(model: Model) -> GradientEngine:
     if isinstance(model, MatrixFactorization):
         return RatingGradient(model)
     network = _module_model(model)
-    return PlainGradient(network.module(), network.record_losses)
+    return PlainGradient(network.module(), network.record_losses, rows=network.rows_per_pass, dtype=network.dtype)
 
 
 def _module_model(model: Model) -> ModuleModel:
     if isinstance(model, Linear):
-        return Network(model.features, model.outputs, LinearModel(bias=model.bias), torch.float64)
+        spec = LinearModel(bias=model.bias)
+        return Network(model.features, model.outputs, spec, torch.float64, model.rows_per_pass)
     if isinstance(model, ModuleModel):
         return model
     raise TypeError("no engine for this kind of model")

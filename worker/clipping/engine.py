@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from worker.data.passes import Batch
 from worker.models.base import Parameters
 
 ClippingKind = Literal["flat", "automatic", "per_layer"]
 AUTOMATIC_GAMMA = 0.01
-RAMP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,27 @@ class Clip:
 class GradientEngine(Protocol):
     """Sums per-record gradients over one logical batch.
 
-    A clipping engine guarantees: adding or removing any one record changes the sum by at most C/k·(1 + 10⁻⁶) in the ℓ₂
-    norm over all tensors together, so that a unit of k records changes it by at most C, whatever its records hold and
-    however the batch is split into physical ones. A record whose gradient is not finite contributes zero.
+    A clipping engine guarantees: adding or removing any one record changes the sum by at most C/k · slack in the ℓ₂
+    norm over all tensors together, so that a unit of k records changes it by at most C · slack, whatever its records
+    hold. `slack` is app.privacy.numerics.sensitivity_slack, a bound of what sums round, and the noise is scaled by it.
+    A record whose gradient is not finite contributes zero.
 
-    Summing rounds: in float64, n clipped gradients of n records are off by at most n²·2⁻⁵³·C in either of two
-    neighbouring sums, which stays below 10⁻⁶ C up to n = 90,000 records in one batch and is 10⁻⁴ C for a million (the
-    worst case; errors that are no conspiracy grow with n rather than n²).
+    The engine itself cuts the batch into passes of one public number of rows and fills them up: a record's clipped
+    gradient is then a function of that record alone, to the last bit (worker.data.passes).
     """
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[Any], clip: Clip | None = None) -> Parameters:
-        """Σ over all records of all physical batches, float64, in the order and shapes of `parameters`.
-
-        The batches are of the model's kind of records. An empty batch gives zeros.
+    def private_sum(self, parameters: Parameters, records: Batch[Any], clip: Clip | None = None) -> Parameters:
+        """Σ over all records, float64, in the order and shapes of `parameters`. No records give zeros.
 
         Args:
+            records: any number of them, of the model's kind.
             clip: this query's, where it is not the one that the engine was built with. An engine that does not clip
                 divides all the same.
         """
+        ...
+
+    def trace(self, parameters: Parameters, records: Batch[Any]) -> list[Tensor]:
+        """What the passes compute of each record, for the self-test: (n, …) each. Private where the records are."""
         ...
 
 
@@ -65,9 +68,9 @@ class CountingEngine(GradientEngine, Protocol):
     """An engine that can count the records within C, for an adaptive norm. Clipping is flat."""
 
     def private_sum_and_count(
-        self, parameters: Parameters, batches: Sequence[Any], clip: Clip | None = None
+        self, parameters: Parameters, records: Batch[Any], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
-        """The sum, and Σ_i (1[‖g_i‖ ≤ C] − ½), float64 (1,), to which no record adds more than ½ either way.
+        """The sum, and Σ_i (1[‖g_i‖ ≤ C] − ½), float64 (1,) and exact, to which no record adds more than ½ either way.
 
         Norms are the upper bounds that are clipped by; one that is not finite adds 0.
         """
@@ -77,11 +80,9 @@ class CountingEngine(GradientEngine, Protocol):
 def half_count(factors: Tensor) -> Tensor:
     """Σ_i (1[‖g_i‖ ≤ C] − ½) by flat clipping's factors f = min(1, C/‖g‖); nothing where one is 0. Float64 (1,).
 
-    From ½ at f = 1 it falls to −½ at f = 1 − `RAMP` in a line and not at once: in float32 a record can move the last
-    digits of others' norms, and at a step of one whole count many records at C would move the count by more than ½.
+    A sum of halves: exact, whatever the order.
     """
-    within = ((factors.double() - (1.0 - RAMP)) / RAMP).clamp(0.0, 1.0)
-    return torch.where(factors > 0.0, within - 0.5, 0.0).sum()[None]
+    return torch.where(factors > 0.0, (factors >= 1.0).double() - 0.5, 0.0).sum()[None]
 
 
 def clip_factors(norm_bounds: Tensor, kind: ClippingKind, max_grad_norm: float) -> Tensor:

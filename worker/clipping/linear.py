@@ -6,7 +6,7 @@ and ‖residual‖·‖x‖ without, and the clipped sum is one product of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count
 from worker.clipping.norms import norm_bound, product_bound, root_bound
+from worker.data.passes import Batch, Pass
 from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
 from worker.models.linear import Linear
@@ -38,32 +39,43 @@ class LinearClipping:
     records_per_unit: int = 1
 
     def private_sum(
-        self, parameters: Parameters, batches: Sequence[FeatureRecords], clip: Clip | None = None
+        self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
     ) -> Parameters:
-        return self._clipped_sum(parameters, batches, clip, None)
+        return self._clipped_sum(parameters, records, clip, None)
 
     def private_sum_and_count(
-        self, parameters: Parameters, batches: Sequence[FeatureRecords], clip: Clip | None = None
+        self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
         count = torch.zeros(1, dtype=torch.float64)
-        return self._clipped_sum(parameters, batches, clip, count), count
+        return self._clipped_sum(parameters, records, clip, count), count
+
+    def trace(self, parameters: Parameters, records: Batch[FeatureRecords]) -> list[Tensor]:
+        found = [self._traced(parameters, each) for each in records.passes(self.model.rows_per_pass, torch.float64)]
+        return [torch.cat(each) for each in zip(*found, strict=True)]
+
+    def _traced(self, parameters: Parameters, of: Pass[FeatureRecords]) -> list[Tensor]:
+        outputs = self.model.pass_outputs(parameters, of.records)
+        residuals = self.model.residuals(outputs, of.records.labels)
+        return [each[: of.count] for each in (outputs.mT, residuals.mT, self._norms(residuals, of.records))]
 
     def _clipped_sum(
-        self, parameters: Parameters, batches: Sequence[FeatureRecords], clip: Clip | None, count: Tensor | None
+        self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None, count: Tensor | None
     ) -> Parameters:
         """The sum. A count, where there is one, grows by that of the records within C."""
         by = clip or Clip(self.max_grad_norm)
 
-        def clipped(residuals: Tensor, records: FeatureRecords) -> Tensor:
-            """The residuals scaled so that residual ⊗ (x, 1) is clipped; zeros where a gradient is not finite."""
-            norms = self._norms(residuals, records) if by.divisors is None else _divided_norms(residuals, records, by)
-            factors = clip_factors(norms, self.kind, by.max_grad_norm / self.records_per_unit)
+        def clipped(residuals: Tensor, of: Pass[FeatureRecords]) -> Tensor:
+            """The residuals scaled so that residual ⊗ (x, 1) is clipped; zeros where a gradient is not finite, and of
+            rows that fill up."""
+            piece = of.records
+            norms = self._norms(residuals, piece) if by.divisors is None else _divided_norms(residuals, piece, by)
+            factors = clip_factors(norms, self.kind, by.max_grad_norm / self.records_per_unit) * of.weights(len(norms))
             if count is not None:
                 count.add_(half_count(factors))
             # A factor of 0 is not enough: 0 · NaN is NaN.
-            return torch.where(torch.isfinite(norms), residuals * factors, 0.0)
+            return torch.where(factors > 0.0, residuals * factors, 0.0)
 
-        return by.divided(_summed(self.model, parameters, batches, clipped))
+        return by.divided(_summed(self.model, parameters, records, clipped))
 
     def _norms(self, residuals: Tensor, records: FeatureRecords) -> Tensor:
         inputs = records.private_norms
@@ -79,10 +91,15 @@ class LinearGradient:
     model: Linear
 
     def private_sum(
-        self, parameters: Parameters, batches: Sequence[FeatureRecords], clip: Clip | None = None
+        self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
     ) -> Parameters:
-        total = _summed(self.model, parameters, batches, lambda residuals, _: residuals)
+        total = _summed(
+            self.model, parameters, records, lambda residuals, of: residuals * of.weights(len(residuals.mT))
+        )
         return clip.divided(total) if clip else total
+
+    def trace(self, parameters: Parameters, records: Batch[FeatureRecords]) -> list[Tensor]:
+        return []  # public data: nothing that anybody relies on
 
 
 def _divided_norms(residuals: Tensor, records: FeatureRecords, by: Clip) -> Tensor:
@@ -99,14 +116,15 @@ def _divided_norms(residuals: Tensor, records: FeatureRecords, by: Clip) -> Tens
 def _summed(
     model: Linear,
     parameters: Parameters,
-    batches: Sequence[FeatureRecords],
-    scaled: Callable[[Tensor, FeatureRecords], Tensor],
+    records: Batch[FeatureRecords],
+    scaled: Callable[[Tensor, Pass[FeatureRecords]], Tensor],
 ) -> Parameters:
-    """The sum over physical batches, in their order, so that it is the same in every run on one machine."""
+    """The sum over passes, in their order, so that it is the same in every run on one machine."""
     total = {name: torch.zeros_like(value) for name, value in parameters.items()}
-    for records in batches:
-        coefficients = scaled(model.residuals(model.forward(parameters, records), records.labels), records)
-        total["weight"] += records.adjoint(coefficients)
+    for each in records.passes(model.rows_per_pass, torch.float64):
+        outputs = model.pass_outputs(parameters, each.records)
+        coefficients = scaled(model.residuals(outputs, each.records.labels), each)
+        total["weight"] += each.records.adjoint(coefficients)
         if model.bias:
             total["bias"] += coefficients.sum(dim=1)
     return total

@@ -7,7 +7,6 @@ clipped sum adds the scaled rows up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count
 from worker.clipping.norms import norm_bound, product_bound, root_bound
+from worker.data.passes import Batch, Pass
 from worker.data.ratings import RatingRecords, add_rows
 from worker.models.base import Parameters
 from worker.models.matrix_factorization import MatrixFactorization
@@ -35,24 +35,33 @@ class RatingClipping:
     max_grad_norm: float
 
     def private_sum(
-        self, parameters: Parameters, batches: Sequence[RatingRecords], clip: Clip | None = None
+        self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None
     ) -> Parameters:
-        return self.private_sum_and_count(parameters, batches, clip)[0]
+        return self.private_sum_and_count(parameters, records, clip)[0]
 
     def private_sum_and_count(
-        self, parameters: Parameters, batches: Sequence[RatingRecords], clip: Clip | None = None
+        self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
         by, count = clip or Clip(self.max_grad_norm), torch.zeros(1, dtype=torch.float64)
         inputs = self._inputs if by.divisors is None else _divided_inputs
         total = _zeros(parameters)
-        for records in batches:
-            residuals = _residuals(self.model, parameters, records)
-            norms = product_bound(residuals.abs(), inputs(parameters, records, by))
-            factors = clip_factors(norms, self.kind, by.max_grad_norm)
+        for each in records.passes(self.model.rows_per_pass, torch.float64):
+            residuals = _residuals(self.model, parameters, each.records)
+            norms = product_bound(residuals.abs(), inputs(parameters, each.records, by))
+            factors = clip_factors(norms, self.kind, by.max_grad_norm) * each.weights(len(norms))
             count += half_count(factors)
             # A factor of 0 is not enough: 0 · NaN is NaN.
-            _add(total, parameters, records, torch.where(torch.isfinite(norms), residuals * factors, 0.0))
+            _add(total, parameters, each.records, torch.where(factors > 0.0, residuals * factors, 0.0))
         return by.divided(total), count
+
+    def trace(self, parameters: Parameters, records: Batch[RatingRecords]) -> list[Tensor]:
+        found = [self._traced(parameters, each) for each in records.passes(self.model.rows_per_pass, torch.float64)]
+        return [torch.cat(each) for each in zip(*found, strict=True)]
+
+    def _traced(self, parameters: Parameters, of: Pass[RatingRecords]) -> list[Tensor]:
+        residuals = _residuals(self.model, parameters, of.records)
+        inputs = self._inputs(parameters, of.records, Clip(self.max_grad_norm))
+        return [each[: of.count] for each in (residuals, inputs)]
 
     def _inputs(self, parameters: Parameters, records: RatingRecords, _by: Clip) -> Tensor:
         """Upper bounds of ‖g‖ / |r|."""
@@ -68,12 +77,16 @@ class RatingGradient:
     model: MatrixFactorization
 
     def private_sum(
-        self, parameters: Parameters, batches: Sequence[RatingRecords], clip: Clip | None = None
+        self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None
     ) -> Parameters:
         total = _zeros(parameters)
-        for records in batches:
-            _add(total, parameters, records, _residuals(self.model, parameters, records))
+        for each in records.passes(self.model.rows_per_pass, torch.float64):
+            residuals = _residuals(self.model, parameters, each.records)
+            _add(total, parameters, each.records, residuals * each.weights(len(residuals)))
         return clip.divided(total) if clip else total
+
+    def trace(self, parameters: Parameters, records: Batch[RatingRecords]) -> list[Tensor]:
+        return []  # public data: nothing that anybody relies on
 
 
 def _divided_inputs(parameters: Parameters, records: RatingRecords, by: Clip) -> Tensor:
@@ -100,7 +113,7 @@ def _zeros(parameters: Parameters) -> Parameters:
 
 
 def _residuals(model: MatrixFactorization, parameters: Parameters, records: RatingRecords) -> Tensor:
-    return model.residuals(model.forward(parameters, records), records.labels)
+    return model.residuals(model.pass_outputs(parameters, records), records.labels)
 
 
 def _add(total: Parameters, parameters: Parameters, records: RatingRecords, coefficients: Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 import torch
@@ -14,7 +14,9 @@ from worker.clipping.bookkeeping import add_clipped, fill_in, refuse_mixing
 from worker.clipping.books import ParameterBook
 from worker.clipping.engine import Clip, ClippingKind
 from worker.clipping.terms import Dense
+from worker.data.passes import Batch, Pass
 from worker.models.base import Parameters
+from worker.models.dropout import without_dropout
 
 B = TypeVar("B")
 
@@ -29,8 +31,9 @@ class OpacusClipping(Generic[B]):
         self,
         module: nn.Module,
         losses: Callable[[nn.Module, B], Tensor],
-        count: Callable[[B], int],
         *,
+        rows: int,
+        dtype: torch.dtype,
         kind: ClippingKind,
         max_grad_norm: float,
         records_per_unit: int = 1,
@@ -38,35 +41,47 @@ class OpacusClipping(Generic[B]):
         refuse_mixing(module)
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._wrapped = GradSampleModule(module, loss_reduction="sum")
-        self._losses, self._count = losses, count
+        self._losses, self._rows, self._dtype = losses, rows, dtype
         self._kind: ClippingKind = kind
         self._clip, self._records_per_unit = Clip(max_grad_norm), records_per_unit
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None) -> Parameters:
-        return self.private_sum_and_count(parameters, batches, clip)[0]
+    def private_sum(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> Parameters:
+        return self.private_sum_and_count(parameters, records, clip)[0]
 
     def private_sum_and_count(
-        self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None
+        self, parameters: Parameters, records: Batch[B], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
         clip = clip or self._clip
         fill_in(self._trainable, parameters)
         total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in parameters.items()}
         count = torch.zeros(1, dtype=torch.float64)
-        for batch in batches:
-            if self._count(batch) > 0:
-                books = self._books(batch, clip.divisors or {})
-                norm = clip.max_grad_norm / self._records_per_unit
-                add_clipped(total, count, books, self._trainable, self._kind, norm)
+        norm = clip.max_grad_norm / self._records_per_unit
+        for each in records.passes(self._rows, self._dtype):
+            books, _ = self._books(each.records, clip.divisors or {})
+            add_clipped(total, count, books, self._trainable, self._kind, norm, each.weights(self._rows))
         return clip.divided(total), count
 
-    def _books(self, batch: B, divisors: Mapping[str, Tensor]) -> dict[str, ParameterBook]:
+    def trace(self, parameters: Parameters, records: Batch[B]) -> list[Tensor]:
+        """Losses and norms; dropout is off."""
+        fill_in(self._trainable, parameters)
+        with without_dropout(self._wrapped):
+            found = [self._traced(each) for each in records.passes(self._rows, self._dtype)]
+        return [torch.cat(each) for each in zip(*found, strict=True)]
+
+    def _traced(self, of: Pass[B]) -> list[Tensor]:
+        books, losses = self._books(of.records, {})
+        norms = [part for book in books.values() for part in book.squares()]
+        return [each[: of.count] for each in (losses, *norms)]
+
+    def _books(self, piece: B, divisors: Mapping[str, Tensor]) -> tuple[dict[str, ParameterBook], Tensor]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a first layer's input has no gradient, which torch mentions
-            self._losses(self._wrapped, batch).sum().backward()
+            losses = self._losses(self._wrapped, piece)
+            losses.sum().backward()
         books = {}
         for name, parameter in self._trainable.items():
             gradients = parameter.grad_sample  # type: ignore[attr-defined]
             if gradients is not None:
                 books[name] = ParameterBook([Dense(gradients)], parameter.shape, divisors.get(name))
         self._wrapped.zero_grad(set_to_none=True)
-        return books
+        return books, losses.detach()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from worker.clipping.engine import Clip
+from worker.data.passes import Batch
 from worker.models.base import Parameters
 
 B = TypeVar("B")
@@ -20,20 +21,27 @@ class PlainGradient(Generic[B]):
     Args:
         module: the model.
         losses: each record's loss, (n,).
+        rows: P of its passes.
+        dtype: of its passes.
     """
 
-    def __init__(self, module: nn.Module, losses: Callable[[nn.Module, B], Tensor]) -> None:
-        self._module, self._losses = module, losses
+    def __init__(
+        self, module: nn.Module, losses: Callable[[nn.Module, B], Tensor], *, rows: int, dtype: torch.dtype
+    ) -> None:
+        self._module, self._losses, self._rows, self._dtype = module, losses, rows, dtype
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
 
-    def private_sum(self, parameters: Parameters, batches: Sequence[B], clip: Clip | None = None) -> Parameters:
+    def private_sum(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> Parameters:
         total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in parameters.items()}
         with torch.no_grad():
             for name, value in parameters.items():
                 self._trainable[name].copy_(value)
-        for batch in batches:
-            loss = self._losses(self._module, batch).sum()
+        for each in records.passes(self._rows, self._dtype):
+            loss = self._losses(self._module, each.records)[: each.count].sum()
             gradients = torch.autograd.grad(loss, list(self._trainable.values()), materialize_grads=True)
             for name, gradient in zip(self._trainable, gradients, strict=True):
                 total[name] += gradient
         return clip.divided(total) if clip else total
+
+    def trace(self, parameters: Parameters, records: Batch[B]) -> list[Tensor]:
+        return []  # public data: nothing that anybody relies on

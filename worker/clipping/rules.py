@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worker.clipping.books import CHUNK_BYTES
+from worker.clipping.books import CHUNK_BYTES, even_rows
 from worker.clipping.terms import Dense, Outer, Rows, Term
 from worker.models.item_loss import ItemLoss
 from worker.models.positions import Positions
@@ -101,7 +101,8 @@ def _convolution(module: nn.Conv1d | nn.Conv2d, x: Tensor, patches: Callable[[Te
     """
     if module.groups == 1 and g.shape[1] <= g.shape[2]:
         return _trainable([(module.weight, Outer(g, patches(x))), (module.bias, _bias(g))])
-    rows = max(1, CHUNK_BYTES // (x.element_size() * g.shape[1] * module.weight[0].numel() * module.groups))
+    numbers = g.shape[1] * module.weight[0].numel() * module.groups
+    rows = even_rows(len(x), CHUNK_BYTES // (x.element_size() * numbers))
     formed = [
         _blockwise(each, patches(lines), module.groups)
         for lines, each in zip(x.split(rows), g.split(rows), strict=True)

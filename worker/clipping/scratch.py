@@ -23,13 +23,14 @@ class Scratch:
             held = self._held[key] = torch.empty(size, dtype=dtype, device=device)
         return held[:size].view(tuple(shape))
 
-    def of_type(self, name: str, numbers: Tensor, dtype: torch.dtype) -> Tensor:
-        """The same numbers in this type; themselves, where they have it."""
-        if numbers.dtype == dtype:
-            return numbers
-        return self.empty(name, numbers.shape, dtype, numbers.device).copy_(numbers)
+    def finite(self, name: str, numbers: Tensor, dtype: torch.dtype) -> Tensor:
+        """The same numbers in this type, 0 for what is NaN and some finite number for what is infinite: only rows whose
+        factor is 0 hold any, and 0 · NaN is NaN. The shape is that of `numbers` whatever they are."""
+        out = self.empty(name, numbers.shape, dtype, numbers.device).copy_(numbers)
+        return torch.nan_to_num(out, out=out)
 
     def scaled(self, name: str, numbers: Tensor, factors: Tensor) -> Tensor:
-        """numbers[i] · factors[i], in the type of the factors (n,)."""
+        """numbers[i] · factors[i], in the type of the factors (n,); 0 where the factor is, whatever the numbers are."""
         out = self.empty(name, numbers.shape, factors.dtype, numbers.device)
-        return torch.mul(numbers, factors.view(-1, *(1,) * (numbers.dim() - 1)), out=out)
+        torch.mul(numbers, factors.view(-1, *(1,) * (numbers.dim() - 1)), out=out)
+        return torch.nan_to_num(out, out=out)

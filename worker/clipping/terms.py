@@ -47,7 +47,11 @@ class Outer:
     def positions(self) -> int:
         return self.left.shape[1]
 
-    def take(self, at: slice | Tensor) -> Outer:
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.left, self.right
+
+    def take(self, at: slice) -> Outer:
         return Outer(self.left[at], self.right[at])
 
     def squares(self) -> Bounded:
@@ -73,9 +77,9 @@ class Outer:
         """total (p, q) += Σ_i factors_i g_i, one product over records and positions, in the precision of `total`."""
         left, right, scale = self.left, self.right, factors.to(total.dtype)
         if left.shape[2] <= right.shape[2]:
-            left, right = scratch.scaled("left", left, scale), scratch.of_type("right", right, total.dtype)
+            left, right = scratch.scaled("left", left, scale), scratch.finite("right", right, total.dtype)
         else:
-            left, right = scratch.of_type("left", left, total.dtype), scratch.scaled("right", right, scale)
+            left, right = scratch.finite("left", left, total.dtype), scratch.scaled("right", right, scale)
         total.addmm_(left.flatten(0, 1).mT, right.flatten(0, 1))
 
 
@@ -90,7 +94,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def take(self, at: slice | Tensor) -> Rows:
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.ids, self.values
+
+    def take(self, at: slice) -> Rows:
         return Rows(self.ids[at], self.values[at], self.rows)
 
     def over(self, divisor: Tensor) -> Rows:
@@ -143,7 +151,11 @@ class Dense:
     def __len__(self) -> int:
         return len(self.gradients)
 
-    def take(self, at: slice | Tensor) -> Dense:
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.gradients,)
+
+    def take(self, at: slice) -> Dense:
         return Dense(self.gradients[at])
 
 
@@ -171,7 +183,7 @@ class Merged:
     def __len__(self) -> int:
         return next(len(each) for each in (self.outer, self.rows, self.dense) if each is not None)
 
-    def take(self, at: slice | Tensor) -> Merged:
+    def take(self, at: slice) -> Merged:
         return Merged(
             self.outer.take(at) if self.outer else None,
             self.rows.take(at) if self.rows else None,

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-AUTOMATIC_ROWS = 2**16  # of one automatic physical batch
+from worker.data.passes import Cuttable, filled
 
 
-class RatingRecords:
+class RatingRecords(Cuttable["RatingRecords"]):
     """n ratings.
 
     Args:
@@ -29,17 +26,12 @@ class RatingRecords:
         return len(self.labels)
 
     def select(self, indices: NDArray[np.int64]) -> RatingRecords:
-        return self._at(torch.from_numpy(indices))
+        at = torch.from_numpy(indices)
+        return RatingRecords(self.users[at], self.items[at], self.labels[at])
 
-    def split(self, physical_batch_size: int | None) -> Sequence[RatingRecords]:
-        rows = physical_batch_size or AUTOMATIC_ROWS
-        return [self._at(slice(at, at + rows)) for at in range(0, len(self), rows)]
-
-    def prepared(self) -> RatingRecords:
-        return self
-
-    def _at(self, index: Any) -> RatingRecords:
-        return RatingRecords(self.users[index], self.items[index], self.labels[index])
+    def piece(self, start: int, rows: int, dtype: torch.dtype) -> RatingRecords:
+        """Rows that fill up are ratings of the first user and item."""
+        return RatingRecords(*(filled(each, start, rows) for each in (self.users, self.items, self.labels)))
 
 
 def add_rows(rows: Tensor, values: Tensor, size: int) -> Tensor:

@@ -1,32 +1,29 @@
 """Records in memory: features, dense or sparse, and labels, with the two products that a linear layer needs.
 
-Everything here is private where the data set is. Arithmetic is in float64 throughout: what summing n clipped gradients
-rounds away is at most n²·2⁻⁵³·C in either of two neighbouring sums (4·10⁻⁸ C at n = 20,000), so that the computed sums
-differ by no more than what the noise was made for. In float32 rounding alone could exceed it (Casacuberta et al. 2022,
-"Widespread underestimation of sensitivity in differentially private libraries and how to fix it"). A matrix product may
-also round a record's outputs differently where it has other neighbours: relatively some 2⁻⁵³·√d a record, which stays
-below all that matters unless outputs are many orders of magnitude larger than residuals.
+Everything here is private where the data set is. Products are over passes of one public shape (worker.data.passes),
+in float64 for linear models. What chooses a type, an index or a chunk is the number of features or P, never how many
+records or entries there are.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.sparse
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from worker.clipping.norms import norm_bound, root_bound
+from worker.data.passes import Batch, Cuttable, Prepared, filled
 
-DOUBLE_BYTES = 2**30  # dense features up to this size are kept in float64; larger ones are widened batch by batch
-BATCH_BYTES = 2**24  # of the float64 features of one automatic physical batch: both products find them in the cache
+CHUNK_BYTES = 2**24  # of float64 features that are looked at together when records are loaded
 
 
-class Records(Protocol):
+class Records(Batch[Any], Protocol):
     """n records.
 
     Attributes:
@@ -41,12 +38,8 @@ class Records(Protocol):
         """The records of these indices, in their order."""
         ...
 
-    def split(self, physical_batch_size: int | None) -> Sequence[Records]:
-        """Consecutive pieces of at most so many records; None: a size that suits the machine. None of no records."""
-        ...
-
-    def prepared(self) -> Records:
-        """These records, made ready for use in many steps."""
+    def prepared(self, rows: int, dtype: torch.dtype) -> Prepared[Any]:
+        """Their passes, kept in memory for use in many steps."""
         ...
 
 
@@ -54,8 +47,8 @@ class FeatureRecords(Records, Protocol):
     """n records with d features.
 
     Attributes:
-        private_norms: float64 (n,), upper bounds of ‖x‖; ∞ for a record with a feature that is not finite. The features
-            of such a record are held as zeros, so that 0 · NaN can not reach a sum.
+        private_norms: float64 (n,), upper bounds of ‖x‖; ∞ for a record with a feature that is not finite. Passes hold
+            the features of such a record as zeros, so that 0 · NaN cannot reach a sum.
     """
 
     private_norms: Tensor
@@ -76,36 +69,36 @@ class FeatureRecords(Records, Protocol):
         """X: (n, d)."""
         ...
 
-    def split(self, physical_batch_size: int | None) -> Sequence[FeatureRecords]: ...
 
-
-class DenseRecords:
+class DenseRecords(Cuttable["DenseRecords"]):
     """Dense features.
 
     Args:
         features: float32 or float64 (n, d).
         labels: (n,).
+        mean: float64 (d,), what features are less, in float64.
     """
 
-    def __init__(self, features: Tensor, labels: Tensor) -> None:
-        finite = torch.isfinite(features).all(dim=1)
-        if not bool(finite.all()):
-            features = torch.where(finite[:, None], features, 0.0)
-        wide = features.numel() * 8 <= DOUBLE_BYTES
-        self._features = features.double() if wide else features
-        self.labels = labels
-        rows = _automatic_rows(features.shape[1])
-        norms = [norm_bound(features[at : at + rows].double(), dim=1) for at in range(0, max(len(labels), 1), rows)]
-        self.private_norms = torch.cat(norms).masked_fill_(~finite, torch.inf)
+    def __init__(self, features: Tensor, labels: Tensor, mean: Tensor | None = None) -> None:
+        self._features, self.labels, self._mean = features, labels, mean
+        norms = [torch.zeros(0, dtype=torch.float64)]
+        rows = chunk_rows(features.shape[1])
+        for start in range(0, len(features), rows):
+            chunk = self._centred(filled(features, start, rows).double())
+            found = norm_bound(torch.nan_to_num(chunk), dim=1)
+            norms.append(torch.where(torch.isfinite(chunk).all(dim=1), found, torch.inf)[: len(labels) - start])
+        self.private_norms = torch.cat(norms)
 
-    @classmethod
-    def _of(cls, features: Tensor, labels: Tensor, norms: Tensor) -> DenseRecords:
-        made = cls.__new__(cls)
-        made._features, made.labels, made.private_norms = features, labels, norms
+    def _like(self, features: Tensor, labels: Tensor, norms: Tensor, mean: Tensor | None) -> DenseRecords:
+        made = DenseRecords.__new__(DenseRecords)
+        made._features, made.labels, made.private_norms, made._mean = features, labels, norms, mean
         return made
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def _centred(self, features: Tensor) -> Tensor:
+        return features if self._mean is None else features - self._mean
 
     def apply(self, weight: Tensor) -> Tensor:
         return weight @ self._features.double().T
@@ -126,37 +119,32 @@ class DenseRecords:
         is then one of integers, exact below 2⁵³ g and whatever the order, and a record changes it by at most B.
         """
         g = math.ldexp(1.0, math.frexp(max_norm)[1] - 31)
-        total, rows = torch.zeros(self._features.shape[1], dtype=torch.int64), _automatic_rows(self._features.shape[1])
-        for at in range(0, len(self), rows):
-            shrink = (max_norm / self.private_norms[at : at + rows] * (1.0 - 2.0**-40)).clamp(max=1.0)
-            cut = (self._features[at : at + rows].double() * shrink[:, None] / g).trunc()
-            total += cut.to(torch.int64).sum(dim=0)
+        total = torch.zeros(self._features.shape[1], dtype=torch.int64)
+        for each in self.passes(chunk_rows(self._features.shape[1]), torch.float64):
+            shrink = (max_norm / each.records.private_norms * (1.0 - 2.0**-40)).clamp(max=1.0)
+            cut = (each.records.dense(torch.float64) * shrink[:, None] / g).trunc()
+            total += cut.to(torch.int64).sum(dim=0)  # rows that fill up are zeros
         return total.double() * g
 
     def less(self, mean: Tensor) -> DenseRecords:
         """x_i − m. A record that was not finite stays one."""
-        made = DenseRecords(self._features - mean.to(self._features.dtype), self.labels)
-        made.private_norms.masked_fill_(torch.isinf(self.private_norms), torch.inf)
-        return made
+        return DenseRecords(self._features, self.labels, mean)
 
     def select(self, indices: NDArray[np.int64]) -> DenseRecords:
         at = torch.from_numpy(indices)
-        return DenseRecords._of(self._features[at], self.labels[at], self.private_norms[at])
+        return self._like(self._features[at], self.labels[at], self.private_norms[at], self._mean)
 
-    def split(self, physical_batch_size: int | None) -> Sequence[DenseRecords]:
-        rows = physical_batch_size or _automatic_rows(self._features.shape[1])
-        return [
-            DenseRecords._of(
-                self._features[at : at + rows], self.labels[at : at + rows], self.private_norms[at : at + rows]
-            )
-            for at in range(0, len(self), rows)
-        ]
-
-    def prepared(self) -> DenseRecords:
-        return self
+    def piece(self, start: int, rows: int, dtype: torch.dtype) -> DenseRecords:
+        """Rows that fill up are zeros, and so are the features of a record that is not finite."""
+        norms, part = filled(self.private_norms, start, rows), self._features[start : start + rows]
+        used = torch.isfinite(norms)[: len(part), None]
+        features = torch.zeros(rows, self._features.shape[1], dtype=dtype)
+        centred = part if self._mean is None else self._centred(part.double())
+        features[: len(part)] = torch.where(used, centred, 0.0)
+        return self._like(features, filled(self.labels, start, rows), norms, None)
 
 
-class SparseRecords:
+class SparseRecords(Cuttable["SparseRecords"]):
     """Sparse features, made dense for nobody but who asks for a few of them.
 
     Args:
@@ -177,7 +165,7 @@ class SparseRecords:
 
     def _fill(self, matrix: Any, labels: Tensor, norms: Tensor) -> SparseRecords:
         self._matrix = matrix
-        self._forward = _torch_csr(matrix)
+        self._forward: Tensor | None = None
         self._backward: Tensor | None = None
         self.labels = labels
         self.private_norms = norms
@@ -187,7 +175,7 @@ class SparseRecords:
         return len(self.labels)
 
     def apply(self, weight: Tensor) -> Tensor:
-        return (self._forward @ weight.T.contiguous()).T.contiguous()
+        return (self._csr() @ weight.T.contiguous()).T.contiguous()
 
     def adjoint(self, coefficients: Tensor) -> Tensor:
         if self._backward is not None:
@@ -198,39 +186,45 @@ class SparseRecords:
         return torch.from_numpy(np.ascontiguousarray((self._matrix.power(2) @ weights.numpy().T).T))
 
     def dense(self, dtype: torch.dtype) -> Tensor:
-        return self._forward.to_dense().to(dtype)
+        return self._csr().to_dense().to(dtype)
 
     def select(self, indices: NDArray[np.int64]) -> SparseRecords:
         at = torch.from_numpy(indices)
-        return self._piece(self._matrix[indices], self.labels[at], self.private_norms[at])
+        return self._like(self._matrix[indices], self.labels[at], self.private_norms[at])
 
-    def split(self, physical_batch_size: int | None) -> Sequence[SparseRecords]:
-        rows = physical_batch_size or max(len(self), 1)
-        if rows >= len(self) > 0:
-            return [self]
-        return [
-            self._piece(self._matrix[at : at + rows], self.labels[at : at + rows], self.private_norms[at : at + rows])
-            for at in range(0, len(self), rows)
-        ]
+    def piece(self, start: int, rows: int, dtype: torch.dtype) -> SparseRecords:
+        """Rows that fill up have no entries."""
+        indptr = self._matrix.indptr
+        ends = indptr[np.minimum(np.arange(start, start + rows + 1), len(self))]
+        part = slice(int(ends[0]), int(ends[-1]))
+        entries = (self._matrix.data[part], self._matrix.indices[part], ends - ends[0])
+        matrix = scipy.sparse.csr_matrix(entries, shape=(rows, self._matrix.shape[1]))
+        return self._like(matrix, filled(self.labels, start, rows), filled(self.private_norms, start, rows))
 
-    def prepared(self) -> SparseRecords:
+    def _kept(self, piece: SparseRecords) -> SparseRecords:
         """With Xᵀ as CSR too: its product is faster and uses all cores, but making it costs more than one step."""
-        piece = self._piece(self._matrix, self.labels, self.private_norms)
-        piece._backward = _torch_csr(self._matrix.T.tocsr())
+        piece._backward = _torch_csr(piece._matrix.T.tocsr())
         return piece
 
+    def _csr(self) -> Tensor:
+        if self._forward is None:
+            self._forward = _torch_csr(self._matrix)
+        return self._forward
+
     @staticmethod
-    def _piece(matrix: Any, labels: Tensor, norms: Tensor) -> SparseRecords:
+    def _like(matrix: Any, labels: Tensor, norms: Tensor) -> SparseRecords:
         return SparseRecords.__new__(SparseRecords)._fill(matrix, labels, norms)
 
 
-def _automatic_rows(features: int) -> int:
-    return max(1, BATCH_BYTES // (8 * features))
+def chunk_rows(features: int) -> int:
+    """How many records are looked at together outside of passes; by the number of features alone."""
+    return max(1, CHUNK_BYTES // (8 * features))
 
 
 def _torch_csr(matrix: Any) -> Tensor:
-    """A torch view of a SciPy CSR matrix; 32-bit indices where they fit, as MKL's products want them."""
-    index = np.int32 if max(matrix.nnz, *matrix.shape) < 2**31 else np.int64
+    """A torch view of a SciPy CSR matrix; 32-bit indices where rows × columns fit, as MKL's products want them."""
+    rows, columns = matrix.shape
+    index = np.int32 if rows * columns < 2**31 else np.int64
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "sparse CSR is in beta state"
         return torch.sparse_csr_tensor(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from worker.data.passes import Cuttable, filled, filled_array
 
-class SequenceRecords:
+
+class SequenceRecords(Cuttable["SequenceRecords"]):
     """n sequences of any lengths.
 
     Args:
@@ -36,12 +36,10 @@ class SequenceRecords:
         at = torch.from_numpy(indices)
         return SequenceRecords(self._items, self._starts[indices], self._ends[indices], self.labels[at])
 
-    def split(self, physical_batch_size: int | None) -> Sequence[SequenceRecords]:
-        rows = physical_batch_size or max(len(self), 1)
-        return [self.select(np.arange(at, min(at + rows, len(self)))) for at in range(0, len(self), rows)]
-
-    def prepared(self) -> SequenceRecords:
-        return self
+    def piece(self, start: int, rows: int, dtype: torch.dtype) -> SequenceRecords:
+        """Rows that fill up are empty sequences."""
+        starts, ends = (filled_array(each, start, rows) for each in (self._starts, self._ends))
+        return SequenceRecords(self._items, starts, ends, filled(self.labels, start, rows))
 
     def without_seen(self, scores: Tensor) -> Tensor:
         """The scores (n, M + 1), of item i in column i + 1, with −∞ for all items before each record's last one."""

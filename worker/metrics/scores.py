@@ -14,11 +14,13 @@ from app.contracts.hf import rank_groups
 from app.contracts.job_spec import Ranking
 from app.errors import PrivacyError
 from app.privacy.mechanism import NoisySum
+from app.privacy.numerics import RELEASE_SLACK
 from worker.data.records import Records
 from worker.models.base import Model, Parameters
 from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
 
+GRID = 2**30  # a score's bound is divided into so many parts
 Groups = Mapping[str, Sequence[int]]  # the places of classes, by name
 
 
@@ -125,10 +127,10 @@ def frequency_groups(labels: Tensor, classes: int) -> dict[str, tuple[int, ...]]
     return {f"{2**k}-{2 ** (k + 1) - 1}": tuple(places) for k, places in sorted(groups.items())}
 
 
-def public_training_loss(model: Model, parameters: Parameters, batches: Sequence[Records]) -> Score:
+def public_training_loss(model: Model, parameters: Parameters, records: Records) -> Score:
     """The exact mean loss over public training records."""
-    total = sum(float(model.losses(model.forward(parameters, each), each.labels).sum()) for each in batches)
-    return Score("training_loss", total / max(1, sum(len(each) for each in batches)), 0.0)
+    (losses,) = _of_each(model, parameters, records, model.losses)
+    return Score("training_loss", float(losses.sum()) / max(1, len(records)), 0.0)
 
 
 def noisy_score(
@@ -204,10 +206,14 @@ def noisy_ranking(
     if release.what != "ranking" or release.sensitivity != 1.0 or release.cutoff != ranking.k:
         raise PrivacyError("a ranking has sensitivity 1, and the k that it was declared with")
     gains, hits = _ranked(ranking, model, parameters, records)
-    private_sums = torch.stack([gains.sum(), (hits - gains).sum(), (1.0 - hits).sum()])
+    gain_units, hit_units = _units(gains, 1.0), _units(hits, 1.0)
+    sums = torch.stack([gain_units.sum(), (hit_units - gain_units).sum(), (GRID - hit_units).sum()])
+    private_sums = sums.double() / GRID
     generator = GaussianGenerator(key)
     noise = generator.noise(step, index, 3)
-    gain, rest, missed = add_noise(private_sums, noise, release.noise_std, generator.stream, step, index).tolist()
+    gain, rest, missed = add_noise(
+        private_sums, noise, release.noise_std * RELEASE_SLACK, generator.stream, step, index
+    ).tolist()
     total = max(gain + rest + missed, release.noise_std)
     ndcg, hit = (min(max(each / total, 0.0), 1.0) for each in (gain, gain + rest))
     std = release.noise_std / total
@@ -239,16 +245,16 @@ def _private_sums(release: NoisySum, model: Model, parameters: Parameters, recor
         if not model.classification or release.sensitivity != 1.0:
             raise PrivacyError("a count of correct predictions has sensitivity 1 and needs classes")
         (correct,) = _of_each(model, parameters, records, model.correct)
-        parts = correct.double()
+        units = _units(correct.double(), 1.0)
     else:
         (errors,) = _of_each(model, parameters, records, model.errors)
-        parts = _clipped(errors, release.sensitivity)
+        units = _units(_clipped(errors, release.sensitivity), release.sensitivity)
     if release.groups and not model.classification:
         raise PrivacyError("groups are of classes")
     inside = [torch.isin(records.labels, torch.tensor(places)) for places in release.groups.values()]
-    nowhere = ~torch.stack(inside).any(dim=0) if inside else torch.ones(len(parts), dtype=torch.bool)
-    cells = [(parts[each], release.sensitivity - parts[each]) for each in (*inside, nowhere)]
-    return tuple(float(values.sum()) for cell in cells for values in cell)
+    nowhere = ~torch.stack(inside).any(dim=0) if inside else torch.ones(len(units), dtype=torch.bool)
+    cells = [(units * each, (GRID - units) * each) for each in (*inside, nowhere)]
+    return tuple(int(values.sum()) / GRID * release.sensitivity for cell in cells for values in cell)
 
 
 def _sums_by_rank(
@@ -263,19 +269,26 @@ def _sums_by_rank(
     clipped, bound = _clipped(losses, release.sensitivity), release.sensitivity
     weights = (1.0 / lengths.double()).repeat_interleave(lengths)
     of = torch.bucketize(ids, torch.tensor([each.stop for each in groups.values()]), right=True)
-    cells = torch.zeros(len(groups), 2, dtype=torch.float64)
-    cells.index_add_(0, of, torch.stack([weights * clipped, weights * (bound - clipped)], dim=1))
-    return (*cells.flatten().tolist(), 0.0, bound * float((lengths == 0).sum()))
+    cells = torch.zeros(len(groups), 2, dtype=torch.int64)
+    cells.index_add_(0, of, torch.stack([_units(weights * part, bound) for part in (clipped, bound - clipped)], dim=1))
+    return (*(cells.double() / GRID * bound).flatten().tolist(), 0.0, bound * float((lengths == 0).sum()))
 
 
 def _of_each(
     model: Model, parameters: Parameters, records: Records, *functions: Callable[[Tensor, Tensor], Tensor]
 ) -> list[Tensor]:
-    """Functions of each record's outputs and label, (n,) each: in physical batches, as the records may be many."""
-    batches = records.split(model.physical_batch_size) or [records]
-    outputs = ((model.forward(parameters, each), each.labels) for each in batches)
-    found = [[function(*pair) for function in functions] for pair in outputs]
-    return [torch.cat(each) for each in zip(*found, strict=True)]
+    """Functions of each record's outputs and label, (n,) each, computed in passes of one shape."""
+    found: list[list[Tensor]] = [[] for _ in functions]
+    for outputs, of in model.evaluated(parameters, records):
+        for values, function in zip(found, functions, strict=True):
+            values.append(function(outputs, of.records.labels)[: of.count])
+    return [torch.cat(each) if each else torch.zeros(0) for each in found]
+
+
+def _units(values: Tensor, bound: float) -> Tensor:
+    """Of [0, bound] as whole parts of it, int64, rounded down: their sum is exact, so that a record changes it by at
+    most `bound`, whatever the order and however many records there are."""
+    return (values.double() / bound * GRID).floor().clamp_(0.0, GRID).to(torch.int64)
 
 
 def _clipped(errors: Tensor, bound: float) -> Tensor:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from worker.data.passes import Batch, Pass
 
 # Named tensors in an order that never changes for a model: it numbers the noise streams.
 Parameters = dict[str, Tensor]
@@ -20,12 +23,14 @@ class Model(ABC):
     Attributes:
         features: d.
         outputs: K; 1 means regression.
-        physical_batch_size: how many records to work on at once, from public sizes; None: what suits the records.
+        rows_per_pass: P of every pass over records, whoever makes it; fixed at admission.
+        dtype: of the passes of training. Those of scores are in float64.
     """
 
     features: int
     outputs: int
-    physical_batch_size: int | None = None
+    rows_per_pass: int
+    dtype: torch.dtype = torch.float64
 
     @property
     def classification(self) -> bool:
@@ -36,8 +41,20 @@ class Model(ABC):
         """The first parameters, float64: a function of the key and of public sizes."""
 
     @abstractmethod
-    def forward(self, parameters: Parameters, records: Any) -> Tensor:
-        """Outputs f, float64 (K, n): logits, or the prediction. Records are the fast dimension: K is small."""
+    def evaluator(self, parameters: Parameters) -> Callable[[Any], Tensor]:
+        """What makes outputs f of the P records of one pass, float64 (K, P): logits, or the prediction. Records are the
+        fast dimension: K is small."""
+
+    def evaluated(self, parameters: Parameters, records: Batch[Any]) -> Iterator[tuple[Tensor, Pass[Any]]]:
+        """The outputs (K, P) of each pass over any number of records, those of rows that fill up included."""
+        evaluator = self.evaluator(parameters)
+        for each in records.passes(self.rows_per_pass, torch.float64):
+            yield evaluator(each.records), each
+
+    def forward(self, parameters: Parameters, records: Batch[Any]) -> Tensor:
+        """Outputs of n records: float64 (K, n)."""
+        pieces = [outputs[:, : each.count] for outputs, each in self.evaluated(parameters, records)]
+        return torch.cat([torch.zeros(self.outputs, 0, dtype=torch.float64), *pieces], dim=1)
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Each record's loss, (n,), of outputs (K, n)."""
@@ -52,8 +69,6 @@ class Model(ABC):
     def correct(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Whether the largest logit (the first of equals) is the label's, bool (n,). Classification only.
 
-        An output that is not a number is never correct. Logits come from passes in float64 and are rounded here: the
-        last digits of a product depend on how large its batch is, and with them, where two classes are as likely, one
-        record's class on who else is scored.
+        An output that is not a number is never correct. Passes have one shape, so that a record's class is its own.
         """
-        return (outputs.float().argmax(dim=0) == labels) & torch.isfinite(outputs).all(dim=0)
+        return (outputs.argmax(dim=0) == labels) & torch.isfinite(outputs).all(dim=0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch import Tensor, nn
 
 from app.errors import PrivacyError
@@ -11,8 +14,8 @@ from worker.noise.fills import KeyedDropout
 class Masks:
     """Where the dropout layers of one model get their masks from.
 
-    Within a step each layer counts the records that it has seen: physical batches are consecutive pieces of the logical
-    one, so that how it is split changes no mask.
+    Within a step each layer counts the rows that it has seen: passes are consecutive pieces of the logical batch, and
+    only the last one is filled up, so that P changes no record's mask.
     """
 
     def __init__(self, rate: float) -> None:
@@ -37,6 +40,19 @@ class Masks:
         self._seen[layer] = first + len(x)
         shape, device = tuple(x.shape), x.device
         return self._source.mask(self._step, layer, shape, first_record=first, dtype=x.dtype, device=device)
+
+
+@contextmanager
+def without_dropout(module: nn.Module) -> Iterator[None]:
+    """Masks go by a record's place: what is asked of a record alone is asked without them."""
+    layers = [each for each in module.modules() if isinstance(each, Dropout) and each.training]
+    for layer in layers:
+        layer.eval()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.train()
 
 
 class Dropout(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from app.errors import PrivacyError
+from app.privacy.numerics import ROW_UNIT
 
 CHUNK_BYTES = 2**21  # of the scores of some records: made, turned into residuals and multiplied while in the cache
 
@@ -70,6 +72,14 @@ class ItemLoss(nn.Module):
         return noted
 
 
+def _chunk_rows(rows: int, most: int) -> int:
+    """How many of a pass's rows (record × position) are scored together: a divisor of all, so that each product has one
+    shape, and whole units of 48 where they are (app.privacy.numerics.ROW_UNIT)."""
+    unit = math.gcd(rows, ROW_UNIT)
+    units = rows // unit
+    return unit * next(each for each in range(max(1, min(units, most // unit)), 0, -1) if units % each == 0)
+
+
 class _Scored(torch.autograd.Function):
     """The losses; the residuals, softmax − one-hot, are left in `residuals`, (n·T, M)."""
 
@@ -77,11 +87,10 @@ class _Scored(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor, residuals: Tensor
     ) -> Tensor:
-        length = hidden.shape[1]
         flat, target = hidden.flatten(0, 1), targets.reshape(-1, 1)
         slopes = torch.empty_like(flat)
         losses, minus = torch.empty_like(flat[:, 0]), torch.full_like(flat[:, :1], -1.0)
-        rows = length * max(1, CHUNK_BYTES // max(1, length * len(weight) * flat.element_size()))
+        rows = _chunk_rows(len(flat), CHUNK_BYTES // max(1, len(weight) * flat.element_size()))
         for at in range(0, len(flat), rows):
             part = slice(at, at + rows)
             chunk = torch.mm(flat[part], weight.mT, out=residuals[part])

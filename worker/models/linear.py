@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from app.privacy.numerics import ROW_UNIT
 from worker.data.records import FeatureRecords
 from worker.models.base import Model, Parameters
 
@@ -24,6 +27,7 @@ class Linear(Model):
     features: int
     outputs: int
     bias: bool = False
+    rows_per_pass: int = ROW_UNIT
 
     def init(self, key: bytes | None = None) -> Parameters:
         """Zeros: {"weight": float64 (K, d), "bias": float64 (K,)}. Depends on nothing but the public shape."""
@@ -32,9 +36,13 @@ class Linear(Model):
             parameters["bias"] = torch.zeros(self.outputs, dtype=torch.float64)
         return parameters
 
-    def forward(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
+    def pass_outputs(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
+        """Of the records of one pass: float64 (K, P)."""
         outputs = records.apply(parameters["weight"])
         return outputs + parameters["bias"][:, None] if self.bias else outputs
+
+    def evaluator(self, parameters: Parameters) -> Callable[[FeatureRecords], Tensor]:
+        return partial(self.pass_outputs, parameters)
 
     def residuals(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """∂loss/∂f, float64 (K, n): softmax(f) − e_y, or f − y."""

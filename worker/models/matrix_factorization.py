@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from app.privacy.numerics import ROW_UNIT
 from worker.data.ratings import RatingRecords
 from worker.models.base import Model, Parameters
 from worker.noise.fills import KeyedInit
@@ -32,6 +35,7 @@ class MatrixFactorization(Model):
     scale: tuple[float, float]
     bias: bool = True
     init_std: float = 0.1
+    rows_per_pass: int = ROW_UNIT
 
     @property
     def features(self) -> int:  # type: ignore[override]
@@ -54,8 +58,11 @@ class MatrixFactorization(Model):
             parameters |= {name: torch.zeros(size, dtype=torch.float64) for name, size in zeros.items()}
         return parameters
 
-    def forward(self, parameters: Parameters, records: RatingRecords) -> Tensor:
-        """Predictions f, float64 (1, n), not yet brought within the scale."""
+    def evaluator(self, parameters: Parameters) -> Callable[[RatingRecords], Tensor]:
+        return partial(self.pass_outputs, parameters)
+
+    def pass_outputs(self, parameters: Parameters, records: RatingRecords) -> Tensor:
+        """Predictions f of the records of one pass, float64 (1, P), not yet brought within the scale."""
         users, items = records.users, records.items
         outputs = (parameters["users"][users] * parameters["items"][items]).sum(dim=1) + sum(self.scale) / 2
         if self.bias:

@@ -11,21 +11,17 @@ from torch import Tensor, nn
 from worker.models.base import Model, Parameters
 from worker.models.dropout import Masks
 from worker.models.initial import keyed_normals
-from worker.models.memory import pass_bytes
-
-MAX_ROWS = 4096  # of an automatic physical batch: more are no faster
 
 
 class ModuleModel(Model):
     """A model that is a torch module, for the engines that hook into modules.
 
     Attributes:
-        dtype: of the passes. Parameters are kept in float64, and so are norms and sums.
+        dtype: of the passes of training. Parameters are kept in float64, and so are norms and sums.
         gain: the square of the layers' gain, for the first weights.
         masks: of the dropout layers, where there are any: a step begins them before its passes.
     """
 
-    dtype: torch.dtype
     gain: float = 1.0
     masks: Masks | None = None
 
@@ -42,10 +38,6 @@ class ModuleModel(Model):
     def record_losses(self, module: nn.Module, records: Any) -> Tensor:
         """Each record's loss, (n,), with gradients."""
 
-    def rows_in_pass(self, records: Any) -> int:
-        """How many losses `record_losses` gives: one a record, unless passes are filled up."""
-        return len(records)
-
     def init(self, key: bytes | None = None) -> Parameters:
         """Normal weights of variance gain / fan-in, zero biases. Keyed (worker.models.initial)."""
         return keyed_normals(self.module(), key, self.gain)
@@ -57,7 +49,3 @@ class ModuleModel(Model):
             for name, value in module.named_parameters():
                 value.copy_(parameters[name])
         return module
-
-    def rows_of(self, bytes_each: int) -> int:
-        """As many records as fit a share of the machine's memory, by what a pass and its books hold of each."""
-        return max(1, min(MAX_ROWS, pass_bytes() // bytes_each))

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from app.contracts.job_spec import CnnModel, LinearModel, MlpModel
+from app.privacy.numerics import ROW_UNIT
 from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
 from worker.models.dropout import Dropout, Masks
-from worker.models.memory import record_bytes
 from worker.models.modules import ModuleModel
 
 
@@ -31,6 +31,7 @@ class Network(ModuleModel):
     outputs: int
     spec: LinearModel | MlpModel | CnnModel
     dtype: torch.dtype = torch.float32
+    rows_per_pass: int = ROW_UNIT
 
     @cached_property
     def masks(self) -> Masks | None:  # type: ignore[override]
@@ -57,17 +58,15 @@ class Network(ModuleModel):
         losses = self.losses(outputs, records.labels.to(outputs.dtype) if self.outputs == 1 else records.labels)
         return torch.where(torch.isfinite(records.private_norms), losses, 0.0)
 
-    def forward(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
-        module = self.filled(parameters).double()  # scores count who is right: see `correct`
-        with torch.no_grad():
-            pieces = [module(each.dense(torch.float64)).mT for each in records.split(self.physical_batch_size)]
-        return torch.cat([torch.zeros(self.outputs, 0, dtype=torch.float64), *pieces], dim=1)
+    def evaluator(self, parameters: Parameters) -> Callable[[FeatureRecords], Tensor]:
+        module = self.filled(parameters).double()
 
-    @cached_property
-    def physical_batch_size(self) -> int:  # type: ignore[override]
-        module = nn.Sequential(*self._layers()).to(self.dtype).eval()
-        bytes_each = record_bytes(module, torch.empty(1, self.features, dtype=self.dtype, device="meta"))
-        return self.rows_of(bytes_each)
+        def evaluate(records: FeatureRecords) -> Tensor:
+            with torch.no_grad():
+                outputs: Tensor = module(records.dense(torch.float64)).mT
+            return outputs
+
+        return evaluate
 
     def _layers(self) -> list[nn.Module]:
         with torch.device("meta"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from app.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
+from app.privacy.numerics import ROW_UNIT
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.dropout import Masks
-from worker.models.memory import record_bytes
 from worker.models.modules import ModuleModel
 from worker.models.re_attention import Errors
 from worker.models.recommenders import Recommender, TransformerRec, at_place, last_place
@@ -32,6 +33,7 @@ class NextItem(ModuleModel):
     items: int
     spec: TransformerRecModel | GruRecModel | LstmRecModel
     dtype: torch.dtype = torch.float32
+    rows_per_pass: int = ROW_UNIT
 
     @property
     def features(self) -> int:  # type: ignore[override]
@@ -66,12 +68,15 @@ class NextItem(ModuleModel):
         """The mean cross-entropy over a user's positions; 0 for a user without a second item. (n,)"""
         return Recommender.record_losses(module, records.windows(self.spec.max_length))
 
-    def forward(self, parameters: Parameters, records: SequenceRecords) -> Tensor:
-        """Each record's loss, float64 (1, n): the scores of all items at all positions are too many to be kept."""
+    def evaluator(self, parameters: Parameters) -> Callable[[SequenceRecords], Tensor]:
+        """Of each record's loss, float64 (1, P): the scores of all items at all positions are too many to be kept."""
         module = self.filled(parameters)
-        with torch.no_grad():
-            pieces = [self.record_losses(module, each) for each in records.split(self.physical_batch_size)]
-        return torch.cat([torch.zeros(0), *pieces]).double()[None]
+
+        def evaluate(records: SequenceRecords) -> Tensor:
+            with torch.no_grad():
+                return self.record_losses(module, records).double()[None]
+
+        return evaluate
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return outputs[0]
@@ -84,49 +89,42 @@ class NextItem(ModuleModel):
         """The rank ρ ≥ 1 of each user's last item among all items, given those before it: float64 (n,).
 
         Items with the same score count as better. ∞ for a user with fewer than two items, and where the scores are not
-        numbers. Passes are in float64 and their scores rounded: in single precision a product's last digits depend on
-        how large the batch is, and with them, where scores lie close together, a user's rank on who else is scored.
+        numbers. Ranks are computed from float64 forward passes.
 
         Args:
             leave_out_seen: items that the user had before are not ranked, unless it is the last one again.
         """
         module = cast(Recommender, self.filled(parameters).double())
         found = [torch.zeros(0, dtype=torch.float64)]
-        for each in records.split(self.physical_batch_size):
-            ids, targets = each.windows(self.spec.max_length)
-            scores = _last_scores(module, ids).float()
-            target = targets.gather(1, last_place(ids)[:, None])
-            own = scores.gather(1, target)
-            if leave_out_seen:
-                scores = each.without_seen(scores).scatter(1, target, own)
-            better = (~(scores[:, 1:] < own)).sum(dim=1).double()  # what is no number counts as better
-            known = (target[:, 0] != 0) & torch.isfinite(scores[:, 1:]).any(dim=1) & torch.isfinite(own[:, 0])
-            found.append(torch.where(known, better, torch.inf))
+        for each in records.passes(self.rows_per_pass, torch.float64):
+            found.append(self._ranks_of(module, each.records, leave_out_seen=leave_out_seen)[: each.count])
         return torch.cat(found)
+
+    def _ranks_of(self, module: Recommender, records: SequenceRecords, *, leave_out_seen: bool) -> Tensor:
+        """Of the records of one pass: (P,)."""
+        ids, targets = records.windows(self.spec.max_length)
+        scores = _last_scores(module, ids)
+        target = targets.gather(1, last_place(ids)[:, None])
+        own = scores.gather(1, target)
+        if leave_out_seen:
+            scores = records.without_seen(scores).scatter(1, target, own)
+        better = (~(scores[:, 1:] < own)).sum(dim=1).double()  # what is no number counts as better
+        known = (target[:, 0] != 0) & torch.isfinite(scores[:, 1:]).any(dim=1) & torch.isfinite(own[:, 0])
+        return torch.where(known, better, torch.inf)
 
     def next_scores(self, parameters: Parameters, records: SequenceRecords) -> Tensor:
         """The scores of all declared items as the one after each sequence: (n, items)."""
         module = cast(Recommender, self.filled(parameters))
-        pieces = records.split(self.physical_batch_size)
-        return torch.cat([_last_scores(module, each.padded(self.spec.max_length))[:, 1:] for each in pieces])
+        length = self.spec.max_length
+        pieces = records.passes(self.rows_per_pass, self.dtype)
+        return torch.cat([_last_scores(module, each.records.padded(length))[: each.count, 1:] for each in pieces])
 
-    @cached_property
-    def physical_batch_size(self) -> int:  # type: ignore[override]
-        asked = self.spec
-        ids = torch.empty(1, asked.max_length, dtype=torch.int64, device="meta")
-        layers = record_bytes(self._on_meta(corrected=False).eval(), ids) * self.dtype.itemsize // ids.element_size()
-        scores = (self.items + 1) * (asked.max_length if asked.loss_positions == "all" else 1)
-        attention = asked.blocks * asked.heads * asked.max_length**2 if asked.kind == "transformer_rec" else 0
-        if self.effective_errors is not None:  # weights, logits, exponents, and a variance beside each output
-            layers, attention = 2 * layers, 4 * attention
-        return self.rows_of(layers + 2 * (scores + attention) * self.dtype.itemsize)
-
-    def _on_meta(self, *, corrected: bool = True) -> Recommender:
+    def _on_meta(self) -> Recommender:
         with torch.device("meta"):
-            return self._module(self.spec, self.effective_errors if corrected else None).to(self.dtype)
+            return self._module(self.spec).to(self.dtype)
 
-    def _module(self, asked: TransformerRecModel | GruRecModel | LstmRecModel, errors: Errors | None) -> Recommender:
-        items, masks = self.items + 1, self.masks
+    def _module(self, asked: TransformerRecModel | GruRecModel | LstmRecModel) -> Recommender:
+        items, masks, errors = self.items + 1, self.masks, self.effective_errors
         tied, positions = asked.tied, asked.loss_positions
         if asked.kind == "transformer_rec":
             sizes = (items, asked.dim, asked.heads, asked.blocks, asked.max_length)

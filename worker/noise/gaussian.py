@@ -27,7 +27,7 @@ class GradientRelease(Protocol):
     """Turns one step's private sum into what the optimizer may see."""
 
     def noise_variance(self, max_grad_norm: float) -> float:
-        """Φ = (σC/L)² of a query with this C; 0 without noise. Public."""
+        """Φ = (s/L)² of a query with this C; 0 without noise. Public."""
         ...
 
     def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
@@ -40,9 +40,9 @@ class GradientRelease(Protocol):
 
 
 class GaussianRelease:
-    """g̃ = R / L,   R = Σ clip_C(g_i) + N(0, s² I), correctly rounded (worker.noise.rounding),   s ≥ σC.
+    """g̃ = R / L,   R = Σ clip_C(g_i) + N(0, s² I), correctly rounded (worker.noise.rounding),   s ≥ σC · slack.
 
-    Guarantee: where one record changes the sum by at most C in the ℓ₂ norm over all tensors together, a step is
+    Guarantee: where one record changes the sum by at most C · slack in the ℓ₂ norm over all tensors together, a step is
     post-processing of one Gaussian mechanism with noise multiplier σ, floating point included. The divisor is the
     public L, never the realized batch. Each step's noise is used once: the same or an earlier step is refused, so
     physical batches are summed first, and another state needs another key. A step may hold several queries, each with
@@ -50,24 +50,32 @@ class GaussianRelease:
 
     Args:
         key: 32 secret bytes of the job's segment.
-        noise_multiplier: σ, the noise's std over the sensitivity C.
+        noise_multiplier: σ, the noise's std over the sensitivity.
         max_grad_norm: C, of queries that do not say another.
         expected_batch_size: L.
+        sensitivity_slack: a record changes the computed sum by at most this times C (app.privacy.numerics): the noise
+            grows by it, so that σ stays the noise's std over the sensitivity.
 
     Raises:
-        PrivacyError: no key, σ or C that is not positive and finite, L < 1.
+        PrivacyError: no key, σ or C that is not positive and finite, L < 1, a slack below 1.
 
     Source: Abadi et al. 2016, Algorithm 1, with the expected batch size as divisor.
     """
 
     def __init__(
-        self, key: bytes | None, *, noise_multiplier: float, max_grad_norm: float, expected_batch_size: int
+        self,
+        key: bytes | None,
+        *,
+        noise_multiplier: float,
+        max_grad_norm: float,
+        expected_batch_size: int,
+        sensitivity_slack: float = 1.0,
     ) -> None:
-        if expected_batch_size < 1:
-            raise PrivacyError("the divisor is at least 1")
+        if expected_batch_size < 1 or not sensitivity_slack >= 1.0:
+            raise PrivacyError("the divisor is at least 1, and so is the slack of the sensitivity")
         self._generator = GaussianGenerator(key)
-        self._noise_multiplier, self._max_grad_norm = noise_multiplier, max_grad_norm
-        noise_std(noise_multiplier, max_grad_norm)
+        self._noise_multiplier, self._max_grad_norm = noise_multiplier * sensitivity_slack, max_grad_norm
+        noise_std(self._noise_multiplier, max_grad_norm)
         self._divisor = expected_batch_size
         self._last = (0, 0)
         self._ahead: StepNoise | None = None

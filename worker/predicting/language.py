@@ -38,9 +38,10 @@ def continuations(model: HfTuning, parameters: Parameters, texts: list[str], top
     open_ends = torch.tensor([behind is None for _, behind in read])
     ends = np.cumsum([len(each) for each in ids])
     records = SequenceRecords(np.concatenate(ids).astype(np.int32), np.append(0, ends)[:-1], ends)
-    rows = model.physical_batch_size
-    pieces = zip(records.split(rows), open_ends.split(rows), strict=True)
-    return [each for piece, ends_open in pieces for each in _of(model, parameters, tokens, piece, ends_open, top)]
+    rows = model.rows_per_pass
+    pieces = [records.select(np.arange(at, min(at + rows, len(ends)))) for at in range(0, len(ends), rows)]
+    both = zip(pieces, open_ends.split(rows), strict=True)
+    return [each for piece, ends_open in both for each in _of(model, parameters, tokens, piece, ends_open, top)]
 
 
 def _of(

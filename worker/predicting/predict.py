@@ -23,6 +23,7 @@ from app.errors import PrivacyError
 from app.formats.inputs import finite, item_name
 from app.formats.parse import hashed
 from app.formats.stored import DataDamagedError, StoredPart, Texts
+from app.privacy.numerics import numerics_of
 from worker.attempt.messages import Part, Predict
 from worker.data.parts import records_of
 from worker.data.ratings import RatingRecords
@@ -50,7 +51,10 @@ def predicted(asked: Predict) -> list[Answer]:
         ExtractorMissingError, ModelMissingError: the job's extractor, or the model that it tuned, is not here.
     """
     root = Path(asked.models_root) if asked.models_root else None
-    model = build_model(asked.spec, asked.shape, asked.task, asked.features, root)
+    numerics = numerics_of(asked.spec, asked.shape.public_sizes(None), asked.features)
+    # Nothing here is private: no rows are filled up.
+    numerics = numerics.model_copy(update={"rows_per_pass": min(numerics.rows_per_pass, len(asked.records))})
+    model = build_model(asked.spec, asked.shape, asked.task, asked.features, numerics, root)
     parameters = _weights(asked.weights, model)
     if isinstance(model, HfTuning) and not model.classes:
         return continuations(model, parameters, asked.records, asked.top)

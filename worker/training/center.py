@@ -9,6 +9,7 @@ from torch import Tensor
 from app.contracts.job_spec import JobSpec, PrivateMean
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig, NoisyMean
+from app.privacy.numerics import RELEASE_SLACK
 from worker.attempt.messages import Shape
 from worker.data.records import DenseRecords, Records
 from worker.noise.generator import GaussianGenerator
@@ -61,7 +62,10 @@ class Centering:
             return private_sum / self.records
         generator = GaussianGenerator(key)
         noise = generator.noise(STEP, INDEX, len(private_sum))
-        return add_noise(private_sum, noise, self.charged.noise_std, generator.stream, STEP, INDEX) / self.records
+        return (
+            add_noise(private_sum, noise, self.charged.noise_std * RELEASE_SLACK, generator.stream, STEP, INDEX)
+            / self.records
+        )
 
 
 def center_of(spec: JobSpec) -> PrivateMean | None:

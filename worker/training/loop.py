@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from app.errors import PrivacyError
 from worker.attempt.messages import Resalt, WarningCode
 from worker.attempt.replay import Replay
 from worker.clipping.engine import Clip
+from worker.data.passes import Batch
 from worker.data.records import Records
 from worker.data.units import Users
 from worker.metrics.scores import (
@@ -101,6 +101,8 @@ class Training:
         self._plan, self._holdout, self._holdout_public = plan, holdout, holdout_public
         self._replay, self._link, self._telemetry = replay, link, telemetry
         self._users, self._side = users, side
+        if not plan.public and len(train) > plan.numerics.records_bound:
+            raise PrivacyError("the data set has more than twice the records that it declares: register it anew")
         self._mean: Tensor | None = None
         self._use(train)
         self._groups = self._by_frequency() if plan.by_frequency else plan.groups
@@ -128,16 +130,16 @@ class Training:
 
     def _step(self, step: int, at: Position) -> Position:
         self._release.prepare(at.parameters, step)  # its noise is made on another thread meanwhile
-        batches = self._sample(step)
+        batch = self._sample(step)
         at = self._observed(step, at)
         norms = self._plan.norms(step) if at.norm is None else (at.norm,)
-        (noised, norm), *others = [self._noised(step, query, C, at, batches) for query, C in enumerate(norms)]
+        (noised, norm), *others = [self._noised(step, query, C, at, batch) for query, C in enumerate(norms)]
         info = StepInfo(step, self._release.noise_variance(norms[0]), *(second for second, _ in others))
         parameters, state = self._plan.optimizer.update(noised, at.state, at.parameters, info)
         return Position(step, parameters, state, norm)
 
     def _noised(
-        self, step: int, query: int, max_grad_norm: float, at: Position, batches: Sequence[Records]
+        self, step: int, query: int, max_grad_norm: float, at: Position, batch: Batch[Any]
     ) -> tuple[NoisedGradient, float | None]:
         """One query of a step's batch; and C of the next step, where it adapts.
 
@@ -148,9 +150,9 @@ class Training:
         divisors = optimizer.divisors(at.state, step, query) if isinstance(optimizer, Preconditioned) else None
         clip = Clip(max_grad_norm, divisors)
         if plan.adaptive_norm is None or self._counts is None or at.norm is None:
-            private_sum = plan.engine.private_sum(at.parameters, batches, clip)
+            private_sum = plan.engine.private_sum(at.parameters, batch, clip)
             return self._release.release(private_sum, step, query, max_grad_norm), None
-        private_sum, private_count = plan.adaptive_norm.engine.private_sum_and_count(at.parameters, batches, clip)
+        private_sum, private_count = plan.adaptive_norm.engine.private_sum_and_count(at.parameters, batch, clip)
         noised = self._release.release(private_sum, step, query, max_grad_norm)
         return noised, plan.adaptive_norm.after(max_grad_norm, self._counts.release(private_count, step))
 
@@ -164,14 +166,14 @@ class Training:
         self._plan.begin_public_passes(step)
         return replace(at, state=optimizer.observe(self._side.gradient(at.parameters, step), at.state))
 
-    def _sample(self, step: int) -> Sequence[Records]:
-        """The step's records, in physical batches. No records make no batch, and still a step."""
+    def _sample(self, step: int) -> Batch[Any]:
+        """The step's logical batch. Where it has no records it is still a step."""
         indices = self._sampler.draw(step)
         if indices is None:
             return self._everything
         if self._users is not None:
             indices = self._users.records(indices)
-        return self._train.select(indices).split(self._plan.physical_batch_size)
+        return self._train.select(indices)
 
     def _close_block(self, position: Position) -> Position:
         """Compares with the record, then lets out what may leave. Returns where to go on from."""
@@ -181,7 +183,7 @@ class Training:
         self._matched = position
         self._telemetry.digest(position.step, digest)
         if self._plan.public and position.step > 0:
-            loss = public_training_loss(self._plan.model, position.parameters, self._everything)
+            loss = public_training_loss(self._plan.model, position.parameters, self._train)
             self._note(self._telemetry.public_metric(position.step, loss, "train"), "metric-not-finite")
         if position.step in self._plan.evaluation_steps and position.step < self._replay.end:
             self._evaluate(position, position.parameters)
@@ -261,9 +263,11 @@ class Training:
 
     def _use(self, train: Records) -> None:
         """Has these as the training records."""
-        pieces = train.split(self._plan.physical_batch_size)
+        plan = self._plan
         self._train: Records = train
-        self._everything = [each.prepared() for each in pieces] if self._plan.sampling == "full_batch" else pieces
+        self._everything: Batch[Any] = train
+        if plan.keeps_passes:
+            self._everything = train.prepared(plan.numerics.rows_per_pass, plan.model.dtype)
 
     def _initial(self) -> Position:
         self._count_items()

@@ -27,6 +27,7 @@ from app.privacy.mechanism import (
     TrainingMechanism,
     delayed_of,
 )
+from app.privacy.numerics import Numerics, numerics_of
 from worker.attempt.messages import Keys, Shape
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
@@ -47,6 +48,7 @@ from worker.training.side import PublicSide
 
 BLOCKS = 25
 MAX_BLOCK_STEPS = 1000
+KEPT_BYTES = 2**30  # of a full batch's passes
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ class Plan:
         evaluated_on: which part of the data is scored.
         ranking: how next items are scored, where they are.
         evaluation_points: at how many evenly spaced steps, the last one included, it is scored; 0: never.
-        physical_batch_size: how many records are worked on at once; None: what suits the records. Memory only.
+        numerics: types and shapes of passes, and what sums may round: as fixed at admission, or with one record a pass
+            where the self-test found that products depend on neighbours.
+        sparse: features are.
         seed: of a repeatable run on public data.
     """
 
@@ -88,13 +92,20 @@ class Plan:
     evaluated_on: AccountName
     ranking: Ranking | None
     evaluation_points: int
-    physical_batch_size: int | None
+    numerics: Numerics
+    sparse: bool
     seed: int | None
 
     @property
     def public(self) -> bool:
         """No privacy is claimed: the data are declared public."""
         return self.mechanism is None
+
+    @property
+    def keeps_passes(self) -> bool:
+        """Whether a full batch's passes stay in memory from step to step. By public sizes; it changes no number."""
+        numbers = self.numerics.records_bound * self.model.features
+        return self.sampling == "full_batch" and (self.sparse or numbers * self.model.dtype.itemsize <= KEPT_BYTES)
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -138,7 +149,7 @@ class Plan:
 
     def side(self, public: Records) -> PublicSide:
         """Side information from public records."""
-        return PublicSide(public, unclipped_engine(self.model), self.public_batch_size, self.physical_batch_size)
+        return PublicSide(public, unclipped_engine(self.model), self.public_batch_size)
 
     def norms(self, step: int) -> tuple[float, ...]:
         """The clipping norm of each query of a step; on public data, where nothing is clipped, as many ones."""
@@ -161,6 +172,7 @@ class Plan:
             noise_multiplier=self.mechanism.training.gradient_noise_multiplier,
             max_grad_norm=self.mechanism.training.max_grad_norm,
             expected_batch_size=self.expected_batch_size,
+            sensitivity_slack=self.numerics.sensitivity_slack,
         )
 
     def count_release(self, keys: Keys) -> CountRelease | None:
@@ -209,6 +221,8 @@ def build_plan(
     holdout_public: bool,
     holdout_account: AccountName = "holdout",
     models_root: Path | None = None,
+    numerics: Numerics | None = None,
+    one_record: bool = False,
 ) -> Plan:
     """Builds the plan of an attempt.
 
@@ -220,6 +234,8 @@ def build_plan(
         data_public, holdout_public: what is declared public.
         holdout_account: what scores on a private hold-out are charged to.
         models_root: where Hugging Face models are.
+        numerics: the stored ones; None of a job that was admitted before they were stored.
+        one_record: passes hold one record each, on a machine whose products depend on neighbours.
 
     Raises:
         PrivacyError: specification and mechanism do not agree, or private data lack a mechanism or have a seed.
@@ -233,10 +249,12 @@ def build_plan(
             spec, shape, mechanism, holdout_public=holdout_public, holdout_account=holdout_account
         )
         _check_agreement(spec, mechanism, shape, expected, steps=steps, batch=batch)
-    model = build_model(spec, shape, task, features, models_root)
+    numerics = numerics or numerics_of(spec, shape.public_sizes(mechanism), features)
+    if one_record:
+        numerics = numerics.of_one_record()
+    model = build_model(spec, shape, task, features, numerics, models_root)
     frequencies = ItemFrequencies.of(model, mechanism, features, shape.records_train)
     engine = build_engine(model, spec.clipping, mechanism.training if mechanism else None)
-    physical = spec.runtime.physical_batch_size
     return Plan(
         mechanism=mechanism,
         steps=steps,
@@ -256,7 +274,8 @@ def build_plan(
         evaluated_on=spec.evaluation.on if spec.evaluation else "holdout",
         ranking=spec.evaluation.ranking if spec.evaluation else None,
         evaluation_points=spec.evaluation.points if spec.evaluation else 0,
-        physical_batch_size=model.physical_batch_size if physical == "auto" else physical,
+        numerics=numerics,
+        sparse=shape.sparse,
         seed=spec.seed,
     )
 

@@ -23,18 +23,16 @@ class PublicSide:
         records: all of them public.
         engine: it does not clip.
         batch_size: how many are drawn for a step, with replacement; None: all take part.
-        physical_batch_size: as of the private ones.
     """
 
     records: Records
     engine: GradientEngine
     batch_size: int | None
-    physical_batch_size: int | None
 
     def gradient(self, parameters: Parameters, step: int) -> dict[str, Tensor]:
         """The mean gradient of the step's batch. The same in every replay: its draw has a key that everybody knows."""
         batch = self.records if self.batch_size is None else self.records.select(self._drawn(step, self.batch_size))
-        total = self.engine.private_sum(parameters, batch.split(self.physical_batch_size))
+        total = self.engine.private_sum(parameters, batch)
         return {name: value / len(batch) for name, value in total.items()}
 
     def _drawn(self, step: int, size: int) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from app.contracts.hf import HfModel
 from app.formats.model_folder import ModelFolder
+from app.privacy.numerics import ROW_UNIT
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.hf import loading
@@ -29,18 +31,13 @@ class HfTuning(ModuleModel):
         folder: where it comes from.
         spec: what the job asked for.
         classes: the data set's, as texts; none where the next token is what is predicted.
-        asked_rows: of a physical batch, where the job says so.
-
-    Passes in bfloat16 are always of as many rows, filled up with copies of the first: how a product rounds depends on
-    its sizes, and in so few digits one record more would move all others' gradients by a share that clipping does not
-    bound. The loss of what fills up is 0.
     """
 
     folder: ModelFolder
     spec: HfModel
     classes: tuple[str, ...]
     dtype: torch.dtype = torch.float32
-    asked_rows: int | None = None
+    rows_per_pass: int = ROW_UNIT
 
     @property
     def features(self) -> int:  # type: ignore[override]
@@ -72,18 +69,8 @@ class HfTuning(ModuleModel):
     def record_losses(self, module: nn.Module, records: SequenceRecords) -> Tensor:
         """(n,): the class's cross-entropy; or the mean of the next tokens', 0 for a text of one token."""
         if self.classes:
-            losses = self.losses(self._logits(module, records).mT, records.labels)
-        else:
-            losses = token_mean(*self.token_losses(module, records))
-        return F.pad(losses, (0, self.rows_in_pass(records) - len(losses)))
-
-    def rows_in_pass(self, records: SequenceRecords) -> int:
-        """Of passes in bfloat16 always as many."""
-        rows = len(records)
-        return max(rows, self.physical_batch_size) if rows and self.dtype == torch.bfloat16 else rows
-
-    def _filled_up(self, ids: Tensor, records: SequenceRecords) -> Tensor:
-        return torch.cat([ids, ids[:1].expand(self.rows_in_pass(records) - len(ids), -1)])
+            return self.losses(self._logits(module, records).mT, records.labels)
+        return token_mean(*self.token_losses(module, records))
 
     def token_losses(self, module: nn.Module, records: SequenceRecords) -> tuple[Tensor, Tensor]:
         """Of each token that follows another one its cross-entropy, (n, T), and its id + 1, 0 where there is none.
@@ -97,10 +84,9 @@ class HfTuning(ModuleModel):
     def token_logits(self, module: nn.Module, records: SequenceRecords) -> tuple[Tensor, Tensor]:
         """Behind each token what the module makes of the next, (n, T, V), and that one's id + 1, 0 where there is none,
         (n, T)."""
-        known, targets = records.windows(self.spec.max_length)
-        ids, length = self._filled_up(known, records), known.shape[1]
-        places = torch.arange(length).expand(len(ids), length)
-        logits = module(input_ids=(ids - 1).clamp(min=0), position_ids=places, use_cache=False).logits[: len(known)]
+        ids, targets = records.windows(self.spec.max_length)
+        places = torch.arange(ids.shape[1]).expand(ids.shape)
+        logits = module(input_ids=(ids - 1).clamp(min=0), position_ids=places, use_cache=False).logits
         return logits.float() if logits.itemsize < 4 else logits, targets
 
     @property
@@ -116,16 +102,17 @@ class HfTuning(ModuleModel):
         """Each record's loss, float64 (n,), and each predicted token's, float64 (tokens,)."""
         module, means, tokens = self.filled(parameters), [torch.zeros(0)], [torch.zeros(0)]
         with torch.no_grad():
-            for piece in records.split(self.physical_batch_size):
-                losses, targets = self.token_losses(module, piece)
-                means.append(token_mean(losses, targets))
-                tokens.append(losses[targets != 0])
+            for each in records.passes(self.rows_per_pass, self.dtype):
+                losses, targets = self.token_losses(module, each.records)
+                means.append(token_mean(losses, targets)[: each.count])
+                tokens.append(losses[targets != 0])  # rows that fill up have no targets
         return torch.cat(means).double(), torch.cat(tokens).double()
 
     def _logits(self, module: nn.Module, records: SequenceRecords) -> Tensor:
         """(n, K). Fillings are masked; the mask is made in full whether or not there are any."""
-        ids = self._filled_up(records.padded(self.spec.max_length), records)
+        ids = records.padded(self.spec.max_length)
         there = ids != 0
+        there[:, 0] = True  # of an empty text, and of a row that fills up, nothing else is seen
         rows, length = ids.shape
         places = torch.arange(length).expand(rows, length)
         if self.folder.kind == "roberta":  # counted from the one after the padding's id
@@ -137,18 +124,20 @@ class HfTuning(ModuleModel):
             attention_mask=mask,
             position_ids=places,
             token_type_ids=torch.zeros_like(ids),
-        ).logits[: len(records)]
+        ).logits
         return found.float() if found.itemsize < 4 else found
 
-    def forward(self, parameters: Parameters, records: SequenceRecords) -> Tensor:
-        """Logits, float64 (K, n); of the next token each record's loss, (1, n)."""
+    def evaluator(self, parameters: Parameters) -> Callable[[SequenceRecords], Tensor]:
+        """Of logits, float64 (K, P); of the next token each record's loss, (1, P)."""
         module = self.filled(parameters)
-        of = self._logits if self.classes else self.record_losses
-        with torch.no_grad():
-            pieces = [of(module, each)[: len(each)] for each in records.split(self.physical_batch_size)]
-        shape = (0, len(self.classes)) if self.classes else (0,)
-        found = torch.cat([torch.zeros(shape), *pieces]).double()
-        return found.mT if self.classes else found[None]
+
+        def evaluate(records: SequenceRecords) -> Tensor:
+            with torch.no_grad():
+                if self.classes:
+                    return self._logits(module, records).double().mT
+                return self.record_losses(module, records).double()[None]
+
+        return evaluate
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return super().losses(outputs, labels) if self.classes else outputs[0]
@@ -165,24 +154,12 @@ class HfTuning(ModuleModel):
         return self._scored
 
     @cached_property
-    def physical_batch_size(self) -> int:  # type: ignore[override]
-        """By what a pass keeps of a record, about: each block's activations and attention, the scores of all tokens."""
-        if self.asked_rows is not None:
-            return self.asked_rows
-        config, length = self._loaded.config, self.spec.max_length
-        wide = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-        block = length * (12 * config.hidden_size + 4 * wide) + 2 * config.num_attention_heads * length**2
-        blocks = (1 if self.spec.gradient_checkpointing else self.folder.blocks) * block
-        scores = 0 if self.classes else 4 * length * config.vocab_size
-        return self.rows_of((blocks + scores + self.folder.blocks * length * config.hidden_size) * self.dtype.itemsize)
-
-    @cached_property
     def _loaded(self) -> Any:
         return loading.load(self.folder, self.spec, self.classes, self.dtype)
 
     @cached_property
     def _scored(self) -> nn.Module:
-        # Who is right is counted of passes in float64: see `correct`.
+        # Accuracy is computed from float64 forward passes.
         made: nn.Module = copy.deepcopy(self._loaded).double() if self.classes else self.module()
         return made.eval().requires_grad_(False)
 

@@ -1,6 +1,6 @@
 """Under which data key a content's hash is.
 
-Revision: 0012_content_key, after 0011_deletion
+Revision: 0014, after 0013
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0012_content_key"
-down_revision = "0011_deletion"
+revision = "0014"
+down_revision = "0013"
 branch_labels = None
 depends_on = None
 

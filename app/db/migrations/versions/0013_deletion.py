@@ -1,6 +1,6 @@
 """When a data set's content was deleted.
 
-Revision: 0011_deletion, after 0010_sandbox
+Revision: 0013, after 0012
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0011_deletion"
-down_revision = "0010_sandbox"
+revision = "0013"
+down_revision = "0012"
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """What a worker's attempts are kept from.
 
-Revision: 0010_sandbox, after 0009_turns
+Revision: 0011, after 0010
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0010_sandbox"
-down_revision = "0009_turns"
+revision = "0011"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,108 @@
+"""The one clock by which leases are written and judged, whoever's own clock says what.
+
+    PostgreSQL   the server's clock_timestamp(), as it is when the statement looks at it
+    SQLite       the machine's CLOCK_BOOTTIME, which nobody sets and which goes on while the machine sleeps
+
+A moment is a pair: the clock's name, and seconds on it. SQLite's clock is named after the boot: it begins anew when the
+machine does, and no worker of before is alive. So a moment of a clock with another name has passed.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, Float, String, and_, func, or_, select
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.sql.functions import FunctionElement
+
+from app.ids import now
+
+if TYPE_CHECKING:
+    from app.db.engine import Database
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+EPOCH = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
+Seconds = InstrumentedAttribute[float | None]
+Name = InstrumentedAttribute[str | None]
+
+
+class Reading(FunctionElement[float]):
+    """The clock's seconds, in SQL."""
+
+    type = Float(53)
+    inherit_cache = True
+
+
+class ClockName(FunctionElement[str]):
+    """The clock's name, in SQL."""
+
+    type = String(200)
+    inherit_cache = True
+
+
+@compiles(Reading, "postgresql")
+def _reading_of_server(_element: Reading, _compiler: Any, **_: Any) -> str:
+    return EPOCH
+
+
+@compiles(Reading, "sqlite")
+def _reading_of_machine(_element: Reading, _compiler: Any, **_: Any) -> str:
+    return "scrimp_boottime()"
+
+
+@compiles(ClockName, "postgresql")
+def _name_of_server(_element: ClockName, _compiler: Any, **_: Any) -> str:
+    return "'database'"
+
+
+@compiles(ClockName, "sqlite")
+def _name_of_machine(_element: ClockName, _compiler: Any, **_: Any) -> str:
+    return "scrimp_boot()"
+
+
+def in_seconds(seconds: float) -> ColumnElement[float]:
+    """The moment after so many seconds, in SQL."""
+    return Reading() + seconds
+
+
+def has_passed(until: Seconds, clock: Name) -> ColumnElement[bool]:
+    """The condition that a moment lies behind; it is false where there is none."""
+    return and_(until.is_not(None), or_(clock.is_distinct_from(ClockName()), until <= Reading()))
+
+
+def now_there(session: Session) -> datetime:
+    """The time of day by the database's clock: what is compared with times that other hosts wrote."""
+    if session.get_bind().dialect.name == "sqlite":
+        return now()
+    there: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+    return there
+
+
+def skew_s(db: Database) -> float:
+    """How far this process' own clock is ahead of the database's, to a tenth of a second: finer digits would tell how
+    busy the machine is. 0 with SQLite: one machine has one clock.
+
+    Leases do without it. What people are shown and when keys expire is by each process' own clock.
+    """
+    if db.engine.dialect.name == "sqlite":
+        return 0.0
+    with db.glance() as connection:
+        before = now().timestamp()
+        there = connection.execute(select(Reading())).scalar_one()
+        return round((before + now().timestamp()) / 2 - there, 1)
+
+
+def boottime() -> float:
+    """SQLite's clock: seconds since the machine was started, those that it slept included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@cache
+def boot() -> str:
+    """The name of SQLite's clock."""
+    return BOOT_ID.read_text().strip()

@@ -1,0 +1,108 @@
+"""A job's files, handed out only as they were published: what the disk has changed is broken off and marked damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from fastapi.responses import FileResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.types import Message, Receive, Scope, Send
+
+from app.db.engine import Database
+from app.db.models import Artifact
+from app.errors import Conflict, NotFound
+from app.ids import now
+
+logger = logging.getLogger(__name__)
+READ_BYTES = 1 << 20
+
+
+class ArtifactDamagedError(Exception):
+    """A file that was being sent is not what was published: the connection is broken off before its end."""
+
+
+def path_of(storage_root: Path, artifact: Artifact) -> Path:
+    """Where the file lies.
+
+    Raises:
+        NotFound: it is not there.
+    """
+    root = storage_root.resolve()
+    path = (root / artifact.path).resolve()
+    if not path.is_relative_to(root) or not path.is_file():
+        raise NotFound("this artifact's file is not in the store any more")
+    return path
+
+
+def check(db: Database, artifact: Artifact, path: Path) -> None:
+    """Reads the whole file first: where a part of it is asked for, or where it was found damaged before.
+
+    A file that was put back from a backup is handed out again.
+
+    Raises:
+        Conflict: `artifact-damaged`.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(READ_BYTES):
+            digest.update(block)
+    whole = digest.hexdigest() == artifact.sha256
+    if whole == (artifact.damaged_at is not None):
+        mark(db, artifact, damaged=not whole)
+    if not whole:
+        raise Conflict("artifact-damaged", "the stored file is not what was published: ask the operator to restore it")
+
+
+def mark(db: Database, artifact: Artifact, *, damaged: bool) -> None:
+    with db.write() as session:
+        row = session.get(Artifact, (artifact.job_id, artifact.name))
+        if row is not None:
+            row.damaged_at = now() if damaged else None
+    logger.error("%s of %s is %s", artifact.name, artifact.job_id, "damaged" if damaged else "whole again")
+
+
+class CheckedFile(FileResponse):
+    """A whole file, hashed as it is sent. Its end is held back until the hash is right: what is damaged never arrives
+    complete. Parts are sent as they are (`check` comes first).
+
+    Args:
+        sha256: of the file as it was published.
+        on_damage: called before the response breaks off.
+        headers: of the response.
+    """
+
+    def __init__(
+        self, path: Path, sha256: str, on_damage: Callable[[], None], *, name: str, headers: dict[str, str]
+    ) -> None:
+        super().__init__(path, media_type="application/octet-stream", filename=name, headers=headers)
+        self.sha256, self.on_damage = sha256, on_damage
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        digest = hashlib.sha256()
+        held: Message | None = None
+        whole = True
+
+        async def checked(message: Message) -> None:
+            nonlocal held, whole
+            if message["type"] == "http.response.start":
+                whole = message["status"] == 200
+            if message["type"] != "http.response.body" or not whole:
+                await send(message)
+                return
+            digest.update(message["body"])
+            last = not message.get("more_body", False)
+            # Looked at before the piece before it is sent: the last one may be empty.
+            if last and digest.hexdigest() != self.sha256:
+                await run_in_threadpool(self.on_damage)
+                raise ArtifactDamagedError
+            if held is not None:
+                await send(held)
+            held = message
+            if last:
+                await send(message)
+
+        # Without extensions: a server that sends files by itself would send them unread.
+        await super().__call__({**scope, "extensions": {}}, receive, checked)

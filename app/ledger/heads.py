@@ -1,0 +1,171 @@
+"""What each data set's ledger had come to, on a file that no backup of the database holds.
+
+    <heads>/<data set>.json    the newest head that was recorded, with the balances after it
+    <heads>/noise-epoch        what the noise secret is derived with since a backup was last restored
+
+A head is recorded before an attempt's first private pass, and after a settlement. A database that was restored from an
+older backup has forgotten entries; this file has not. It lies beside the storage root, and is never restored with the
+database: who rolls back both has no record.
+
+Guarantee: `write` returns once the record is on disk, and no older record takes its place, whoever writes at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field, ValidationError
+
+from app.contracts.base import Document
+from app.db.models import Account
+from app.ids import now
+from app.ledger.entries import balance_of
+from app.secrets import sync, write_private
+from app.settings import Settings
+
+EPOCH_FILE = "noise-epoch"
+Units = Annotated[int, Field(ge=0)]
+
+
+class Balance(Document):
+    """One account, in the filter's integer units."""
+
+    budget: Units
+    spent: Units
+    held: Units
+
+
+class Head(Document):
+    """The end of a data set's chain at some moment.
+
+    Attributes:
+        seq, head: the last entry's number and hash.
+        train, holdout: the balances after it.
+        cap_epsilon: the cap then.
+        owner, contents: whose the data set is, and keyed hashes of what was registered: a second registration by that
+            owner would be a second budget, also where the database has forgotten the first one.
+        joined_into: the data set whose ledger this one was joined to; None: it is open.
+    """
+
+    version: Literal[1] = 1
+    dataset: str
+    seq: Annotated[int, Field(ge=1)]
+    head: str
+    train: Balance
+    holdout: Balance
+    cap_epsilon: float
+    owner: str | None = None
+    contents: tuple[str, ...] = ()
+    joined_into: str | None = None
+    recorded_at: AwareDatetime
+
+    @classmethod
+    def of(cls, account: Account, owner: str | None, contents: tuple[str, ...]) -> Head:
+        balances = {name: Balance.model_validate(parts) for name, parts in balance_of(account).items()}
+        return cls(
+            dataset=account.dataset_id,
+            seq=account.entries,
+            head=account.head,
+            **balances,
+            cap_epsilon=account.cap_epsilon,
+            owner=owner,
+            contents=contents,
+            joined_into=account.joined_into,
+            recorded_at=now(),
+        )
+
+
+class UnreadableHeadError(Exception):
+    """A record is there and can not be read: what it said is not known."""
+
+
+class Heads:
+    """The folder of records. For any number of threads, processes and hosts that share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def of(cls, settings: Settings) -> Heads:
+        return cls(settings.effective_heads_dir)
+
+    def read(self, dataset_id: str) -> Head | None:
+        """The record of a data set; None where there is none.
+
+        Raises:
+            UnreadableHeadError: it is damaged, or the folder can not be read.
+        """
+        try:
+            text = self._path(dataset_id).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UnreadableHeadError(type(error).__name__) from None
+        try:
+            found = Head.model_validate_json(text)
+        except ValidationError:
+            raise UnreadableHeadError("it is damaged") from None
+        if found.dataset != dataset_id:
+            raise UnreadableHeadError("it is another data set's")
+        return found
+
+    def recorded(self) -> list[str]:
+        """The data sets that have a record."""
+        return sorted(path.stem for path in self.folder.glob("ds_*.json"))
+
+    def write(self, head: Head) -> None:
+        """Records a head, on disk before this returns. Not where a newer one is recorded already.
+
+        Raises:
+            UnreadableHeadError: there is a record, and what it says is not known.
+            OSError: the folder can not be written.
+        """
+        with self.locked():
+            before = self.read(head.dataset)
+            if before is None or before.seq < head.seq:
+                self._put(self._path(head.dataset), head.model_dump_json())
+
+    def replace(self, head: Head) -> None:
+        """Records a head in the place of one that the database has forgotten; that one is kept beside it."""
+        with self.locked():
+            path = self._path(head.dataset)
+            if path.exists():
+                path.replace(path.with_suffix(f".forgotten-{secrets.token_hex(4)}"))
+            self._put(path, head.model_dump_json())
+
+    def epoch(self) -> str | None:
+        """What the noise secret is derived with; None before the first rotation."""
+        try:
+            return (self.folder / EPOCH_FILE).read_text().strip()
+        except FileNotFoundError:
+            return None
+
+    def rotate_epoch(self) -> str:
+        """A new epoch of the noise key: no key of before is used again. Returns its public name."""
+        with self.locked():
+            self._put(self.folder / EPOCH_FILE, secrets.token_hex(16))
+        return self.epoch() or ""
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Who writes waits for others that write."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _path(self, dataset_id: str) -> Path:
+        return self.folder / f"{dataset_id}.json"
+
+    def _put(self, path: Path, text: str) -> None:
+        write_private(path, text + "\n", overwrite=True)  # it syncs the file
+        sync(self.folder)

@@ -1,0 +1,43 @@
+"""Ed25519 signatures over documents: {NAME: body, "signature", "public_key", "algorithm"}.
+
+The signature is over the canonical JSON of the body: sorted keys, no spaces, UTF-8.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from app.ledger import signing_keys
+from app.ledger.entries import canonical_json
+
+
+def sign(body: dict[str, Any], name: str, signing_key: Ed25519PrivateKey) -> dict[str, Any]:
+    """The signed document of a body, which stands in it under `name`."""
+    return {
+        name: body,
+        "signature": base64.b64encode(signing_key.sign(canonical_json(body))).decode(),
+        "public_key": signing_keys.public_key(signing_key),
+        "algorithm": "Ed25519",
+    }
+
+
+def holds(document: dict[str, Any], name: str, public_key: str | None = None) -> bool:
+    """Whether the signature over the body under `name` holds.
+
+    Args:
+        public_key: base64 of the key that is trusted. Without it the document's own is used, which says that the
+            document is whole, and not who signed it.
+    """
+    try:
+        if document["algorithm"] != "Ed25519" or public_key not in (None, document["public_key"]):
+            return False
+        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(document["public_key"], validate=True))
+        key.verify(base64.b64decode(document["signature"], validate=True), canonical_json(document[name]))
+    except (InvalidSignature, KeyError, TypeError, ValueError, binascii.Error):
+        return False
+    return True

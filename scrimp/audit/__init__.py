@@ -1,0 +1,1 @@
+"""A black-box audit of a running service: planted canaries against what the certificates claim (docs/privacy.md)."""

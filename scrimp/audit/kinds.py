@@ -1,0 +1,154 @@
+"""What is audited: one job each, all on the audit's own data sets.
+
+A canary's target is so far away that its gradient is clipped to C in every step, and points along its own coordinate:
+each coordinate of the released weights is a Gaussian mechanism of its own with sensitivity C, whatever the optimizer
+then makes of it. The audit thus needs σ alone: μ = √T/σ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+# Where a data set's canaries lie: sparse words, words of users with several records each, or a dense array.
+Layout = Literal["words", "users", "array"]
+Released = Literal["weight", "mean", "scores"]
+STEPS, SIGMA = 4, 1.0  # μ = 2: where rates of a few per cent tell most
+SCORE_POINTS, SCORE_MU = 11, 3.0  # μ² = 99 of a cap of ε = 100
+ONE, SAMPLED = 1.0, 10  # C; the least number of Poisson steps
+USER_RECORDS = 4
+
+Spec = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One thing to audit.
+
+    Attributes:
+        name: what the report calls it.
+        optimizer: of its job; `learning_rate` is in units of 1/L where `scaled`.
+        layout: of its canaries.
+        released: where their traces are looked for: model weights, the mean of features, or noisy scores.
+        sample_rate: q; 1: full batch.
+        scaled: the rate is multiplied by L, as g̃ is a sum over L. Not of methods that have no scale.
+        on, metric, points: of scores: which part of the data is scored, by what, and how often.
+    """
+
+    name: str
+    optimizer: Spec = field(default_factory=lambda: {"kind": "dp_sgd"})
+    clipping: Spec = field(default_factory=lambda: {"kind": "flat", "max_grad_norm": ONE})
+    layout: Layout = "words"
+    released: Released = "weight"
+    model: Spec = field(default_factory=lambda: {"kind": "linear"})
+    sample_rate: float = 1.0
+    steps: int = STEPS
+    noise_multiplier: float = SIGMA
+    scaled: bool = True
+    learning_rate: float = 1.0
+    on: Literal["holdout", "train"] = "holdout"
+    metric: Literal["accuracy", "loss"] = "loss"
+    points: int = SCORE_POINTS
+
+    @property
+    def of_scores(self) -> bool:
+        return self.released == "scores"
+
+    @property
+    def has_side(self) -> bool:
+        """It takes public records along."""
+        return self.optimizer["kind"] in ("ada_dps", "pda_dpmd")
+
+    @property
+    def delayed(self) -> bool:
+        return str(self.optimizer["kind"]).startswith("dp2_")
+
+    @property
+    def comparable(self) -> bool:
+        """Its noise lies on the words' coordinates, where other jobs have theirs, and moves a weight up as often as
+        down."""
+        return self.released == "weight" and self.layout != "array"
+
+
+def _rescaling(kind: str) -> Kind:
+    """An optimizer that divides by second moments: its rate has no scale."""
+    return Kind(kind, {"kind": kind}, scaled=False)
+
+
+def _delayed(kind: str, variant: str) -> Kind:
+    """Phases that move a weight equally far: η C is that of the plain steps."""
+    settings = {"kind": kind, "variant": variant, "max_grad_norm_adaptive": ONE, "delay": 2}
+    return Kind(f"{kind} {variant}", settings)
+
+
+def _clipped(kind: str) -> Kind:
+    return Kind(f"clip {kind}", clipping={"kind": kind, "max_grad_norm": ONE})
+
+
+def _scores(name: str, **changes: Any) -> Kind:
+    """The weights are hardly trained, and noise: a canary's loss is far above its bound."""
+    settings: dict[str, Any] = {"steps": 2 * SCORE_POINTS, "scaled": False, "learning_rate": 1e4}
+    return Kind(name, released="scores", noise_multiplier=1e5, **settings, **changes)
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("dp_sgd"),
+    Kind("dp_sgd momentum", {"kind": "dp_sgd", "momentum": 0.5, "free_step": True}),
+    _rescaling("dp_adam"),
+    _rescaling("dp_adambc"),
+    _rescaling("dp_rmsprop"),
+    _rescaling("dp_adagrad"),
+    _delayed("dp2_rmsprop", "delayed"),
+    _delayed("dp2_rmsprop", "extra_query"),
+    _delayed("dp2_rmsprop", "noise_first"),
+    _delayed("dp2_adagrad", "delayed"),
+    _delayed("dp2_yogi", "delayed"),
+    Kind("scale_then_privatize adam", {"kind": "scale_then_privatize", "base": "adam"}, scaled=False),
+    Kind("scale_then_privatize rmsprop", {"kind": "scale_then_privatize", "base": "rmsprop"}, scaled=False),
+    Kind("ada_dps", {"kind": "ada_dps", "eps": 1.0}),
+    Kind("pda_dpmd", {"kind": "pda_dpmd", "horizon": 8}),
+    _clipped("automatic"),
+    _clipped("adaptive"),
+    _clipped("per_layer"),
+    Kind("clip flat opacus", clipping={"kind": "flat", "max_grad_norm": ONE, "engine": "opacus"}, layout="array"),
+    Kind(
+        "center",
+        model={"kind": "linear", "center": {"max_norm": 1.0, "noise_mu": 2.0}},
+        layout="array",
+        released="mean",
+        noise_multiplier=1e5,
+    ),
+    Kind("poisson", sample_rate=0.5, steps=SAMPLED, noise_multiplier=1.0),
+    Kind("poisson dp_adam", {"kind": "dp_adam"}, sample_rate=0.5, steps=SAMPLED, noise_multiplier=1.0, scaled=False),
+    Kind(
+        "poisson adaptive",
+        clipping={"kind": "adaptive", "max_grad_norm": ONE},
+        sample_rate=0.5,
+        steps=SAMPLED,
+        noise_multiplier=1.0,
+    ),
+    Kind("users", layout="users"),
+    Kind("users poisson", layout="users", sample_rate=0.5, steps=SAMPLED, noise_multiplier=1.0),
+    _scores("score loss"),
+    _scores("score accuracy", metric="accuracy"),
+    _scores("score loss on train", on="train"),
+    _scores("score loss of users", layout="users"),
+)
+QUICK = ("dp_sgd", "dp_adam", "clip adaptive", "poisson", "users", "score loss")
+
+
+def chosen(names: str) -> list[Kind]:
+    """The kinds of a comma-separated list of names, or of `all` or `quick`.
+
+    Raises:
+        ValueError: a name that there is not.
+    """
+    if names in ("all", "quick"):
+        return [kind for kind in KINDS if names == "all" or kind.name in QUICK]
+    by_name = {kind.name: kind for kind in KINDS}
+    wanted = list(dict.fromkeys(name.strip() for name in names.split(",")))
+    unknown = [name for name in wanted if name not in by_name]
+    if unknown:
+        raise ValueError(f"there is no kind {unknown[0]!r}; there are all, quick, {', '.join(by_name)}")
+    return [by_name[name] for name in wanted]

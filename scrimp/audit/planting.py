@@ -1,0 +1,140 @@
+"""The audit's own data sets: canaries that are in by fair coins, each on a coordinate of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scrimp.audit.kinds import USER_RECORDS, Kind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TARGET = 1e6  # so far from any weight that a canary's gradient is clipped in every step
+CAP = {"epsilon": 100.0, "delta": 1e-5}
+ORDER = 2.0
+TOO_MANY = USER_RECORDS + 2  # records of a user, of which only k may count
+MOST_IN_ARRAY = 3000  # a dense array has a cell for each pair of canaries
+
+CLASSES = 51  # the first is nobody's, and each other one is a group with one canary
+GROUPS = CLASSES - 1
+FILLERS = 80  # records of a group that are always there: sums lie far from 0, where scores would be clamped
+LOSS_BOUND = 2.0 * math.log(CLASSES)  # a record without a word has half of it, whatever the weights
+HELD_OUT, DECLARED = 0.99999, 1_000_000  # all but one in 100,000 records are held out, and ten declared for training
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One data set.
+
+    Attributes:
+        spec, file: what is registered.
+        inside: which canaries are in it.
+        places: the canaries' coordinates; of scores, their groups' numbers.
+        decoys: coordinates of nobody.
+        side: spec and file of public records on the same coordinates.
+    """
+
+    spec: dict[str, Any]
+    file: Path
+    inside: NDArray[np.bool_]
+    places: NDArray[np.int64]
+    decoys: NDArray[np.int64]
+    side: tuple[dict[str, Any], Path] | None = None
+
+
+def plant(kind: Kind, name: str, canaries: int, folder: Path, random: np.random.Generator) -> Planted:
+    """Writes a data set that suits a kind, with fresh coins.
+
+    Args:
+        name: of the data set.
+        canaries: how many; of scores always one for each group.
+    """
+    if kind.of_scores:
+        return _scored(kind, name, folder, random)
+    if kind.layout == "array":
+        return _array(kind, name, min(canaries, MOST_IN_ARRAY), folder, random)
+    return _words(kind, name, canaries, folder, random)
+
+
+def _words(kind: Kind, name: str, canaries: int, folder: Path, random: np.random.Generator) -> Planted:
+    places_needed = canaries + canaries // 2
+    buckets = 2 ** math.ceil(math.log2(2 * places_needed))
+    words, places = zip(*islice(distinct_words(buckets), places_needed), strict=True)
+    inside = random.random(canaries) < 0.5
+    of_users = kind.layout == "users"
+    rows = [
+        f"{word},u{number},{TARGET:g}" if of_users else f"{word},{TARGET:g}"
+        for number, word in enumerate(words[:canaries])
+        if inside[number]
+        for _ in range(TOO_MANY if of_users else 1)
+    ]
+    file = _written(folder / f"{name}.csv", "text,user,y" if of_users else "text,y", rows)
+    features = {"kind": "hashed_text", "column": "text", "buckets": buckets}
+    spec = _spec(kind, name, "csv", features, canaries)
+    public = spec | {"name": f"{name}-public", "privacy": {"sensitivity": "public"}}
+    side = _written(folder / f"{name}-public.csv", "text,y", [f"{word},0" for word in words])
+    at = np.array(places, dtype=np.int64)
+    return Planted(spec, file, inside, at[:canaries], at[canaries:], (public, side))
+
+
+def _array(kind: Kind, name: str, canaries: int, folder: Path, random: np.random.Generator) -> Planted:
+    inside = random.random(canaries) < 0.5
+    at = np.flatnonzero(inside)
+    x = np.zeros((len(at), canaries + canaries // 2), dtype=np.float32)
+    x[np.arange(len(at)), at] = 1.0
+    file = folder / f"{name}.npz"
+    np.savez_compressed(file, x=x, y=np.full(len(at), TARGET))
+    spec = _spec(kind, name, "npz", {"kind": "tensor", "array": "x"}, canaries)
+    return Planted(spec, file, inside, np.arange(canaries), np.arange(canaries, x.shape[1]))
+
+
+def _scored(kind: Kind, name: str, folder: Path, random: np.random.Generator) -> Planted:
+    """Of each class the fillers, and a canary with a word, whose weights are noise and its loss above the bound."""
+    inside = random.random(GROUPS) < 0.5
+    of_users = kind.layout == "users"
+    rows = [f"{'!' * (n + 1)},f{c}-{n},{c}" for c in range(CLASSES) for n in range(FILLERS)]
+    for group in np.flatnonzero(inside):
+        rows += [f"canary{group},u{group},{group + 1}"] * (TOO_MANY if of_users else 1)
+    if not of_users:
+        rows = [",".join(row.split(",")[::2]) for row in rows]
+    file = _written(folder / f"{name}.csv", "text,user,y" if of_users else "text,y", rows)
+    features = {"kind": "hashed_text", "column": "text", "buckets": 1024}
+    spec = _spec(kind, name, "csv", features, DECLARED if kind.on == "holdout" else len(rows))
+    spec["task"] = {"kind": "classification", "label": "y", "classes": list(range(CLASSES))}
+    spec["holdout"] = {"kind": "split", "fraction": HELD_OUT} if kind.on == "holdout" else None
+    return Planted(spec, file, inside, np.arange(GROUPS), np.arange(0))
+
+
+def _spec(kind: Kind, name: str, format_: str, features: dict[str, Any], records: int) -> dict[str, Any]:
+    privacy: dict[str, Any] = {"sensitivity": "private", "records": records, "cap": CAP}
+    # The one admits sampled jobs too; the other is the exact one.
+    privacy |= {"filter": "gdp"} if kind.of_scores or kind.layout == "array" else {"filter": "rdp", "order": ORDER}
+    if kind.layout == "users":
+        privacy |= {"unit": "user", "user_column": "user", "max_records_per_user": USER_RECORDS}
+    task = {"kind": "regression", "label": "y"}
+    return {"name": name, "format": format_, "task": task, "features": features, "privacy": privacy}
+
+
+def _written(path: Path, header: str, rows: list[str]) -> Path:
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def distinct_words(buckets: int) -> Iterator[tuple[str, int]]:
+    """Words and the features that they are hashed to, no two to one: signed MurmurHash3, without its sign, modulo."""
+    from sklearn.utils import murmurhash3_32
+
+    taken: set[int] = set()
+    for number in count():
+        word = f"canary{number}"
+        place = abs(int(murmurhash3_32(word, seed=0))) % buckets
+        if place not in taken:
+            taken.add(place)
+            yield word, place

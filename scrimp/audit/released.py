@@ -1,0 +1,130 @@
+"""What a job handed out, read as canaries' scores; and what it handed out without a charge."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scrimp.audit.claims import precision
+from scrimp.audit.kinds import USER_RECORDS, Kind
+from scrimp.audit.planting import FILLERS
+from scrimp.models import MetricPoint
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
+TYPES = {"F32": "<f4", "F64": "<f8"}
+Certificate = Mapping[str, Any]
+RELEASED_BY = {"accuracy": "noisy_count", "loss": "noisy_sum", "ranking": "noisy_sum"}
+
+
+def read_tensor(path: Path, name: str) -> Numbers:
+    """One tensor of a safetensors file, flat.
+
+    Raises:
+        ValueError: the file has no such tensor of floats.
+    """
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    if name not in header or header[name]["dtype"] not in TYPES:
+        raise ValueError(f"{path.name} has no tensor {name!r} of floats")
+    first, last = header[name]["data_offsets"]
+    values = np.frombuffer(content[start + first : start + last], dtype=np.dtype(TYPES[header[name]["dtype"]]))
+    return np.asarray(values, dtype=np.float64)
+
+
+def scores_of(kind: Kind, certificate: Certificate, metrics: Iterable[MetricPoint]) -> dict[int, list[float]]:
+    """Of each group the noisy sums that its canary is in, in canaries: about 1 where it is in, 0 where it is not.
+
+    A score is a = Δ S/(S + M) with std Δ s √(a² + (Δ−a)²) / Δ(S + M), s the noise of either sum, so that both numbers
+    give S and M back. The canary is in S of losses, as its loss is above the bound, and in M of counts of right
+    answers, as it is wrong. Where S + M was clamped the value is off; it is only a test's input.
+    """
+    (release,) = (each for each in certificate["mechanism"]["releases"] if each["what"] == kind.metric)
+    bound = release["sensitivity"]
+    noise = bound * release["records_per_unit"] / release["noise_mu"]
+    found: dict[int, list[float]] = {}
+    for point in metrics:
+        name, _, group = point.name.partition(":g")
+        if name != kind.metric or not group:
+            continue
+        share = point.value / bound
+        total = noise * math.hypot(share, 1.0 - share) / point.std * bound
+        inside = share * total - FILLERS * bound / 2.0 if name == "loss" else (1.0 - share) * total - FILLERS
+        unit = bound * (USER_RECORDS if kind.layout == "users" else 1)
+        found.setdefault(int(group), []).append(inside / unit)
+    return found
+
+
+def charged_scores_mu(kind: Kind, certificate: Certificate, metrics: Iterable[MetricPoint]) -> float:
+    """μ of one score: what was charged for all of the account, in equal shares of the scores that are there.
+
+    A score that was not charged for leaves the others a smaller share, and their noise is too small for it.
+    """
+    charged = precision(certificate["events"][kind.on] or {"kind": "composed", "events": []}) or 0.0
+    released = sum(point.released_by in RELEASED_BY.values() and point.on == kind.on for point in metrics)
+    return math.sqrt(charged / max(1, released))
+
+
+def uncharged(certificate: Certificate, metrics: Iterable[MetricPoint], posted: Mapping[str, int]) -> list[str]:
+    """What left a job and is not on its bill, in sentences. Of jobs on private data, with a private hold-out.
+
+    Args:
+        metrics: all that the service shows of the job.
+        posted: what the ledger's entries say that was charged.
+    """
+    found: list[str] = []
+    releases = certificate["mechanism"]["releases"]
+    declared = {_metric(each): each for each in releases}
+    seen = Counter((point.name, point.on) for point in metrics if point.released_by in RELEASED_BY.values())
+    wholes = {(point.name, point.step) for point in metrics if point.released_by in RELEASED_BY.values()}
+    for (name, on), times in sorted(seen.items()):
+        release = declared.get(name)
+        if release is None or release["account"] != on:
+            found.append(
+                f"{name} on {on} was released {times} times, and the certificate's mechanism has no such score"
+            )
+        elif times > release["times"]:
+            found.append(f"{name} on {on} was released {times} times, and charged for {release['times']}")
+    for point in metrics:
+        whole = point.name.partition(":")[0].replace("hit@", "ndcg@")
+        if point.released_by == "public_data":
+            found.append(f"{point.name} at step {point.step} is exact")
+        elif (
+            point.released_by == "post_processing"
+            and point.name != "clipping_norm"
+            and (whole, point.step) not in wholes
+        ):
+            found.append(f"{point.name} at step {point.step} is part of no score")
+    return found + _undercharged(certificate, releases, posted)
+
+
+def _undercharged(certificate: Certificate, releases: list[dict[str, Any]], posted: Mapping[str, int]) -> list[str]:
+    """Where the event tree does not hold the mechanism's scores, or the ledger's charge not the tree."""
+    found = []
+    for account in ("train", "holdout"):
+        tree = certificate["events"][account]
+        held = precision(tree) if tree is not None else 0.0
+        if held is None:  # sampled: its scores are not told apart in it
+            continue
+        scores = math.fsum(each["times"] * each["noise_mu"] ** 2 for each in releases if each["account"] == account)
+        if scores > held * (1.0 + 1e-9):
+            found.append(f"scores on {account} are μ² = {scores:g}, and its events hold {held:g}")
+        if certificate["filter"]["kind"] == "gdp" and posted[account] < held * 1e12 * (1.0 - 1e-9):
+            found.append(f"the ledger charged {account} {posted[account]}, less than its events")
+    if dict(posted) != {account: certificate["charge"][account] for account in ("train", "holdout")}:
+        found.append("the ledger's entry is not the certificate's charge")
+    return found
+
+
+def _metric(release: Mapping[str, Any]) -> str:
+    return f"ndcg@{release['cutoff']}" if release["what"] == "ranking" else str(release["what"])

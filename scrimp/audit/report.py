@@ -1,0 +1,92 @@
+"""What an audit found, for a terminal and for a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from scrimp.audit.run import Report, Result
+
+COLUMNS = ("kind", "in / out", "charged ε", "charged μ", "fitted μ", "at least μ", "verdict")
+LIMITS = """
+What this says: of an honest service a run like this one finds a fault with probability at most {alarm:g}. "At least"
+means that no mechanism with a smaller μ explains what was seen. It never says "at most": a leak that these canaries do
+not touch, or one that is too small for their number, is not found. All models are linear ones, whose passes are too
+simple to show how other records' number or place reaches a record's rounding. Not audited: scores of next items and of
+tokens, noisy frequencies of items, searches, times and sizes.
+"""
+
+
+def row(result: Result) -> tuple[str, ...]:
+    """One line of the table. The μ of a sampled plan is that of its printed ε at its δ."""
+    found = result.finding
+    charged = f"{'' if result.exact else '~'}{result.charged_mu:.3f}"
+    sides = f"{found.present:,} / {found.absent:,}"
+    numbers = (f"{result.epsilon:.4g}", charged, f"{found.fitted_mu:.3f}", f"{found.lower_mu:.3f}")
+    return (result.kind, sides, *numbers, "passed" if result.passed else "VIOLATION")
+
+
+def notes(report: Report) -> Iterator[str]:
+    """A sentence for each fault, and one on the noise of pairs of jobs."""
+    for result in report.results:
+        excess = result.finding.excess
+        if not result.finding.stands:
+            yield (
+                f"{result.kind}: at ε = {excess.epsilon:.2f} δ is at least {excess.found_delta:.4f}, "
+                f"and {excess.claimed_delta:.2g} is claimed ({', '.join(result.jobs)})"
+            )
+        yield from (f"{result.kind}: {problem}" for problem in result.problems)
+    for pair in report.pairs:
+        if not pair.passed:
+            one, other = pair.kinds
+            same = f"{pair.agreement.agreeing:,} of {pair.agreement.trials:,}"
+            yield f"{one} and {other} share noise: {same} signs agree where neither has a record"
+    if report.pairs:
+        faulty = sum(not pair.passed for pair in report.pairs)
+        yield f"Noise was compared between {len(report.pairs)} pairs of jobs; {faulty} share it."
+
+
+def verdict(report: Report) -> str:
+    faults = sum(not result.passed for result in report.results)
+    if report.passed:
+        return f"{len(report.results)} kinds passed; false alarm at most {report.false_alarm:g} over all tests together"
+    return f"VIOLATION: {faults} of {len(report.results)} kinds did not pass, or noise is shared"
+
+
+def plain(report: Report) -> dict[str, Any]:
+    """As JSON."""
+    results = [asdict(each) | {"passed": each.passed, "excess": each.finding.excess.amount} for each in report.results]
+    pairs = [asdict(each) for each in report.pairs]
+    return {
+        "passed": report.passed,
+        "false_alarm": report.false_alarm,
+        "level_of_each_test": report.level,
+        "results": results,
+        "pairs": pairs,
+    }
+
+
+def markdown(report: Report, command: str, took_s: float) -> str:
+    """The dated report."""
+    lines = [
+        "# Audit of the certificates",
+        "",
+        f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {took_s:.0f} s.",
+        "Canaries that were planted in the audit's own data sets on a running service, against the whole (ε, δ) curve",
+        "that each certificate claims. docs/audit.md says how.",
+        "",
+        f"**{verdict(report)}.**",
+        "",
+        "| " + " | ".join(COLUMNS) + " |",
+        "|---" * len(COLUMNS) + "|",
+        *("| " + " | ".join(row(result)) + " |" for result in report.results),
+        "",
+        *(f"* {note}" for note in notes(report)),
+        "",
+        "Charged μ of scores is that of one score. ~ marks the μ of a sampled plan's ε at its δ: its whole curve was",
+        "tested all the same.",
+        LIMITS.format(alarm=report.false_alarm),
+    ]
+    return "\n".join(lines).rstrip() + "\n"

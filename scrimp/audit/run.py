@@ -1,0 +1,276 @@
+"""The audit itself: registers data sets, runs jobs, and tests what came back against what the certificates claim."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scrimp.audit.claims import claim_of
+from scrimp.audit.kinds import SCORE_MU, Kind
+from scrimp.audit.planting import GROUPS, LOSS_BOUND, Planted, plant
+from scrimp.audit.released import charged_scores_mu, read_tensor, scores_of, uncharged
+from scrimp.audit.statistics import Agreement, Claim, Finding, agreement, examine, quantile_thresholds
+from scrimp.client import Client
+from scrimp.errors import ScrimpError
+from scrimp.models import Job
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
+SPREAD = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of thresholds, in standard deviations around the middle
+SHARING = 10  # jobs of one data set: their prices add up to half of its cap
+REGISTERING = 2  # data sets at once: as many as a service parses by default
+SCORE_SHARE = 8  # scores have so many times fewer canaries than weights: a job's are 50 · points
+WEIGHTS = "model.safetensors"
+Slot = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was found of one kind.
+
+    Attributes:
+        epsilon, delta: what the certificate prints.
+        charged_mu: the tested claim as one number; of scores that of one score.
+        exact: whether the claim is that of a Gaussian mechanism.
+        problems: what left without a charge.
+    """
+
+    kind: str
+    jobs: tuple[str, ...]
+    epsilon: float
+    delta: float
+    charged_mu: float
+    exact: bool
+    finding: Finding
+    problems: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return self.finding.stands and not self.problems
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two jobs' noises, compared where neither has a canary."""
+
+    kinds: tuple[str, str]
+    agreement: Agreement
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that was found, and what it may be wrong with."""
+
+    results: tuple[Result, ...]
+    pairs: tuple[Pair, ...]
+    false_alarm: float
+    level: float
+
+    @property
+    def passed(self) -> bool:
+        return all(each.passed for each in self.results) and all(each.passed for each in self.pairs)
+
+
+@dataclass(frozen=True)
+class _Registered:
+    """A data set of the audit: its own id, and that of public records on the same coordinates."""
+
+    planted: Planted
+    id: str
+    side: str | None
+
+
+@dataclass(frozen=True)
+class _Job:
+    kind: Kind
+    planted: Planted
+    dataset: str
+    id: str
+
+
+@dataclass
+class Audit:
+    """One audit of one service.
+
+    Args:
+        client: with a key that may register data sets.
+        kinds: what to audit.
+        canaries: of each kind, about; half of them are in.
+        false_alarm: how often an honest service may be found faulty at most, over all tests together.
+        name: what its data sets and jobs are called; a data set's name begins with it.
+        timeout_s: how long one job may take.
+    """
+
+    client: Client
+    kinds: Sequence[Kind]
+    canaries: int
+    false_alarm: float = 1e-3
+    name: str = "audit"
+    timeout_s: float = 600.0
+    _noise: list[tuple[_Job, Numbers]] = field(default_factory=list)
+
+    def run(self) -> Report:
+        """Runs every kind's jobs, as many at once as there are workers.
+
+        Raises:
+            ScrimpError: the service refused, or a job did not succeed. What was not audited has not passed.
+        """
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            slots = self._slots()
+            datasets = self._datasets(slots, folder)
+            jobs = {kind.name: [self._submit(kind, datasets[slot]) for slot in slots[kind.name]] for kind in self.kinds}
+            results = tuple(self._examined(kind, jobs[kind.name], folder) for kind in self.kinds)
+        return Report(results, self._pairs(), self.false_alarm, self.level)
+
+    @property
+    def level(self) -> float:
+        """Of each single test: all together fail as often as `false_alarm`. Fixed before anything is looked at."""
+        comparable = sum(kind.comparable for kind in self.kinds)
+        return self.false_alarm / (2 * len(SPREAD) * len(self.kinds) + math.comb(comparable, 2))
+
+    def _slots(self) -> dict[str, list[Slot]]:
+        """Which data sets each kind's jobs run on: as many share one as its cap admits; a job of scores has its own."""
+        numbers: Counter[str] = Counter()
+        slots: dict[str, list[Slot]] = {}
+        for kind in self.kinds:
+            if kind.of_scores:
+                jobs = math.ceil(self.canaries / SCORE_SHARE / (GROUPS * kind.points))
+                slots[kind.name] = [(kind.name, number) for number in range(jobs)]
+            else:
+                slots[kind.name] = [(kind.layout, numbers[kind.layout] // SHARING)]
+                numbers[kind.layout] += 1
+        return slots
+
+    def _datasets(self, slots: Mapping[str, Sequence[Slot]], folder: Path) -> dict[Slot, _Registered]:
+        random = np.random.default_rng()  # the coins: nobody else knows them before the jobs have ended
+        tag = random.bytes(4).hex()
+        firsts: dict[Slot, Kind] = {}
+        with_side = {slot for kind in self.kinds for slot in slots[kind.name] if kind.has_side}
+        for kind in self.kinds:
+            for slot in slots[kind.name]:
+                firsts.setdefault(slot, kind)
+        planted = {
+            slot: plant(kind, f"{self.name}-{tag}-{number}", self.canaries, folder, random)
+            for number, (slot, kind) in enumerate(firsts.items())
+        }
+
+        def register(slot: Slot) -> _Registered:
+            each = planted[slot]
+            dataset = self.client.create_dataset(each.spec, each.file).id
+            side = self.client.create_dataset(*each.side).id if each.side and slot in with_side else None
+            return _Registered(each, dataset, side)
+
+        with ThreadPoolExecutor(REGISTERING) as pool:
+            return dict(zip(planted, pool.map(register, planted), strict=True))
+
+    def _submit(self, kind: Kind, on: _Registered) -> _Job:
+        batch = math.ceil(kind.sample_rate * on.planted.spec["privacy"]["records"])
+        rate = kind.learning_rate * (batch if kind.scaled else 1.0)
+        optimizer = {**kind.optimizer, "learning_rate": rate}
+        optimizer |= {"public_dataset": on.side} if kind.has_side else {}
+        optimizer |= {"learning_rate_adaptive": rate} if kind.delayed else {}
+        sampled = {"kind": "poisson", "expected_batch_size": batch}
+        spec: dict[str, Any] = {
+            "dataset": on.id,
+            "name": f"{self.name}: {kind.name}",
+            "model": dict(kind.model),
+            "optimizer": optimizer,
+            "clipping": dict(kind.clipping),
+            "privacy": {"noise_multiplier": kind.noise_multiplier},
+            "sampling": sampled if kind.sample_rate < 1.0 else {"kind": "full_batch"},
+            "length": {"steps": kind.steps},
+            "evaluation": _evaluation(kind) if kind.of_scores else None,
+        }
+        return _Job(kind, on.planted, on.id, self.client.submit(spec).id)
+
+    def _examined(self, kind: Kind, jobs: Sequence[_Job], folder: Path) -> Result:
+        ended = [self._succeeded(job) for job in jobs]
+        certificates = [self.client.certificate(job.id).certificate for job in jobs]
+        metrics = [self.client.metrics(job.id) for job in jobs]
+        posted = [self._posted(job) for job in jobs]
+        problems = [each for said in zip(certificates, metrics, posted, strict=True) for each in uncharged(*said)]
+        printed = certificates[0]["epsilon"]
+        if kind.of_scores:
+            mu = max(charged_scores_mu(kind, *said) for said in zip(certificates, metrics, strict=True))
+            claim = Claim.gaussian(mu)
+            scores = [scores_of(kind, *said) for said in zip(certificates, metrics, strict=True)]
+            present, absent = _by_coin(jobs, scores)
+            finding = examine(present, absent, [0.5 + each / SCORE_MU for each in SPREAD], claim, self.level)
+        else:
+            claim = claim_of(certificates[0]["events"]["train"], printed["value"], printed["delta"])
+            finding = self._of_weights(kind, jobs[0], ended[0], claim, folder)
+        ids = tuple(job.id for job in jobs)
+        return Result(
+            kind.name, ids, printed["value"], printed["delta"], claim.mu, claim.exact, finding, tuple(problems)
+        )
+
+    def _of_weights(self, kind: Kind, job: _Job, ended: Job, claim: Claim, folder: Path) -> Finding:
+        path = self.client.download(ended.id, WEIGHTS, folder / f"{ended.id}.safetensors")
+        values = read_tensor(path, kind.released)
+        path.unlink()
+        planted = job.planted
+        if kind.comparable:
+            self._noise.append((job, values))
+        scores = values[planted.places]
+        thresholds = quantile_thresholds(values[planted.decoys], claim.mu, SPREAD)
+        return examine(scores[planted.inside], scores[~planted.inside], thresholds, claim, self.level)
+
+    def _succeeded(self, job: _Job) -> Job:
+        ended = self.client.wait_for(job.id, self.timeout_s)
+        if ended.status != "succeeded":
+            why = (ended.failure or {}).get("message", "")
+            raise ScrimpError(f"the job of {job.kind.name!r} ({job.id}) is {ended.status}, not audited. {why}".strip())
+        return ended
+
+    def _posted(self, job: _Job) -> dict[str, int]:
+        entries = [entry for entry in self.client.ledger_entries(job.dataset, job.id) if entry.kind == "post"]
+        return {name: sum(getattr(entry, name) for entry in entries) for name in ("train", "holdout")}
+
+    def _pairs(self) -> tuple[Pair, ...]:
+        found = []
+        for (one, its), (other, others) in itertools.combinations(self._noise, 2):
+            both = np.concatenate([_nobody(one.planted), _nobody(other.planted)])
+            places, times = np.unique(both, return_counts=True)
+            places = places[times == 2]
+            said = agreement(its[places], others[places])
+            found.append(Pair((one.kind.name, other.kind.name), said, said.chance > self.level))
+        return tuple(found)
+
+
+def _evaluation(kind: Kind) -> dict[str, Any]:
+    return {
+        "on": kind.on,
+        "noise_mu": SCORE_MU,
+        "points": kind.points,
+        "metrics": [kind.metric],
+        "loss_bound": LOSS_BOUND,
+        "groups": {f"g{group}": [group + 1] for group in range(GROUPS)},
+    }
+
+
+def _by_coin(jobs: Sequence[_Job], scores: Iterable[dict[int, list[float]]]) -> tuple[Numbers, Numbers]:
+    """All jobs' scores of groups whose canary is in, and of those whose canary is not."""
+    sides: dict[bool, list[float]] = {True: [], False: []}
+    for job, found in zip(jobs, scores, strict=True):
+        for group, values in found.items():
+            sides[bool(job.planted.inside[group])] += values
+    return np.array(sides[True]), np.array(sides[False])
+
+
+def _nobody(planted: Planted) -> NDArray[np.int64]:
+    """The coordinates without a record: decoys, and canaries that are out."""
+    return np.concatenate([planted.decoys, planted.places[~planted.inside]])

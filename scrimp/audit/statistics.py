@@ -1,0 +1,185 @@
+"""The statistics of the audit: pure functions of numbers that a service has released.
+
+A mechanism is (ε, δ)-DP for every point of a claimed curve only if every test that guesses whether a canary was present
+obeys, with true-positive rate p and false-positive rate q,
+
+    p ≤ e^ε q + δ(ε)    and    1 − q ≤ e^ε (1 − p) + δ(ε).
+
+Both are tested at thresholds that are fixed before the tested numbers are looked at, with Clopper-Pearson bounds: p at
+least p⁻, q at most q⁺. Each bound fails with probability at most `level`. One pair of bounds serves every ε and both
+directions, since nothing but the pair is random.
+
+What is found is a lower bound: a mechanism may leak more than any test here sees.
+
+Source: Kairouz, Oh & Viswanath 2015, Theorem 2.1 (the inequalities); Clopper & Pearson 1934.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
+# Of a curve: a step of 0.01 hides less than 0.01 e^ε q of an excess.
+STEP = 0.01
+SMALLEST_DELTA = 1e-12
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed: δ(ε) at many points.
+
+    Attributes:
+        epsilons: ascending, from 0.
+        deltas: δ at each.
+        mu: the claim as one number: exact of a Gaussian mechanism, else the μ with the certificate's ε and δ.
+        exact: whether the mechanism is μ-GDP.
+    """
+
+    epsilons: Numbers
+    deltas: Numbers
+    mu: float
+    exact: bool = True
+
+    @classmethod
+    def gaussian(cls, mu: float) -> Claim:
+        """δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
+
+        Source: Balle & Wang 2018, Theorem 8.
+        """
+        from scipy import special
+
+        epsilons = np.arange(0.0, mu * mu / 2.0 + 8.0 * mu + STEP, STEP)
+        upper, lower = epsilons / mu - mu / 2.0, epsilons / mu + mu / 2.0
+        deltas = special.ndtr(-upper) - np.exp(epsilons + special.log_ndtr(-lower))
+        return cls(epsilons, np.maximum(deltas, 0.0), mu)
+
+
+@dataclass(frozen=True)
+class Excess:
+    """By how much the bounds exceed the claim where they exceed it most; at most 0 where the claim stands."""
+
+    epsilon: float
+    claimed_delta: float
+    found_delta: float
+
+    @property
+    def amount(self) -> float:
+        return self.found_delta - self.claimed_delta
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One test of one claim.
+
+    Attributes:
+        present, absent: how many canaries were in and out.
+        fitted_mu: Φ⁻¹(p) − Φ⁻¹(q) of the rates that were seen at the most telling threshold. An estimate, no bound.
+        lower_mu: no Gaussian mechanism with a smaller μ has rates within the bounds. At least this is lost.
+        excess: where the claim is exceeded most.
+    """
+
+    present: int
+    absent: int
+    fitted_mu: float
+    lower_mu: float
+    excess: Excess
+
+    @property
+    def stands(self) -> bool:
+        return self.excess.amount <= 0.0
+
+
+def lower_bound(hits: int, trials: int, level: float) -> float:
+    """Clopper-Pearson: the success probability is at least this, but for a chance of `level`."""
+    from scipy import stats
+
+    return float(stats.beta.ppf(level, hits, trials - hits + 1)) if hits else 0.0
+
+
+def upper_bound(hits: int, trials: int, level: float) -> float:
+    """Clopper-Pearson: the success probability is at most this, but for a chance of `level`."""
+    from scipy import stats
+
+    return float(stats.beta.ppf(1.0 - level, hits + 1, trials - hits)) if hits < trials else 1.0
+
+
+def examine(present: Numbers, absent: Numbers, thresholds: Sequence[float], claim: Claim, level: float) -> Finding:
+    """Tests a claim on canaries' scores, which are larger for canaries that are present.
+
+    Args:
+        present, absent: a score for each canary that was in, and out.
+        thresholds: chosen without a look at these scores.
+        level: how often each of the 2 · len(thresholds) bounds may fail.
+
+    Returns:
+        the finding. A true claim is found to be exceeded with probability at most 2 · len(thresholds) · level.
+    """
+    if not (len(present) and len(absent)):
+        raise ValueError("canaries are needed on both sides")
+    hits = [(int((present > each).sum()), int((absent > each).sum())) for each in thresholds]
+    pairs = [(lower_bound(true, len(present), level), upper_bound(false, len(absent), level)) for true, false in hits]
+    least = [_separation(p, q) if p > 0.0 and q < 1.0 else 0.0 for p, q in pairs]
+    best = int(np.argmax(least))
+    # Half a case more and one less than all: no rate is 0 or 1.
+    true, false = ((hit + 0.5) / (len(side) + 1) for hit, side in zip(hits[best], (present, absent), strict=True))
+    worst = max((_excess(p, q, claim) for p, q in pairs), key=lambda each: each.amount)
+    return Finding(len(present), len(absent), _separation(true, false), max(least[best], 0.0), worst)
+
+
+def _separation(p: float, q: float) -> float:
+    """The μ of a Gaussian mechanism of which a test has these rates: Φ⁻¹(p) − Φ⁻¹(q)."""
+    from scipy import special
+
+    return float(special.ndtri(p) - special.ndtri(q))
+
+
+def _excess(p: float, q: float, claim: Claim) -> Excess:
+    """Of one pair of bounds, over the whole curve and both directions."""
+    with np.errstate(over="ignore"):
+        grown = np.exp(claim.epsilons)
+        found = np.maximum(p - grown * q, (1.0 - q) - grown * (1.0 - p))
+    at = int(np.argmax(found - claim.deltas))
+    return Excess(float(claim.epsilons[at]), float(claim.deltas[at]), float(found[at]))
+
+
+def quantile_thresholds(decoys: Numbers, mu: float, spread: Sequence[float]) -> list[float]:
+    """Thresholds at which a Gaussian mechanism with this μ has false-positive rates Φ(−μ/2 − s), s of `spread`.
+
+    Args:
+        decoys: scores of coordinates that belong to no record. They share no noise with canaries.
+    """
+    from scipy import special
+
+    rates = special.ndtr(-(mu / 2.0 + np.asarray(spread)))
+    return [float(each) for each in np.quantile(decoys, 1.0 - rates)]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """In how many of `trials` places two noises have the same sign: half of them where they are independent.
+
+    Attributes:
+        chance: how often independent noises agree, or disagree, so much.
+    """
+
+    agreeing: int
+    trials: int
+    chance: float
+
+
+def agreement(one: Numbers, other: Numbers) -> Agreement:
+    """Compares the signs of two noises, each symmetric around 0. The test is exact: a two-sided binomial one."""
+    from scipy import stats
+
+    told = (one != 0.0) & (other != 0.0)
+    same, trials = int(((one > 0.0) == (other > 0.0))[told].sum()), int(told.sum())
+    chance = float(stats.binomtest(same, trials).pvalue) if trials else 1.0
+    return Agreement(same, trials, chance)

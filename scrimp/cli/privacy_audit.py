@@ -1,0 +1,55 @@
+"""`scrimp audit privacy`: whether what the service releases keeps what its certificates claim."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scrimp.cli import show
+from scrimp.cli.session import FAILED, Session, command
+
+CANARIES = 8000
+FALSE_ALARM = 1e-3
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "privacy")(privacy)
+
+
+def privacy(
+    session: Session,
+    kinds: Annotated[str, typer.Option(help="quick, all, or names separated by commas.")] = "quick",
+    canaries: Annotated[int, typer.Option(min=200, max=200_000, help="Of each kind, about; half are in.")] = CANARIES,
+    false_alarm: Annotated[
+        float, typer.Option(min=1e-12, max=0.1, help="How often an honest service may be found faulty, in all.")
+    ] = FALSE_ALARM,
+    name: Annotated[str, typer.Option(help="What its data sets and jobs are called.")] = "audit",
+    report: Annotated[Path | None, typer.Option(help="A Markdown file to write as well.")] = None,
+) -> None:
+    """Plant canaries in data sets of its own, train on them, and test the certificates. Exit code 1 on a violation."""
+    from scrimp.audit import report as said
+    from scrimp.audit.kinds import chosen
+    from scrimp.audit.run import Audit
+
+    try:
+        wanted = chosen(kinds)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    began = time.monotonic()
+    found = Audit(session.client, wanted, canaries, false_alarm, name).run()
+    if report is not None:
+        line = f"scrimp audit privacy --kinds {kinds} --canaries {canaries}"
+        report.write_text(said.markdown(found, line, time.monotonic() - began), encoding="utf-8")
+
+    def render() -> None:
+        show.table(session.console, said.COLUMNS, [said.row(result) for result in found.results])
+        for note in said.notes(found):
+            session.console.print(note, markup=False, soft_wrap=True)
+        session.console.print(said.verdict(found), markup=False, soft_wrap=True)
+
+    session.result(said.plain(found), render)
+    if not found.passed:
+        raise typer.Exit(FAILED)

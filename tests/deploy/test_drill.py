@@ -1,0 +1,150 @@
+"""docs/production.md, "Backup and restore": its commands are run as they stand there, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import psycopg
+import pytest
+
+from app.db.migrate import upgrade
+from app.ledger.heads import Heads
+from app.lifecycle import restore
+from app.secrets import ensure_secrets
+from app.settings import Settings
+from tests import servers
+from tests.factories import add_dataset
+from tests.lifecycle.test_restore import CAP, World
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = dict(
+    re.findall(r"<!-- drill: ([a-z-]+) -->\n```[a-z]*\n(.*?)```", (ROOT / "docs" / "production.md").read_text(), re.S)
+)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path that PostgreSQL's own user can reach."""
+    made = Path(tempfile.mkdtemp(prefix="drill"))
+    made.chmod(0o777)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+class Drill:
+    """Runs a block of the document, with the `scrimp` of this project."""
+
+    def __init__(self, folder: Path, path: str = "", **environment: str) -> None:
+        self.home, self.backup = folder / "home", folder / "backup"
+        commands = folder / "bin"
+        commands.mkdir()
+        (commands / "scrimp").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m scrimp.cli "$@"\n')
+        (commands / "scrimp").chmod(0o755)
+        self.environment = os.environ | {
+            "PATH": f"{commands}:{path}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "SCRIMP_HOME": str(self.home),
+            "BACKUP": str(self.backup),
+            **environment,
+        }
+
+    def run(self, block: str, **more: str) -> subprocess.CompletedProcess[str]:
+        line = ["bash", "-eu", "-c", BLOCKS[block]]
+        environment = self.environment | more
+        return subprocess.run(line, env=environment, cwd="/", capture_output=True, text=True, timeout=180, check=False)
+
+
+def spent_after(world: World, dataset: str) -> int:
+    world.run(world.submit(dataset, 0.9, "first").json()["id"])
+    return world.account(dataset).train_spent
+
+
+def is_noticed_and_posted(drill: Drill, settings: Settings, dataset: str, spent: int, restored: str) -> None:
+    assert f"train {spent}, holdout 0" in restored
+    posted = drill.run("post", DATASET=dataset)
+    assert posted.returncode == 0, posted.stderr + posted.stdout
+    world = World.__new__(World)
+    World.__init__(world, settings, None, drill.home)
+    assert world.account(dataset).train_spent == spent
+    assert restore.gaps(world.db, Heads.of(settings), settings.storage_root) == []
+    world.db.close()
+
+
+def test_sqlite(folder: Path) -> None:
+    drill = Drill(folder)
+    settings = Settings(home=drill.home, allowed_hosts=["testserver"])
+    (drill.home / "storage").mkdir(mode=0o700, parents=True)
+    ensure_secrets(settings)
+    upgrade(settings.effective_database_url)
+    world = World(settings, None, folder)
+    dataset = add_dataset(world.db, privacy=CAP, holdout=None)
+    backed_up = drill.run("sqlite-backup")
+    assert backed_up.returncode == 0, backed_up.stderr
+    spent = spent_after(world, dataset)
+    world.db.close()
+    shutil.rmtree(settings.storage_root)  # the storage was lost too
+    restored = drill.run("sqlite-restore")
+    assert restored.returncode == 1, restored.stderr
+    assert settings.storage_root.is_dir()
+    is_noticed_and_posted(drill, settings, dataset, spent, restored.stdout)
+
+
+@pytest.fixture
+def postgres(folder: Path) -> Iterator[SimpleNamespace]:
+    """A server as an operator has it: its own folder, its log archived as the document says."""
+    binaries = servers.postgres_binaries()
+    data = folder / "data"
+    (folder / "backup" / "wal").mkdir(parents=True)
+    for each in (folder / "backup", folder / "backup" / "wal"):
+        each.chmod(0o777)
+    # PostgreSQL does not run as root: there its own commands run as another user.
+    wrapped = folder / "pg"
+    wrapped.mkdir()
+    user = "setpriv --reuid=65534 --regid=65534 --clear-groups " if os.geteuid() == 0 else ""
+    for name in ("pg_ctl", "pg_basebackup", "initdb"):
+        (wrapped / name).write_text(f'#!/bin/sh\nexec {user}"{binaries / name}" "$@"\n')
+        (wrapped / name).chmod(0o755)
+    environment = os.environ | {"LC_ALL": "C"}
+
+    def run(*line: str) -> None:
+        subprocess.run([str(wrapped / line[0]), *line[1:]], check=True, capture_output=True, env=environment, cwd="/")
+
+    run("initdb", "-D", str(data), "-U", "postgres", "--auth=trust", "-E", "UTF8")
+    with (data / "postgresql.conf").open("a") as file:
+        file.write(BLOCKS["postgres-settings"].replace("$BACKUP", str(folder / "backup")))
+        file.write(f"listen_addresses = ''\nunix_socket_directories = '{folder}'\n")
+    run("pg_ctl", "-D", str(data), "-l", str(folder / "backup" / "server.log"), "-w", "start")
+    yield SimpleNamespace(path=str(wrapped), data=data, url=f"postgresql://postgres@/postgres?host={folder}")
+    run("pg_ctl", "-D", str(data), "-m", "immediate", "stop")
+
+
+@pytest.mark.slow
+def test_postgresql_to_a_point_in_time(folder: Path, postgres: SimpleNamespace) -> None:
+    url = postgres.url.replace("postgresql://", "postgresql+psycopg://")
+    more = {"PGDATA": str(postgres.data), "PGURL": postgres.url, "SCRIMP_DATABASE_URL": url}
+    drill = Drill(folder, postgres.path, **more)
+    settings = Settings(home=drill.home, database_url=url, allowed_hosts=["testserver"])
+    (drill.home / "storage").mkdir(mode=0o700, parents=True)
+    ensure_secrets(settings)
+    upgrade(url)
+    world = World(settings, None, folder)
+    backed_up = drill.run("postgres-backup")
+    assert backed_up.returncode == 0, backed_up.stderr
+    dataset = add_dataset(world.db, privacy=CAP, holdout=None)  # after the backup: in the archived log alone
+    when = datetime.now(UTC).isoformat()
+    spent = spent_after(world, dataset)
+    world.db.close()
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute("SELECT pg_switch_wal()")
+    restored = drill.run("postgres-restore", WHEN=when)
+    assert restored.returncode == 1, restored.stderr + restored.stdout
+    is_noticed_and_posted(drill, settings, dataset, spent, restored.stdout)

@@ -1,0 +1,75 @@
+"""The fork server of `tests.e2e.faulty_worker`: an attempt is the real one, but for the fault that its job's name
+begins with. A fork has its fault alone; a job with another name has none."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from worker.attempt import child, nursery
+from worker.attempt.messages import Start
+from worker.clipping.engine import Clip
+from worker.noise.gaussian import GaussianRelease
+from worker.telemetry import Telemetry
+from worker.training import loop
+from worker.training.plan import Plan
+
+HONEST_ATTEMPT, HONEST_INIT = child.run_attempt, GaussianRelease.__init__
+SHARED_KEY = bytes(range(1, 33))
+
+
+def less_noise() -> None:
+    def init(self: GaussianRelease, key: bytes | None, *, noise_multiplier: float, **settings: Any) -> None:
+        HONEST_INIT(self, key, noise_multiplier=0.8 * noise_multiplier, **settings)
+
+    GaussianRelease.__init__ = init  # type: ignore[method-assign]
+
+
+def shared_noise() -> None:
+    def init(self: GaussianRelease, key: bytes | None, **settings: Any) -> None:
+        HONEST_INIT(self, SHARED_KEY, **settings)
+
+    GaussianRelease.__init__ = init  # type: ignore[method-assign]
+
+
+def twice_the_clip() -> None:
+    """Gradients are clipped to 2 C, and the noise is made for C."""
+
+    def clip(max_grad_norm: float, *rest: Any, **more: Any) -> Clip:
+        return Clip(2.0 * max_grad_norm, *rest, **more)
+
+    vars(loop)["Clip"] = clip
+
+
+def uncharged_scores() -> None:
+    """Twice as many scores as the mechanism declares, each with fresh noise."""
+
+    def steps(self: Plan) -> tuple[int, ...]:
+        points = 2 * self.evaluation_points
+        return tuple(-(-self.steps * k // points) for k in range(1, points + 1))
+
+    def may_release(self: Telemetry, name: str, step: int) -> bool:
+        return name in self._declared and (name, step) not in self._released
+
+    Plan.evaluation_steps = property(steps)  # type: ignore[assignment,method-assign]
+    Telemetry.may_release = may_release  # type: ignore[method-assign]
+
+
+FAULTS = {
+    "less-noise": less_noise,
+    "shared-noise": shared_noise,
+    "twice-the-clip": twice_the_clip,
+    "uncharged-scores": uncharged_scores,
+}
+
+
+def run_attempt(channel: Any, link: Any, start: Start) -> None:
+    plant = FAULTS.get(start.spec.name.partition(":")[0])
+    if plant is not None:
+        plant()
+    HONEST_ATTEMPT(channel, link, start)
+
+
+if __name__ == "__main__":
+    vars(child)["run_attempt"] = run_attempt
+    nursery.main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,48 @@
+"""`scrimp audit privacy` on the real service, as an owner runs it: an honest service passes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from scrimp.audit.kinds import QUICK
+from tests.e2e.conftest import Service
+from tests.e2e.test_spine import ON_SQLITE
+
+
+def audit(service: Service, *options: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "scrimp.cli", "audit", "privacy", *options]
+    settings = {"SCRIMP_HOME": str(service.home), "SCRIMP_PORT": str(service.port), "COLUMNS": "130"}
+    return subprocess.run(line, capture_output=True, text=True, env=os.environ | settings, check=False)
+
+
+@ON_SQLITE
+def test_an_honest_service_passes(service: Service, tmp_path: Path) -> None:
+    """Six kinds: plain, adaptive, with a moving norm, sampled, of users, and scores."""
+    report = tmp_path / "audit.md"
+    ran = audit(service, "--json", "--report", str(report), "--name", "honest")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["passed"] is True and [each["kind"] for each in found["results"]] == list(QUICK)
+    for result in found["results"]:
+        # No more than is charged, and enough of it that a fault of a fifth would be above.
+        finding = result["finding"]
+        assert finding["lower_mu"] <= result["charged_mu"], result
+        assert finding["fitted_mu"] > 0.65 * result["charged_mu"], result
+        assert result["problems"] == []
+    assert len(found["pairs"]) == 10
+    told = report.read_text()
+    assert "6 kinds passed" in told and "| dp_adam |" in told and "Noise was compared between 10 pairs" in told
+
+
+@ON_SQLITE
+def test_a_table_is_shown_and_an_unknown_kind_is_wrong_usage(service: Service) -> None:
+    shown = audit(service, "--kinds", "dp_sgd", "--canaries", "400")
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    for expected in ("charged μ", "at least μ", "passed", "false alarm at most 0.001"):
+        assert expected in shown.stdout
+    wrong = audit(service, "--kinds", "adam")
+    assert wrong.returncode == 2 and "there is no kind 'adam'" in wrong.stderr

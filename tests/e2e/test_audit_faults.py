@@ -1,0 +1,64 @@
+"""Faults planted in a real worker's attempts: the audit finds each, by what the service hands out alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from scrimp.audit.kinds import chosen
+from scrimp.audit.report import notes, verdict
+from scrimp.audit.run import Audit, Report
+from tests.e2e.cluster import Cluster
+
+CANARIES, TIMEOUT_S = 8000, 120.0
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("faulty") / "home", {}).start(apis=1, relays=1)
+    made.start_faulty_worker()
+    yield made
+    made.stop()
+
+
+def audited(cluster: Cluster, fault: str, kinds: str) -> Report:
+    with cluster.client() as client:
+        return Audit(client, chosen(kinds), CANARIES, name=fault, timeout_s=TIMEOUT_S).run()
+
+
+def test_noise_of_four_fifths_is_found(faulty: Cluster) -> None:
+    report = audited(faulty, "less-noise", "dp_sgd")
+    (result,) = report.results
+    assert not report.passed and "VIOLATION" in verdict(report)
+    assert result.finding.lower_mu > result.charged_mu and not result.problems
+
+
+def test_records_clipped_to_twice_the_norm_are_found(faulty: Cluster) -> None:
+    report = audited(faulty, "twice-the-clip", "clip automatic")
+    (result,) = report.results
+    assert not report.passed and result.finding.lower_mu > 1.5 * result.charged_mu
+    assert any("δ is at least" in note for note in notes(report))
+
+
+def test_noise_that_two_jobs_share_is_found(faulty: Cluster) -> None:
+    report = audited(faulty, "shared-noise", "dp_sgd,clip per_layer")
+    # Each job by itself has the noise that it was charged for.
+    assert [result.passed for result in report.results] == [True, True]
+    (pair,) = report.pairs
+    assert not report.passed and not pair.passed
+    assert any("share noise" in note for note in notes(report))
+
+
+def test_an_uncharged_score_is_found(faulty: Cluster) -> None:
+    report = audited(faulty, "uncharged-scores", "score loss")
+    (result,) = report.results
+    assert not report.passed
+    # By the list of what was released, and by the scores themselves.
+    assert any("released 22 times, and charged for 11" in problem for problem in result.problems)
+    assert not result.finding.stands and result.finding.lower_mu > result.charged_mu
+
+
+def test_the_same_worker_without_a_fault_passes(faulty: Cluster) -> None:
+    report = audited(faulty, "honest", "dp_sgd,clip per_layer,score loss")
+    assert report.passed, list(notes(report))

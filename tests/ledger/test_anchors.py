@@ -1,0 +1,227 @@
+"""What follows from itself and is not what was: a rewritten chain, a rolled-back tail, a row that was set back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import event, select, text
+from sqlalchemy.orm import Session
+
+from app.db.engine import Database
+from app.db.migrate import upgrade
+from app.db.models import Account, Certificate, LedgerCheck, LedgerEntry, SignedHead
+from app.errors import Conflict
+from app.ledger import behind, certificates, checks, signing_keys
+from app.ledger.anchors import sign_heads
+from app.ledger.entries import COLUMNS, balance_of, content, digest, genesis
+from app.ledger.heads import Heads
+from app.ledger.verify import Verification, verify
+from app.settings import Settings
+from app.system import health
+from tests.ledger.support import add_owner, held_job, hold, mechanism, open_ledger, post
+from tests.ledger.test_chain import _take_protection_off
+
+KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
+JOBS = 3
+
+
+@pytest.fixture
+def open_db(tmp_path: Path) -> Iterator[Database]:
+    """A database whose protection is gone: what somebody with its password can do."""
+    url = f"sqlite:///{tmp_path / 'open.db'}"
+    upgrade(url)
+    db = Database(url)
+    event.listen(db.engine, "connect", _take_protection_off)
+    add_owner(db)
+    with db.write() as session:
+        for name in session.scalars(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).all():
+            session.execute(text(f"DROP TRIGGER {name}"))
+    signing_keys.publish(db, KEY)
+    yield db
+    db.close()
+
+
+@pytest.fixture
+def heads(tmp_path: Path) -> Heads:
+    return Heads(tmp_path / "heads")
+
+
+@pytest.fixture
+def spent(open_db: Database) -> str:
+    """A ledger with three jobs that have ended, each with its certificate: entries 1 … 7."""
+    dataset = open_ledger(open_db)
+    for _ in range(JOBS):
+        job, train, holdout = held_job(open_db, dataset, mechanism())
+        post(open_db, dataset, job, train, holdout)
+        with open_db.write() as session:
+            assert certificates.issue(session, job, KEY, "test")
+    return dataset
+
+
+def rewrite(db: Database, dataset: str, keep: int) -> None:
+    """Writes the first `keep` entries anew as a chain that follows from itself, with the account's row."""
+    with Session(db.engine) as session:
+        rows = [
+            {name: getattr(row, name) for name in COLUMNS}
+            for row in session.scalars(select(LedgerEntry).order_by(LedgerEntry.seq)).all()
+        ][:keep]
+        previous = genesis(dataset)
+        session.execute(text("DELETE FROM ledger_entries WHERE dataset_id = :d"), {"d": dataset})
+        session.expunge_all()
+        for row in rows:
+            entry = LedgerEntry(**row | {"prev_hash": previous, "actor": "key_forger"})
+            entry.hash = previous = digest(content(entry))
+            session.add(entry)
+        balance, values = rows[-1]["memo"]["balance"], {"head": previous, "entries": keep, "d": dataset}
+        for name in ("train", "holdout"):
+            for part in ("spent", "held"):
+                values[f"{name}_{part}"] = balance[name][part]
+        columns = ", ".join(f"{name} = :{name}" for name in values if name != "d")
+        session.execute(text(f"UPDATE accounts SET {columns} WHERE dataset_id = :d"), values)  # noqa: S608
+        session.commit()
+
+
+def found(db: Database, dataset: str, heads: Heads | None = None) -> Verification:
+    recorded = heads.read(dataset) if heads is not None else None
+    with db.read() as session:
+        return verify(session, dataset, recorded)
+
+
+def test_what_was_signed_and_recorded_is_in_an_honest_chain(open_db: Database, spent: str, heads: Heads) -> None:
+    assert sign_heads(open_db, heads, KEY) == (1, [])
+    assert sign_heads(open_db, heads, KEY) == (0, [])
+    result = found(open_db, spent, heads)
+    assert (result.valid, result.heads, result.problem) == (True, JOBS, None)  # the last one is signed three times
+
+
+@pytest.mark.parametrize(("keep", "bad"), [(7, 3), (5, 3), (3, 3), (1, 2)])
+def test_certificates_find_a_chain_that_was_rewritten(open_db: Database, spent: str, keep: int, bad: int) -> None:
+    """Consistently, with the row: the chain alone is valid."""
+    rewrite(open_db, spent, keep)
+    result = found(open_db, spent)
+    assert (result.valid, result.first_bad_entry) == (False, bad)
+    assert "the certificate of job_" in str(result.problem)
+
+
+def test_certificates_find_a_tail_that_was_rolled_back(open_db: Database, spent: str) -> None:
+    with open_db.read() as session:
+        state = balance_of(session.get_one(Account, spent))
+        memo = session.get_one(LedgerEntry, (spent, 5)).memo["balance"]
+        head = session.get_one(LedgerEntry, (spent, 5)).hash
+    assert memo != state
+    with open_db.write() as session:
+        session.execute(text("DELETE FROM ledger_entries WHERE seq > 5"))
+        values = {f"{name}_{part}": memo[name][part] for name in memo for part in ("spent", "held")}
+        columns = ", ".join(f"{name} = :{name}" for name in values)
+        change = f"UPDATE accounts SET entries = 5, head = :head, {columns}"  # noqa: S608
+        session.execute(text(change), values | {"head": head})
+    result = found(open_db, spent)
+    assert (result.valid, result.first_bad_entry) == (False, 6)
+    assert "has entry 7" in str(result.problem)
+
+
+@pytest.mark.parametrize("keep", [7, 5])
+def test_without_certificates_the_signed_head_and_the_record_find_it(
+    open_db: Database, spent: str, heads: Heads, keep: int
+) -> None:
+    sign_heads(open_db, heads, KEY)
+    with open_db.write() as session:
+        session.execute(text("DELETE FROM certificates"))
+    rewrite(open_db, spent, keep)
+    assert "the relay signed" in str(found(open_db, spent).problem)
+    with open_db.write() as session:
+        session.execute(text("DELETE FROM signed_heads"))
+    assert found(open_db, spent).valid, "the database alone can not tell"
+    assert "outside the database" in str(found(open_db, spent, heads).problem)
+    assert set(behind.problems(open_db, heads, [spent])) == {spent}
+    with pytest.raises(Conflict), open_db.write() as session:
+        behind.require_current(session, heads.read(spent), spent)
+    assert sign_heads(open_db, heads, KEY) == (0, [spent])
+
+
+@pytest.mark.parametrize("forged", ["signature", "head", "key"])
+def test_a_certificate_that_was_forged_is_found(open_db: Database, spent: str, forged: str) -> None:
+    with open_db.write() as session:
+        certificate = session.scalars(select(Certificate).limit(1)).one()
+        document: dict[str, Any] = json.loads(json.dumps(certificate.body))
+        if forged == "signature":
+            document["signature"] = "A" * 86 + "=="
+        elif forged == "head":
+            document["certificate"]["ledger"]["head"] = "00" * 32
+        else:
+            document = certificates.sign(document["certificate"], Ed25519PrivateKey.generate())
+        certificate.body = document
+    result = found(open_db, spent)
+    assert (result.valid, result.first_bad_entry) == (False, None)
+    assert f"of {certificate.job_id}" in str(result.problem) or certificate.job_id in str(result.problem)
+
+
+def test_the_relay_signs_no_chain_that_lacks_what_it_signed(open_db: Database, spent: str, heads: Heads) -> None:
+    sign_heads(open_db, heads, KEY)
+    (heads.folder / f"{spent}.json").unlink()
+    rewrite(open_db, spent, 7)
+    hold(open_db, spent, "job_more", 1)
+    assert sign_heads(open_db, heads, KEY) == (0, [spent])
+
+
+def test_a_row_that_was_set_back_admits_nothing(db: Database) -> None:
+    """`UPDATE accounts SET train_spent = 0` passes CHECKs and triggers, and gave the whole budget back."""
+    dataset = open_ledger(db)
+    hold(db, dataset, "job_1", 1000, 10)
+    post(db, dataset, "job_1", 1000, 10)
+    with db.write() as session:
+        session.execute(text("UPDATE accounts SET train_spent = 0 WHERE dataset_id = :d"), {"d": dataset})
+    for amounts in ((1, 0), (0, 1)):
+        with pytest.raises(Conflict) as refused:
+            hold(db, dataset, "job_2", *amounts)
+        assert refused.value.code == "ledger-behind"
+    with db.read() as session:
+        assert balance_of(session.get_one(Account, dataset))["train"]["held"] == 0
+        assert session.get_one(Account, dataset).entries == 3
+    with db.write() as session:
+        session.execute(text("UPDATE accounts SET train_spent = 1000 WHERE dataset_id = :d"), {"d": dataset})
+    assert hold(db, dataset, "job_2", 1) == 4
+
+
+@pytest.mark.parametrize(
+    "change", ["head = 'ff'", "train_budget = train_budget + 1", "holdout_held = holdout_held + 1"]
+)
+def test_a_row_that_was_changed_otherwise_admits_nothing(db: Database, change: str) -> None:
+    dataset = open_ledger(db)
+    with db.write() as session:
+        session.execute(text(f"UPDATE accounts SET {change} WHERE dataset_id = :d"), {"d": dataset})  # noqa: S608
+    with pytest.raises(Conflict):
+        hold(db, dataset, "job_2", 1)
+
+
+def test_what_the_daily_check_finds_closes_the_data_set_until_it_is_mended(
+    open_db: Database, spent: str, heads: Heads, settings: Settings
+) -> None:
+    other = open_ledger(open_db)
+    day = timedelta(days=1)
+    assert checks.check_due(open_db, heads, day) == 2
+    assert checks.check_due(open_db, heads, day) == 0
+    assert health.checks(open_db, settings)["ledger"] == "ok"
+    with open_db.write() as session:
+        session.execute(text("UPDATE ledger_entries SET train = train - 1 WHERE seq = 3"))
+        session.execute(text("UPDATE ledger_checks SET checked_at = '2020-01-01 00:00:00'"))
+    assert health.checks(open_db, settings)["ledger"] == "LedgerUncheckedError"
+    assert checks.check_due(open_db, heads, day) == 2
+    assert set(behind.problems(open_db, heads, [spent, other])) == {spent}
+    with open_db.write() as session, pytest.raises(Conflict):
+        behind.require_current(session, None, spent)
+    assert health.checks(open_db, settings)["ledger"] == "LedgerInvalidError"
+    with open_db.write() as session:
+        session.execute(text("UPDATE ledger_entries SET train = train + 1 WHERE seq = 3"))
+    assert checks.check(open_db, heads, spent) is None
+    assert behind.problems(open_db, heads, [spent, other]) == {}
+    with open_db.read() as session:
+        check = session.get_one(LedgerCheck, spent)
+        assert (check.entries, check.problem, check.behind) == (7, None, None)
+        assert session.get(SignedHead, spent) is None

@@ -1,0 +1,102 @@
+"""The heads that are recorded outside the database: never older ones, on disk, and what can not be read is an alarm."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from app.db.engine import Database
+from app.errors import TransientError
+from app.ids import now
+from app.ledger import behind
+from app.ledger.heads import Balance, Head, Heads, UnreadableHeadError
+from tests.ledger.support import a_history, hold, open_ledger, post
+
+
+@pytest.fixture
+def heads(tmp_path: Path) -> Heads:
+    return Heads(tmp_path / "heads")
+
+
+def head(seq: int, dataset: str = "ds_a") -> Head:
+    balance = Balance(budget=100, spent=seq, held=0)
+    made = {"dataset": dataset, "seq": seq, "head": f"{seq:064x}", "train": balance, "holdout": balance}
+    return Head(**made, cap_epsilon=1.0, contents=("ab",), recorded_at=now())
+
+
+def test_a_head_is_read_as_it_was_written(heads: Heads) -> None:
+    assert heads.read("ds_a") is None
+    heads.write(head(3))
+    assert heads.read("ds_a") == head(3).model_copy(update={"recorded_at": (heads.read("ds_a") or head(1)).recorded_at})
+    assert heads.recorded() == ["ds_a"]
+    assert [path.stat().st_mode & 0o077 for path in (heads.folder, heads.folder / "ds_a.json")] == [0, 0]
+
+
+def test_an_older_head_takes_no_newer_ones_place_whoever_comes_last(heads: Heads) -> None:
+    threads = [threading.Thread(target=heads.write, args=(head(seq),)) for seq in (5, 9, 2, 7, 1, 8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = heads.read("ds_a")
+    assert found is not None and found.seq == 9
+    heads.replace(head(4))
+    found = heads.read("ds_a")
+    assert found is not None and found.seq == 4
+    assert len(list(heads.folder.glob("ds_a.forgotten-*"))) == 1 and heads.recorded() == ["ds_a"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 1}', b"\xff"])
+def test_a_damaged_record_is_an_alarm_and_is_not_written_over(heads: Heads, damage: bytes) -> None:
+    heads.write(head(3))
+    (heads.folder / "ds_a.json").write_bytes(damage)
+    for act in (lambda: heads.read("ds_a"), lambda: heads.write(head(4))):
+        with pytest.raises(UnreadableHeadError):
+            act()
+
+
+def test_a_record_that_was_moved_to_another_data_set_is_an_alarm(heads: Heads) -> None:
+    heads.write(head(3))
+    (heads.folder / "ds_a.json").rename(heads.folder / "ds_b.json")
+    with pytest.raises(UnreadableHeadError):
+        heads.read("ds_b")
+
+
+def test_epochs_are_new_each_time(heads: Heads) -> None:
+    assert heads.epoch() is None
+    first = heads.rotate_epoch()
+    assert heads.epoch() == first != heads.rotate_epoch()
+
+
+def test_a_ledger_that_grows_keeps_to_its_record(db: Database, heads: Heads) -> None:
+    dataset = a_history(db)
+    behind.record(db, heads, dataset)
+    recorded = heads.read(dataset)
+    assert recorded is not None and recorded.seq == 7
+    hold(db, dataset, "job_9", 5, 1)
+    assert behind.problems(db, heads, [dataset]) == {}
+    behind.record(db, heads, dataset)
+    found = heads.read(dataset)
+    assert found is not None and (found.seq, found.train.held - recorded.train.held) == (8, 5)
+
+
+def test_a_ledger_that_lacks_what_was_recorded_runs_nothing(db: Database, heads: Heads) -> None:
+    lost, other = a_history(db), open_ledger(db)
+    behind.record(db, heads, lost)
+    was = heads.read(lost)
+    assert was is not None
+    heads.replace(was.model_copy(update={"seq": was.seq + 1, "head": "ff" * 32}))
+    assert set(behind.problems(db, heads, [lost, other])) == {lost}
+    with pytest.raises(TransientError):
+        behind.record(db, heads, lost)
+    # Going on from the restored state does not heal it: the entry of that number is another one.
+    post(db, lost, "job_3", 1, 1)
+    assert "not the one" in behind.problems(db, heads, [lost])[lost]
+
+
+def test_a_folder_that_can_not_be_written_runs_nothing(db: Database, tmp_path: Path) -> None:
+    (tmp_path / "heads").write_text("a file in its place")
+    with pytest.raises(TransientError):
+        behind.record(db, Heads(tmp_path / "heads"), a_history(db))

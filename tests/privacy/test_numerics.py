@@ -1,0 +1,141 @@
+"""Shapes and types of passes: public, cheap to fill up, and the slack that sums over records are paid for with."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from app.contracts.dataset_spec import Features
+from app.contracts.job_spec import JobSpec
+from app.privacy.numerics import (
+    FEW_ROWS,
+    Numerics,
+    PublicSizes,
+    _expected_passes,
+    numerics_of,
+    records_bound,
+    sensitivity_slack,
+)
+
+TENSOR = TypeAdapter(Features).validate_python({"kind": "tensor", "array": "x"})
+ITEMS: Any = TypeAdapter(Features).validate_python(
+    {"kind": "interactions", "layout": "inter", "items": {"kind": "numbered", "count": 3416, "first": 1}}
+)
+
+
+def numerics(
+    batch: int | None = None, records: int = 20_000, features: int = 784, of: Any = TENSOR, **changes: Any
+) -> Numerics:
+    job = {
+        "dataset": "ds_1",
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0},
+        "privacy": {"target_epsilon": 1.0},
+        "length": {"steps": 10},
+        "sampling": {"kind": "poisson", "expected_batch_size": batch} if batch else {"kind": "full_batch"},
+    }
+    spec = JobSpec.model_validate(job | changes)
+    return numerics_of(spec, PublicSizes(records, 1, features, 10, sparse=False), of)
+
+
+MLP = {"kind": "mlp", "hidden": [512, 256]}
+
+
+@pytest.mark.parametrize("batch", [48, 64, 256, 512, 1000, 4096, None])
+@pytest.mark.parametrize("model", [MLP, {"kind": "linear"}, {"kind": "cnn", "preset": "conv2"}])
+def test_rows_are_whole_units_and_filling_costs_little(batch: int | None, model: dict[str, Any]) -> None:
+    found = numerics(batch, model=model)
+    assert found.rows_per_pass % 48 == 0
+    assert found.filling < (0.5 if (batch or 20_000) < 100 else 0.2 if (batch or 20_000) < 500 else 0.13)
+
+
+def test_the_expected_filling_is_what_draws_need() -> None:
+    generator = np.random.default_rng(0)
+    for batch in (64, 512, 3000):
+        found = numerics(batch, model=MLP)
+        rows = found.rows_per_pass
+        drawn = generator.binomial(20_000, batch / 20_000, 20_000)
+        computed = np.maximum(1, np.ceil(drawn / rows)) * rows
+        assert found.filling == pytest.approx(1 - drawn.mean() / computed.mean(), abs=0.01)
+
+
+@given(st.integers(1, 3000), st.floats(1.0, 1e5), st.floats(0.0, 300.0))
+def test_expected_passes_are_at_least_what_the_mean_needs(rows: int, expected: float, spread: float) -> None:
+    found = _expected_passes(rows, expected, spread)
+    assert max(1.0, expected / rows) - 1e-9 <= found <= expected / rows + 1.0 + spread / rows
+
+
+def test_a_physical_batch_is_bounded_by_what_fits() -> None:
+    assert numerics(512, model=MLP, runtime={"physical_batch_size": 7}).rows_per_pass == 48
+    assert numerics(512, model=MLP, runtime={"physical_batch_size": 100}).rows_per_pass in (48, 96, 144)
+    assert numerics(model=MLP, runtime={"physical_batch_size": 10**9}).rows_per_pass <= 4080
+
+
+def test_a_large_language_model_gets_few_rows() -> None:
+    model = {"kind": "hf", "path": "m", "max_length": 128, "architecture": "llama", "vocabulary": 49_152}
+    assert numerics(64, model=model | {"pass_numbers": 84_000_000}).rows_per_pass == 1
+    assert numerics(64, model=model | {"pass_numbers": 5_000_000}).rows_per_pass in FEW_ROWS
+    few = numerics(64, model=model | {"pass_numbers": 5_000_000}, runtime={"physical_batch_size": 4})
+    assert few.rows_per_pass in (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "wanted"),
+    [
+        ({"kind": "linear"}, "auto", "float64"),
+        (MLP | {"activation": "relu"}, "auto", "float32"),
+        (MLP, "float64", "float64"),
+        ({"kind": "cnn", "preset": "conv2"}, "auto", "float32"),
+    ],
+)
+def test_types_of_passes(model: dict[str, Any], dtype: str, wanted: str) -> None:
+    assert numerics(model=model, runtime={"dtype": dtype}).passes == wanted
+
+
+def test_slack_is_small_and_grows_with_what_is_summed() -> None:
+    assert numerics(model={"kind": "linear"}).sensitivity_slack < 1 + 1e-7
+    recommender = {"kind": "transformer_rec", "max_length": 50}
+    one = numerics(256, 6040, 3416, ITEMS, model=recommender).sensitivity_slack
+    assert 1 + 1e-7 < one < 1 + 1e-4
+    assert one < numerics(256, 10**6, 3416, ITEMS, model=recommender).sensitivity_slack < 1.02
+    assert sensitivity_slack(2 * 10**7, 2592, 1) < 1.001
+
+
+@given(st.integers(1, 200), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_slack_covers_the_worst_order_of_additions(records: int, rows: int, seed: int) -> None:
+    """Sums of numbers of any signs, added within passes and then pass by pass, against fractions."""
+    generator = np.random.default_rng(seed)
+    values = generator.choice([-1.0, 1.0], records) * generator.random(records) ** 20
+
+    def computed(some: np.ndarray) -> float:
+        total = 0.0
+        for at in range(0, len(some), rows):
+            part = 0.0
+            for each in some[at : at + rows]:
+                part += float(each)
+            total += part
+        return total
+
+    exact = sum(map(Fraction, values.tolist()), Fraction(0))
+    slack = Fraction(sensitivity_slack(records, rows, 1)) - 1
+    assert abs(Fraction(computed(values)) - exact) <= slack / 2
+    fewer = np.delete(values, records // 2)
+    assert abs(Fraction(computed(values)) - Fraction(computed(fewer))) <= 1 + slack
+
+
+def test_numerics_that_promise_too_little_are_refused() -> None:
+    found = numerics(model=MLP)
+    with pytest.raises(ValidationError):
+        Numerics.model_validate(found.model_dump() | {"sensitivity_slack": 1.0})
+    one = found.of_one_record()
+    assert one.rows_per_pass == 1 and Numerics.model_validate(one.model_dump()) == one
+
+
+def test_a_part_holds_at_most_twice_what_is_declared() -> None:
+    assert records_bound(100) == 264 and math.isclose(records_bound(10**6) / 10**6, 2.0, rel_tol=1e-3)
