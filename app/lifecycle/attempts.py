@@ -7,6 +7,7 @@ before that was seen by nobody, and is not charged; a replay makes it again.
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
@@ -114,6 +115,13 @@ class AttemptLog:
             self._ran_before = job.ran_s
             given = tuple(float(limit) for limit in limits if limit is not None)
             return Begun(job.dataset_id, published, given, job.ran_s)
+
+    def may_run_s(self, seconds: float) -> float:
+        """How long from now an attempt that has so many seconds left may run: on private data to the next whole second
+        after them. An end between two of them would tell to a fraction when the work was done."""
+        if not self._waits or math.isinf(seconds):
+            return seconds
+        return self.cadence.at_tick_s(max(seconds, 0.0))
 
     def heartbeat(self) -> bool:
         """Renews the lease and, in a new second, tells the news; whether a person asked to cancel.

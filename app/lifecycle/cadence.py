@@ -7,6 +7,7 @@ steps across a second, together with all batches before it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -33,6 +34,13 @@ class Cadence:
     def left_s(self) -> float:
         """Seconds to the next tick."""
         return (self._tick() + 1) * self.period_s - self._clock() if self.period_s else 0.0
+
+    def at_tick_s(self, seconds: float) -> float:
+        """Seconds to the first tick that is no sooner than `seconds` from now."""
+        if not self.period_s:
+            return seconds
+        now = self._clock()
+        return math.ceil((now + seconds) / self.period_s) * self.period_s - now
 
     def ticked(self) -> bool:
         """Says if a tick has passed since this was last true, or since the start."""

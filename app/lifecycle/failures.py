@@ -24,6 +24,7 @@ TOLD = {
     "extractor-missing": "a file in the worker's models root: read before any record",
     "model-missing": "a file in the worker's models root: read before any record",
     "storage": "the model's file could not be written: its size is public",
+    "time-limit": "a limit that was asked for or set, looked at at whole seconds: the job's times say as much",
     "numerics": "the self-test, on random inputs, before any record is read",
 }
 INTERNAL = {"code": "internal", "message": "The attempt failed. The operator's logs name the cause."}

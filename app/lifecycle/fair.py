@@ -69,7 +69,6 @@ def claim_next(db: Database, heads: Heads, worker: str, lease_s: float, devices:
     Args:
         heads: jobs of a data set whose ledger is behind its record are passed over: they may have run already.
         devices: the kinds that this worker has; a job that asks for none in particular runs on any.
-        may_run: asked outside of a transaction; a job that may not run now is passed over.
     """
     passed: set[str] = set()
     current: dict[str, bool] = {}  # by data set, as looked at for this claim

@@ -32,8 +32,8 @@ PASS_OVERHEAD = 8  # what a pass costs beside its rows, in rows
 
 UNIT_ROUNDOFF = 2.0**-53
 SLACK_FLOOR = 2.0**-40  # the factors' own roundings, with room
-# Sums of integers are exact; turned into floats and multiplied by their unit they err by n·2⁻⁵³ of the sensitivity at most,
-# less than this for n < 2²⁵. Scores' and means' noise grows by it.
+# Sums of integers are exact; as floats, multiplied by their unit, they err by at most n·2⁻⁵³ of the sensitivity: less
+# than this for n < 2²⁵. The noise of scores and means grows by it.
 RELEASE_SLACK = 1.0 + 2.0**-28
 # A norm is taken as at least this share of Σ_t ‖a_t‖‖g_t‖, over √positions: the products that cancel are bounded by it.
 NORM_FLOOR = 1.0 / 16.0

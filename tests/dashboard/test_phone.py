@@ -9,6 +9,7 @@ import pytest
 
 from app.contracts.job_spec import JobSpec
 from app.jobs import service
+from app.ledger.heads import Heads
 from tests.dashboard.scene import Everything, Scene
 from tests.hpo.conftest import PlainPricing, study_spec
 
@@ -54,7 +55,8 @@ def study(whole: Whole) -> str:
     scene, ids = whole
     changes = {"name": "search", "privacy": {"target_epsilon": 0.5}}
     spec = JobSpec.model_validate(study_spec(ids.reviews) | changes)
-    return service.submit(scene.db, PlainPricing(), scene.analyst.caller, spec, "search", 100)[0]  # type: ignore[arg-type]
+    heads = Heads.of(scene.settings)
+    return service.submit(scene.db, PlainPricing(), scene.analyst.caller, spec, "search", 100, heads)[0]  # type: ignore[arg-type]
 
 
 def test_no_page_is_wider_than_a_phone(open_page: Open, whole: Whole, study: str) -> None:

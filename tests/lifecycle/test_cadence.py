@@ -221,3 +221,18 @@ def test_epsilon_is_planned_from_the_claim_on_not_from_the_first_step(db: Databa
     assert planned > 0.0
     log.fail("data-damaged", "the file is gone")
     assert spent() == 0.0
+
+
+def test_a_time_limit_ends_at_a_whole_second(db: Database, submit: Submit, clock: Clock) -> None:
+    """Between two of them a caller who chose the limit would learn to a fraction when the work was done."""
+    log = attempt(db, submit(runtime={"max_duration_s": 3.3}), clock)
+    log.begin()
+    for seconds in (3.3, 0.01, 0.0, -5.0):
+        left = log.may_run_s(seconds)
+        assert max(seconds, 0.0) <= left <= max(seconds, 0.0) + 1.0
+        assert clock.at + left == pytest.approx(round(clock.at + left), abs=1e-6)
+    assert log.may_run_s(float("inf")) == float("inf")
+    public = submit(add_dataset(db, privacy={"sensitivity": "public"}, holdout=None), privacy=None, evaluation=None)
+    free = attempt(db, public, clock)
+    free.begin()
+    assert free.may_run_s(3.3) == 3.3

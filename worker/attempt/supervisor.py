@@ -61,7 +61,7 @@ def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
         begun = log.begin()
         record(log.db, Heads.of(settings), begun.dataset_id)
         output = output_folder(settings.storage_root, log.held, begun)
-        attempt = _Supervised(log, settings, nursery, output, _time_left_s(begun, settings))
+        attempt = _Supervised(log, settings, nursery, output, log.may_run_s(_time_left_s(begun, settings)))
         kept = attempt.run()
     except StaleAttempt:
         logger.warning("attempt %s of %s is stale: it writes nothing", log.held.attempt, log.held.job_id)
@@ -203,15 +203,26 @@ class _Supervised:
             case "stopping":
                 self.log.gone("lost")
             case "time-limit":
-                # At a time that depends on no data; how far the job had come does.
-                self.log.fail("time-limit", TIME_LIMIT, whole=True)
+                self._fail_late()
+            case None if self.watch.is_late():
+                self._fail_late()
             case _ if self.watch.error is not None:
                 raise self.watch.error
             case _:
                 self.log.gone("crashed")
 
+    def _fail_late(self) -> None:
+        """At a time that depends on no data; how far the job had come does."""
+        self.kill()
+        self.log.fail("time-limit", TIME_LIMIT, whole=True)
+
     def _hear(self, channel: messages.Channel, said: messages.ToSupervisor) -> bool | None:
         """Writes one message down and answers it. None while the attempt goes on; at its end, whether it succeeded."""
+        if isinstance(said, messages.Finished | messages.Stopped | messages.Failed) and self.watch.is_late():
+            # The watch looks a few times a second: which of the two came first would tell fractions of it.
+            self.watch.stop()
+            self._fail_late()
+            return False
         match said:
             case messages.Alive():
                 pass  # that it was heard is all

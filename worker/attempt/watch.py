@@ -64,6 +64,10 @@ class Watch:
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._run,), name="attempt-watch", daemon=True)
 
+    def is_late(self, at: float | None = None) -> bool:
+        """Whether the job's time was over at `at` (monotonic; None: now), if this thread has looked since or not."""
+        return (time.monotonic() if at is None else at) > self._deadline
+
     def __enter__(self) -> Watch:
         self._thread.start()
         return self
@@ -127,7 +131,7 @@ class Watch:
             return "stopping"
         if self.cancelled_at is not None and at - self.cancelled_at > self._settings.cancel_grace_s:
             return "cancelled"
-        if at > self._deadline:
+        if self.is_late(at):
             return "time-limit"
         if at - self._heard > max(self._settings.attempt_silence_s, SILENCES * self._longest_s):
             return "silent"

@@ -169,7 +169,7 @@ def noisy_score(
     private_sums = torch.tensor(_private_sums(release, model, parameters, records), dtype=torch.float64)
     generator = GaussianGenerator(key)
     noise = generator.noise(step, index, len(private_sums))
-    noisy = add_noise(private_sums, noise, noise_std, generator.stream, step, index).view(-1, 2)
+    noisy = add_noise(private_sums, noise, noise_std * RELEASE_SLACK, generator.stream, step, index).view(-1, 2)
     groups = tuple(
         Score(f"{release.what}:{name}", *_ratio(inside, rest, noise_std, bound))
         for name, (inside, rest) in zip(release.group_names, noisy.tolist(), strict=False)
