@@ -34,7 +34,7 @@ from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
 from app.predictions.routes import router as predictions_router
 from app.retention.routes import router as retention_router
-from app.secrets import load_secret
+from app.secrets import load_secret, load_secrets
 from app.settings import Settings, get_settings
 from app.system.health import Readiness, checks
 from app.system.prometheus import RequestMetrics, make_registry
@@ -101,7 +101,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.pricing_threads = CapacityLimiter(PRICING_THREADS)
     app.state.hub = EventHub(db, settings.max_streams, settings.max_streams_per_key)
     app.state.parsers, app.state.heads = Parsers(settings), Heads.of(settings)
-    app.state.pepper = load_secret(settings, "api_key_pepper")
+    app.state.peppers = load_secrets(settings, "api_key_pepper")
     app.state.limits = RequestLimits(settings)
     app.state.webhook_key = load_secret(settings, "webhook_key")
     app.state.webhook_policy = Policy.of(settings)

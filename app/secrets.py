@@ -7,6 +7,7 @@
     noise_secret     the worker  every job's noise and sampling keys are derived from it
     signing_key      the relay   Ed25519, signs certificates
 
+A file holds the secret on its first line and, after a rotation (app.rotation), older ones below, the newest first.
 `SCRIMP_SECRET_<NAME>` (hex) wins over the file. A missing secret is an error, never a default: `scrimp serve` makes the
 files of an embedded home once, and none where the operator provides them (`SCRIMP_SECRETS_DIR`).
 """
@@ -35,7 +36,16 @@ class SecretError(ServiceError):
 
 
 def load_secret(settings: Settings, name: str) -> bytes:
-    """The 32 bytes of secret `name`.
+    """The 32 bytes of secret `name` that are in use.
+
+    Raises:
+        SecretError: as `load_secrets`.
+    """
+    return load_secrets(settings, name)[0]
+
+
+def load_secrets(settings: Settings, name: str) -> tuple[bytes, ...]:
+    """Secret `name`, the one in use first, then those that it replaced and that are still of use.
 
     Raises:
         SecretError: it is missing, not 32 bytes of hex, or its file is readable by others.
@@ -51,12 +61,12 @@ def load_secret(settings: Settings, name: str) -> bytes:
         if mode & 0o077:
             raise SecretError(f"{path} is readable by others: chmod 600 it, and consider the secret known")
     try:
-        secret = bytes.fromhex(text.strip())
+        found = tuple(bytes.fromhex(line) for line in text.split())
     except ValueError:
         raise SecretError(f"the secret {name} is not hexadecimal") from None
-    if len(secret) != SECRET_BYTES:
+    if not found or any(len(each) != SECRET_BYTES for each in found):
         raise SecretError(f"the secret {name} is not {SECRET_BYTES} bytes long")
-    return secret
+    return found
 
 
 def at_epoch(secret: bytes, epoch: str | None) -> bytes:
@@ -90,6 +100,8 @@ def write_private(path: Path, text: str, *, overwrite: bool) -> bool:
         return False
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    if path.exists() and os.geteuid() == 0:  # whose it was, as where root renews a container's secret
+        os.fchown(descriptor, path.stat().st_uid, path.stat().st_gid)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
         file.flush()

@@ -43,6 +43,8 @@ Action = Literal[
     "webhook.secret_rotated",
     "webhook.tested",
     "webhook.disabled",
+    "secret.rotated",
+    "secret.rotation_finished",
     "dashboard.signed_in",
     "dashboard.signed_out",
     "request.refused",

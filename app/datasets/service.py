@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec
-from app.datasets import repository, storage
+from app.datasets import hashes, repository, storage
 from app.datasets.parsing import Parsers
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
@@ -31,7 +32,7 @@ from app.keys.service import Caller
 from app.ledger import accounts, behind
 from app.ledger.heads import Heads
 from app.privacy.numerics import records_bound
-from app.secrets import load_secret
+from app.secrets import load_secrets, secret_id
 from app.settings import Settings
 
 
@@ -79,20 +80,23 @@ def register(
         _check_name(session, spec.name)
     parts = folder / storage.PARTS
     parts.mkdir(mode=0o700)
+    chain = load_secrets(settings, "data_hmac_key")
     parsed = parsers.parse(
         {
             "spec": spec.model_dump(mode="json"),
             "file": str((folder / "file").resolve()),
             "holdout_file": str((folder / "holdout_file").resolve()) if _wants_holdout_file(spec) else None,
             "output_dir": str(parts.resolve()),
-            "keys": content_keys(load_secret(settings, "data_hmac_key")),
+            "keys": content_keys(chain),
             "max_unpacked_bytes": settings.parse_memory_bytes // 2,
         }
     )
-    _check_forgotten(db, settings, caller, {each["hmac"] for each in parsed["contents"]})
+    known_as = {name for each in parsed["contents"] for name in hashes.every(each["hmac"], chain)}
+    _check_forgotten(db, settings, caller, known_as)
+    parsed["contents"] = [each | {"hmac": hashes.nested(each["hmac"], chain)} for each in parsed["contents"]]
     try:
         with db.write() as session:
-            dataset, account = _insert(session, caller, spec, parsed, load_secret(settings, "data_hmac_key"))
+            dataset, account = _insert(session, caller, spec, parsed, chain)
             audit.record(session, "dataset.registered", dataset.id)
             # Before the commit: a data set that is there has its files. The other order could lose them.
             storage.keep(settings.storage_root, parts, dataset.id)
@@ -122,11 +126,17 @@ def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
     return plain.model_copy(update={"privacy": privacy.model_copy(update=changes)})
 
 
-def content_keys(secret: bytes) -> dict[str, str]:
-    """Keys for the split and for the hashes of content: all that the parsing process gets of the service's data key."""
+def content_keys(chain: Sequence[bytes]) -> dict[str, str]:
+    """Keys for the split and for the hashes of content: all that the parsing process gets of the service's data key.
+
+    Args:
+        chain: the data key in use first. It divides; content is hashed under the first one that there was, and then
+            under its successors (app.datasets.hashes).
+    """
+    of = {"split": chain[0], "content": chain[-1]}
     return {
         purpose: HKDF(SHA256(), 32, salt=None, info=f"scrimp/v1/data/{purpose}".encode()).derive(secret).hex()
-        for purpose in ("split", "content")
+        for purpose, secret in of.items()
     }
 
 
@@ -190,9 +200,10 @@ def _split_sizes(spec: DatasetSpec, records: int) -> tuple[int, int]:
 
 
 def _insert(
-    session: Session, caller: Caller, spec: DatasetSpec, parsed: dict[str, Any], secret: bytes
+    session: Session, caller: Caller, spec: DatasetSpec, parsed: dict[str, Any], chain: Sequence[bytes]
 ) -> tuple[Dataset, Account | None]:
     repository.take_turns(session)
+    hashes.check_renewed(session, chain)
     _check_name(session, spec.name)
     _check_content(session, caller, spec, parsed["contents"])
     dataset_id = new_id("ds")
@@ -209,10 +220,11 @@ def _insert(
             for name, part in parsed["parts"].items()
         },
         content_sha256=parsed["content_sha256"],
-        content_hmac=shown_hmac(secret, dataset_id, hmacs["data", "file"]),
+        content_hmac=shown_hmac(chain[0], dataset_id, hmacs["data", "file"]),
         created_at=now(),
     )
-    contents = [DatasetContent(dataset_id=dataset_id, owner_key=caller.id, **each) for each in parsed["contents"]]
+    own: dict[str, str] = {"dataset_id": dataset_id, "owner_key": caller.id, "key_id": secret_id(chain[0])}
+    contents = [DatasetContent(**own, **each) for each in parsed["contents"]]
     repository.add(session, dataset, contents)
     return dataset, _open_account(session, caller, spec, dataset_id)
 

@@ -120,6 +120,7 @@ class DatasetContent(Base):
     # The data set's: a registration looks among its owner's contents alone, and in the same time whatever others have.
     owner_key: Mapped[str | None]
     compared: Mapped[bool] = mapped_column(default=False, server_default=false())  # with other owners', by the relay
+    key_id: Mapped[str | None]  # of the data key on top (app.datasets.hashes); null: the first there was
 
 
 class Account(Base):

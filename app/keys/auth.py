@@ -53,8 +53,12 @@ def admitted(request: Request, key: KeyLike | None, token: str) -> Caller:
         Unauthenticated: the token does not hold.
         TooManyRequests: the key, or the address that sends keys that do not hold, is past its limit.
     """
+    peppers: tuple[bytes, ...] = request.app.state.peppers
     try:
-        caller = service.check(key, request.app.state.pepper, token)
+        try:
+            caller = service.check(key, peppers[0], token)
+        except Unauthenticated:
+            caller = service.renewed(database_of(request), peppers, key, token)
     except Unauthenticated:
         _count_failure(request)
         raise

@@ -98,7 +98,7 @@ def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSett
     with db.write() as session:
         key, token = service.create(
             session,
-            request.app.state.pepper,
+            request.app.state.peppers[0],
             name=body.name,
             role=body.role,
             created_by=caller.id,
@@ -133,7 +133,7 @@ def rotate_key(
 ) -> NewKey:
     """A new token for a key, by itself or by an admin. Grants and jobs stay; dashboard sessions of the old one end."""
     with db.write() as session:
-        key, token = service.rotate(session, request.app.state.pepper, caller, key_id, body.overlap_s)
+        key, token = service.rotate(session, request.app.state.peppers[0], caller, key_id, body.overlap_s)
         audit.record(session, "key.rotated", key_id)
         made = NewKey(key=KeyView.of(key, settings), token=token)
     service.renew_admin_file(settings, key_id, token)

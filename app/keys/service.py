@@ -10,7 +10,8 @@ import hashlib
 import hmac
 import logging
 import secrets
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, table_of
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthenticated
 from app.ids import new_id, now
-from app.secrets import load_secret, write_private
+from app.secrets import load_secrets, write_private
 from app.settings import Settings
 
 Role = Literal["admin", "owner", "analyst", "viewer"]
@@ -167,6 +168,29 @@ def check(key: KeyLike | None, pepper: bytes, token: str) -> Caller:
     return _caller(key, generation_of(shown))
 
 
+def renewed(db: Database, peppers: Sequence[bytes], key: KeyLike | None, token: str) -> Caller:
+    """As `check`, for a token whose HMAC is under an older pepper: it is put under the one in use.
+
+    Args:
+        peppers: the one in use first.
+
+    Raises:
+        Unauthenticated: under none of the older ones does it hold.
+    """
+    new = digest(peppers[0], token)
+    for pepper in peppers[1:]:
+        try:
+            caller = check(key, pepper, token)
+        except Unauthenticated:
+            continue
+        old = digest(pepper, token)
+        with db.write() as session:
+            for column in (ApiKey.secret_hmac, ApiKey.previous_hmac):
+                session.execute(update(ApiKey).where(ApiKey.id == caller.id, column == old).values({column: new}))
+        return replace(caller, generation=generation_of(new))
+    raise Unauthenticated(NOT_HELD)
+
+
 def still(key: KeyLike | None, generation: str) -> Caller:
     """The caller behind an open stream or a dashboard session, if the key and the token that opened it still hold.
 
@@ -268,15 +292,15 @@ def ensure_admin_key(db: Database, settings: Settings) -> Path:
     owns the service anyhow.
     """
     path = settings.admin_key_path
-    pepper = load_secret(settings, "api_key_pepper")
+    peppers = load_secrets(settings, "api_key_pepper")
     with db.write() as session:
-        if path.exists():
+        for pepper in peppers if path.exists() else ():
             try:
                 authenticate(session, pepper, path.read_text().strip())
                 return path
             except Unauthenticated:
-                pass
-        key, token = create(session, pepper, name="admin", role="admin", created_by=None)
+                continue
+        key, token = create(session, peppers[0], name="admin", role="admin", created_by=None)
         audit.record(session, "key.created", key.id, role=key.role)
         write_private(path, token + "\n", overwrite=True)
     return path

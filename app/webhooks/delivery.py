@@ -15,6 +15,7 @@ import random
 import ssl
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 from sqlalchemy import delete, or_, select, update
@@ -29,7 +30,7 @@ from app.errors import InvalidRequest
 from app.ids import now
 from app.ledger.entries import canonical_json
 from app.lifecycle.repeat import in_thread
-from app.secrets import load_secret
+from app.secrets import load_secrets
 from app.settings import Settings
 from app.webhooks import vault
 from app.webhooks.sending import Result, send, signed, trust
@@ -61,8 +62,10 @@ STATUS = {
 class Deliverer:
     """Sends what is due. Safe to run in several threads and processes at once."""
 
-    def __init__(self, db: Database, key: bytes, policy: Policy, tls: ssl.SSLContext, retry_scale: float) -> None:
-        self.db, self.key, self.policy, self.tls, self.retry_scale = db, key, policy, tls, retry_scale
+    def __init__(
+        self, db: Database, keys: Sequence[bytes], policy: Policy, tls: ssl.SSLContext, retry_scale: float
+    ) -> None:
+        self.db, self.keys, self.policy, self.tls, self.retry_scale = db, keys, policy, tls, retry_scale
         self._busy: set[str] = set()  # keys: the slow receivers of one take one thread, not all of them
         self._lock = threading.Lock()
         self._look_at = 0.0
@@ -70,8 +73,8 @@ class Deliverer:
 
     @classmethod
     def of(cls, db: Database, settings: Settings) -> Deliverer:
-        key, tls = load_secret(settings, "webhook_key"), trust(settings.webhooks_ca_file)
-        return cls(db, key, Policy.of(settings), tls, settings.webhooks_retry_scale)
+        keys, tls = load_secrets(settings, "webhook_key"), trust(settings.webhooks_ca_file)
+        return cls(db, keys, Policy.of(settings), tls, settings.webhooks_retry_scale)
 
     def start(self, stop: threading.Event) -> list[threading.Thread]:
         senders = [in_thread(f"webhooks-{i}", self._look, stop, POLL_S) for i in range(THREADS)]
@@ -159,7 +162,7 @@ class Deliverer:
             if not may_see(session, webhook.key_id, delivery.dataset_id):
                 return Result(None, "no-access")
         try:
-            secrets = [vault.decrypt(self.key, webhook.id, each) for each in _secrets(webhook)]
+            secrets = [vault.decrypt(self.keys, webhook.id, each) for each in _secrets(webhook)]
             target = parse(webhook.url)
             addresses = self.policy.addresses(target)
         except vault.Unreadable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import secrets
+from collections.abc import Sequence
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -29,14 +30,19 @@ def encrypt(key: bytes, webhook_id: str, secret: str) -> str:
     return base64.b64encode(nonce + AESGCM(key).encrypt(nonce, secret.encode(), webhook_id.encode())).decode()
 
 
-def decrypt(key: bytes, webhook_id: str, stored: str) -> str:
+def decrypt(keys: bytes | Sequence[bytes], webhook_id: str, stored: str) -> str:
     """The secret back.
+
+    Args:
+        keys: one key; or the one in use and those that it replaced.
 
     Raises:
         Unreadable: it was encrypted under another key, for another webhook, or is damaged.
     """
-    try:
-        sealed = base64.b64decode(stored, validate=True)
-        return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], webhook_id.encode()).decode()
-    except (InvalidTag, ValueError):
-        raise Unreadable("a stored secret can not be read") from None
+    for key in (keys,) if isinstance(keys, bytes) else keys:
+        try:
+            sealed = base64.b64decode(stored, validate=True)
+            return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], webhook_id.encode()).decode()
+        except (InvalidTag, ValueError):
+            continue
+    raise Unreadable("a stored secret can not be read")

@@ -22,6 +22,7 @@ from scrimp.cli import (
     predict,
     privacy_audit,
     restore,
+    secrets,
     service,
 )
 
@@ -46,6 +47,7 @@ app.add_typer(certificates.app, name="certificates", help="The signed privacy ce
 certificates.register_signing_key(app)
 app.add_typer(keys.app, name="keys", help="API keys: made and revoked by admins, rotated by who has them.")
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, and which may train on it.")
+app.add_typer(secrets.app, name="secrets", help="The service's own secrets, for its operator.")
 privacy_audit.register(audit.app)
 app.add_typer(audit.app, name="audit", help="Who did what (admins only); and whether releases keep what they claim.")
 

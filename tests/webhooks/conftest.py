@@ -17,7 +17,7 @@ from app.db.engine import Database
 from app.db.models import Webhook, WebhookDelivery
 from app.ids import now
 from app.keys.service import Caller
-from app.secrets import load_secret
+from app.secrets import load_secret, load_secrets
 from app.settings import Settings
 from app.webhooks import service
 from app.webhooks.delivery import Deliverer
@@ -71,7 +71,7 @@ def deliverer(db: Database, settings: Settings) -> Deliverer:
 
 def a_deliverer(db: Database, settings: Settings, policy: Policy | None = None) -> Deliverer:
     policy = policy or Policy(allow_http=False, allow_private=["127.0.0.0/8"])
-    return Deliverer(db, load_secret(settings, "webhook_key"), policy, trust(None), 1.0)
+    return Deliverer(db, load_secrets(settings, "webhook_key"), policy, trust(None), 1.0)
 
 
 Hook = Callable[..., Webhook]

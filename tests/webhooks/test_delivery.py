@@ -301,7 +301,7 @@ def test_what_ended_long_ago_is_forgotten(db: Database, hook: Hook, deliverer: D
 def test_under_another_key_nothing_is_sent(db: Database, settings: Settings, hook: Hook, receiver: Receiver) -> None:
     send_a_test(db, hook())
     deliverer = a_deliverer(db, settings)
-    deliverer.key = b"x" * 32
+    deliverer.keys = (b"x" * 32,)
     deliverer.deliver_one()
     assert (deliveries(db)[0].status, deliveries(db)[0].error) == ("failed", "secret-unreadable")
     assert receiver.received() == []

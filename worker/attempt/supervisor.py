@@ -25,7 +25,7 @@ from app.ledger.behind import record, record_soon
 from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog, Begun
 from app.lifecycle.coverage import covered_steps
-from app.secrets import at_epoch, load_secret, secret_id
+from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker.attempt import messages
 from worker.attempt.folders import output_folder
@@ -112,8 +112,11 @@ class _Supervised:
         self, log: AttemptLog, settings: Settings, nursery: Nursery, output: Path, time_left_s: float = math.inf
     ) -> None:
         self.log, self.settings, self.nursery, self.output = log, settings, nursery, output
-        self.secret = at_epoch(load_secret(settings, "noise_secret"), Heads.of(settings).epoch())
-        self.key_id = secret_id(self.secret)
+        # The one in use, for what begins now; and those before it, for what began under them.
+        epoch = Heads.of(settings).epoch()
+        found = [at_epoch(each, epoch) for each in load_secrets(settings, "noise_secret")]
+        self.secrets = {secret_id(each): each for each in found}
+        self.key_id = secret_id(found[0])
         self.process: Process | None = None
         self.exit = "no process was started"
         self.watch = Watch(log, settings, self.kill, STOPPING, time_left_s)
@@ -234,7 +237,7 @@ class _Supervised:
             case messages.Mismatch():
                 segment = self.log.resalt(said.matched_step, self.key_id)
                 steps = {name: segment[name] for name in ("from_step", "allowed_steps")}
-                self._answer(channel, messages.Resalt(**steps, **self._keys(segment["salt"])))
+                self._answer(channel, messages.Resalt(**steps, **self._keys(segment)))
             case messages.MetricValue():
                 self.log.record_metric(said.model_dump(exclude={"kind"}))
             case messages.Finished():
@@ -275,9 +278,11 @@ class _Supervised:
         if self.process is not None and not self.process.ended(self.settings.cancel_grace_s):
             self.kill()
 
-    def _keys(self, salt: str) -> dict[str, str]:
+    def _keys(self, segment: dict[str, Any]) -> dict[str, str]:
+        """The keys of a segment, from its salt and the secret that it began under."""
+        key_id, salt = segment["key_id"], bytes.fromhex(segment["salt"])
         return {
-            f"{purpose}_key": derive_key(self.secret, self.key_id, bytes.fromhex(salt), purpose).hex()
+            f"{purpose}_key": derive_key(self.secrets[key_id], key_id, salt, purpose).hex()
             for purpose in get_args(Purpose)
         }
 
@@ -285,9 +290,9 @@ class _Supervised:
         """Everything the attempt needs, from the database as it is now."""
         self.log.name_key(self.key_id)
         job, blocks, released = self.log.recorded()
-        foreign = [each["from_step"] for each in job.segments if each["key_id"] != self.key_id]
+        foreign = [each["from_step"] for each in job.segments if each["key_id"] not in self.secrets]
         if foreign:
-            # The noise secret was changed since: those keys are gone, and with them an identical replay.
+            # That noise secret was dropped since: its keys are gone, and with them an identical replay.
             self.log.resalt(min(foreign) - 1, self.key_id)
             job, blocks, released = self.log.recorded()
         with self.log.db.read() as session:
@@ -295,7 +300,7 @@ class _Supervised:
             allowed = max(0, covered_steps(session, job) - job.steps_started)
             side = self._side(session, job)
         segments = [
-            {"from_step": each["from_step"], "recorded": blocks[each["salt"]], **self._keys(each["salt"])}
+            {"from_step": each["from_step"], "recorded": blocks[each["salt"]], **self._keys(each)}
             for each in job.segments
         ]
         return messages.Start.model_validate(

@@ -1,0 +1,139 @@
+"""Rotation of the service's secrets: `scrimp secrets rotate NAME`, and `finish NAME` when nothing needs the old one.
+
+                    rotate                                          finish
+    api_key_pepper  a key's token is put under the new one when     the old one is dropped: keys that were not used
+                    it is used next                                 in between are dead, an admin rotates them
+    session_key     replaced: who is signed in signs in again       -
+    webhook_key     new secrets are encrypted under the new one     the others are encrypted anew, the old one dropped
+    data_hmac_key   put on top: every stored hash is renewed        renews what a rotation cut short left
+    signing_key     replaced; both public keys are published        -
+    noise_secret    new jobs are keyed by the new one               the old one is dropped: jobs that began under it
+                                                                    draw anew, charged again out of the same hold
+
+What is kept beside the new secret lies in the same file, on the lines below it. Processes read their secrets when they
+start: between `rotate` and `finish` each is started again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import select
+
+from app.audit import record as audit
+from app.datasets import hashes
+from app.db.engine import Database
+from app.db.models import Webhook
+from app.ledger.signing_keys import public_key, publish
+from app.secrets import NAMES, SECRET_BYTES, SecretError, load_secrets, secret_id, write_private
+from app.settings import Settings
+from app.webhooks import vault
+
+KEPT = ("api_key_pepper", "webhook_key", "data_hmac_key", "noise_secret")
+PUBLIC_KEY_FILE = "signing_key.pub"
+
+
+@dataclass(frozen=True)
+class State:
+    """A secret by its public names. `older` are those that are kept, the newest first."""
+
+    name: str
+    id: str
+    older: tuple[str, ...]
+
+
+def states(settings: Settings) -> list[State]:
+    """Of every secret that this process can read."""
+    found = []
+    for name in NAMES:
+        try:
+            first, *older = map(secret_id, load_secrets(settings, name))
+        except SecretError:
+            continue
+        found.append(State(name, first, tuple(older)))
+    return found
+
+
+def rotate(db: Database, settings: Settings, name: str) -> State:
+    """Puts a new secret in the place of the one in use, and renews what can be renewed at once.
+
+    Raises:
+        SecretError: there is no such secret, it is not in a file, or a rotation of it is not finished.
+    """
+    path = _file(settings, name)
+    before = load_secrets(settings, name)
+    if len(before) > 1 and name != "data_hmac_key":
+        raise SecretError(f"the last rotation of {name} is not finished: scrimp secrets finish {name}")
+    after = (secrets.token_bytes(SECRET_BYTES), *(before if name in KEPT else ()))
+    if name == "signing_key":
+        # Both are known before the first certificate is signed with the new one.
+        for secret in (before[0], after[0]):
+            publish(db, Ed25519PrivateKey.from_private_bytes(secret))
+    _write(path, after)
+    if name == "signing_key" and settings.secrets_dir is None:
+        text = public_key(Ed25519PrivateKey.from_private_bytes(after[0]))
+        write_private(settings.home / PUBLIC_KEY_FILE, text + "\n", overwrite=True)
+    if name == "data_hmac_key":
+        _renew_hashes(db, after)
+    return _noted(db, name, after, "secret.rotated")
+
+
+def finish(db: Database, settings: Settings, name: str) -> State:
+    """Has nothing depend on an older secret any more, and drops it. Repeating it changes nothing.
+
+    Raises:
+        SecretError: there is no such secret, or it is not in a file.
+        vault.Unreadable: a webhook's secret is under none of the keys that there are.
+    """
+    path = _file(settings, name)
+    found = load_secrets(settings, name)
+    if name == "data_hmac_key":
+        _renew_hashes(db, found)
+        return State(name, secret_id(found[0]), tuple(map(secret_id, found[1:])))
+    if name == "webhook_key":
+        _encrypt_anew(db, found)
+    if len(found) > 1:
+        _write(path, found[:1])
+    return _noted(db, name, found[:1], "secret.rotation_finished")
+
+
+def _file(settings: Settings, name: str) -> Path:
+    if name not in NAMES:
+        raise SecretError(f"there is no secret {name!r}; there are {', '.join(NAMES)}")
+    if f"SCRIMP_SECRET_{name.upper()}" in os.environ:
+        raise SecretError(f"{name} comes from the environment: change it there (docs/secrets.md has the format)")
+    return settings.effective_secrets_dir / name
+
+
+def _write(path: Path, found: tuple[bytes, ...]) -> None:
+    try:
+        write_private(path, "".join(each.hex() + "\n" for each in found), overwrite=True)
+    except OSError as error:
+        raise SecretError(f"{path} can not be written ({error.strerror}): run this where the files are made") from None
+
+
+def _renew_hashes(db: Database, chain: tuple[bytes, ...]) -> None:
+    with db.write() as session:
+        hashes.renew(session, chain)
+
+
+def _encrypt_anew(db: Database, found: tuple[bytes, ...]) -> None:
+    with db.write() as session:
+        for webhook in session.scalars(select(Webhook).with_for_update()):
+            webhook.secret = _anew(found, webhook.id, webhook.secret)
+            if webhook.previous_secret is not None:
+                webhook.previous_secret = _anew(found, webhook.id, webhook.previous_secret)
+
+
+def _anew(found: tuple[bytes, ...], webhook_id: str, stored: str) -> str:
+    return vault.encrypt(found[0], webhook_id, vault.decrypt(found, webhook_id, stored))
+
+
+def _noted(db: Database, name: str, found: tuple[bytes, ...], action: audit.Action) -> State:
+    with db.write() as session:
+        audit.record(session, action, name)
+    return State(name, secret_id(found[0]), tuple(map(secret_id, found[1:])))
