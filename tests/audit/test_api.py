@@ -115,6 +115,16 @@ def take_back(world: World) -> httpx.Response:
     return world.call("DELETE", path)
 
 
+def delete_content(world: World) -> httpx.Response:
+    return world.call("DELETE", f"/v1/datasets/{add_dataset(world.db)}/content")
+
+
+def delete_artifacts(world: World) -> httpx.Response:
+    job = world.scene.job(world.dataset)
+    world.scene.finish(world.scene.start(job))
+    return world.call("DELETE", f"/v1/jobs/{job}/artifacts")
+
+
 Call = Callable[[World], httpx.Response]
 
 
@@ -197,6 +207,8 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
         plain(f"{PAGES}/{{hook}}/enabled", {"enabled": "false"}),
     ),
     ("POST", f"{PAGES}/{{webhook_id}}/delete"): ("webhook.deleted", plain(f"{PAGES}/{{hook}}/delete")),
+    ("DELETE", "/v1/datasets/{dataset_id}/content"): ("dataset.content_deleted", delete_content),
+    ("DELETE", "/v1/jobs/{job_id}/artifacts"): ("artifacts.deleted", delete_artifacts),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(500, 4, generator=generator)
     records = DenseRecords(x, (x.sum(dim=1) > 0).long())
-    train, test = records.split(400)
+    train, test = (records.select(np.arange(first, last)) for first, last in ((0, 400), (400, 500)))
     task = {"kind": "classification", "label": "y", "classes": [0, 1]}
     data = Data(task, {"kind": "tensor", "array": "x"}, train, test, features_count=4, outputs=2)
     monkeypatch.setattr(runs, "data", lambda _name: data)
