@@ -5,7 +5,7 @@ PINS := pyproject.toml constraints.txt
 REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-dp2 reproduce-dpformer reproduce-heavy-tail reproduce-language \
   reproduce-linear-scaling
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint bench nightly openapi clean $(REPRODUCE)
+.PHONY: help demo serve test check lint bench nightly docs openapi clean $(REPRODUCE)
 
 help:
 	@echo "make demo    the whole path on 25,000 real reviews, in under 3 minutes (KEEP=1 leaves it running)"
@@ -16,7 +16,8 @@ help:
 	@echo "make $(REPRODUCE)"
 	@echo "             experiments of the literature, run again by the service's own code: hours"
 	@echo "make nightly fuzzing, the contract tests and the audit of all kinds at length, with reports: hours"
-	@echo "make openapi writes docs/openapi.json"
+	@echo "make docs    builds the documentation's site into build/site"
+	@echo "make openapi writes docs/openapi.json and docs/api.md"
 	@echo "make clean   removes .venv and the demo's home"
 
 demo: .venv/.demo
@@ -50,6 +51,9 @@ nightly: .venv/.dev
 	$(BIN)/python -m tests.fuzz.campaign --inputs 100000 --report benchmarks/reports/fuzz.md
 	$(BIN)/python -m tests.contract.nightly
 	$(BIN)/python -m tests.canaries.nightly
+
+docs: .venv/.dev
+	$(BIN)/python scripts/build_site.py
 
 openapi: .venv/.dev
 	$(BIN)/python scripts/write_openapi.py

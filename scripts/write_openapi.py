@@ -1,24 +1,46 @@
-"""Writes docs/openapi.json: `make openapi`. A test holds it against the service's own document."""
+"""Writes docs/openapi.json and docs/api.md: `make openapi`. A test compares both with the service's own document."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from app.main import create_app
 from app.secrets import ensure_secrets
 from app.settings import Settings
 from app.web.openapi import as_text
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "openapi.json"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+HEAD = """# REST API
+
+Every route, by subject. A running service shows the same with all schemas at `/docs`, and as OpenAPI 3.1 at
+`/openapi.json`; [openapi.json](openapi.json) is the same file. [errors.md](errors.md) lists the errors,
+[access.md](access.md) who may call what. `make openapi` writes this page.
+"""
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(home=Path(home))
         ensure_secrets(settings)
-        TARGET.write_text(as_text(create_app(settings).openapi()))
-    print(f"wrote {TARGET}")
+        document = create_app(settings).openapi()
+    (DOCS / "openapi.json").write_text(as_text(document))
+    (DOCS / "api.md").write_text(page(document))
+    print(f"wrote {DOCS / 'openapi.json'} and {DOCS / 'api.md'}")
+
+
+def page(document: dict[str, Any]) -> str:
+    """docs/api.md: a table of each tag's operations with the first paragraph of their descriptions."""
+    by_tag: dict[str, list[str]] = {}
+    for path, operations in sorted(document["paths"].items()):
+        for method, operation in sorted(operations.items()):
+            said = (operation.get("description") or operation["summary"]).split("\n\n")[0].replace("\n", " ")
+            by_tag.setdefault(operation["tags"][0], []).append(f"| `{method.upper()} {path}` | {said} |")
+    parts = [HEAD]
+    for tag, rows in sorted(by_tag.items()):
+        parts += [f"\n## {tag.capitalize()}\n\n| route | what it does |\n|---|---|", *rows]
+    return "\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
