@@ -14,7 +14,8 @@ RUN groupadd --gid 10001 scrimp && useradd --uid 10001 --gid 10001 --no-create-h
     && install -d -m 0700 -o scrimp -g scrimp /var/lib/scrimp /var/lib/scrimp-admin \
     && python3 -m venv /opt/scrimp
 WORKDIR /srv/scrimp
-COPY pyproject.toml constraints.txt README.md LICENSE alembic.ini ./
+COPY pyproject.toml constraints.txt README.md LICENSE setup.py alembic.ini ./
+COPY alembic alembic
 COPY app app
 COPY scrimp scrimp
 COPY worker worker
@@ -36,7 +37,8 @@ RUN if ! command -v python3 >/dev/null; then \
     && install -d -m 0700 -o scrimp -g scrimp /var/lib/scrimp \
     && python3 -m venv /opt/scrimp
 WORKDIR /srv/scrimp
-COPY pyproject.toml constraints.txt README.md LICENSE alembic.ini ./
+COPY pyproject.toml constraints.txt README.md LICENSE setup.py alembic.ini ./
+COPY alembic alembic
 COPY app app
 COPY scrimp scrimp
 COPY worker worker

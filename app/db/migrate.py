@@ -13,7 +13,9 @@ from sqlalchemy.engine import Connection
 from app.db.engine import WRITES, make_engine
 from app.db.writers import WriterQueue
 
-SCRIPTS = Path(__file__).resolve().parent / "migrations"
+# In the repository migrations are at the top; a wheel carries them beside this file (setup.py).
+_INSTALLED = Path(__file__).resolve().parent / "migrations"
+SCRIPTS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).resolve().parents[2] / "alembic"
 ADVISORY_LOCK = 0x5C819B  # any number that is ours
 
 

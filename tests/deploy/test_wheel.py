@@ -17,7 +17,7 @@ from scrimp.cli import service
 from tests.conftest import GUARD
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("app", "scrimp", "worker", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("alembic", "app", "scrimp", "worker", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 TORCHLESS = "raise ImportError('this installation has no torch')\n"
 
 

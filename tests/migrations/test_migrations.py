@@ -28,7 +28,7 @@ from tests.conftest import BACKINGS, GUARD
 from tests.ledger.support import ENTRIES, OWNER, a_history, add_owner, check, open_ledger
 from tests.ledger.test_protection import ON_BOTH, OWN
 
-ROOT = SCRIPTS.parents[2]
+ROOT = SCRIPTS.parent
 
 
 @pytest.fixture(params=BACKINGS)
