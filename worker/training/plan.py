@@ -254,7 +254,8 @@ def build_plan(
         numerics = numerics.of_one_record()
     model = build_model(spec, shape, task, features, numerics, models_root)
     frequencies = ItemFrequencies.of(model, mechanism, features, shape.records_train)
-    engine = build_engine(model, spec.clipping, mechanism.training if mechanism else None)
+    training = mechanism.training if mechanism else None
+    engine = build_engine(model, spec.clipping, training, positions=numerics.positions)
     return Plan(
         mechanism=mechanism,
         steps=steps,
