@@ -15,7 +15,7 @@ help:
 	@echo "make bench   the benchmarks"
 	@echo "make $(REPRODUCE)"
 	@echo "             experiments of the literature, run again by the service's own code: hours"
-	@echo "make nightly fuzzing, the contract tests and the audit of all kinds at length, with reports: hours"
+	@echo "make nightly fuzzing, the contract tests, the audit and the bound of all kinds at length, with reports: hours"
 	@echo "make openapi writes docs/openapi.json"
 	@echo "make clean   removes .venv and the demo's home"
 
@@ -50,6 +50,7 @@ nightly: .venv/.dev
 	$(BIN)/python -m tests.fuzz.campaign --inputs 100000 --report benchmarks/reports/fuzz.md
 	$(BIN)/python -m tests.contract.nightly
 	$(BIN)/python -m tests.canaries.nightly
+	$(BIN)/python -m tests.bound.nightly
 
 openapi: .venv/.dev
 	$(BIN)/python scripts/write_openapi.py
