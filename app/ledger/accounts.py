@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from app.db.models import Account, Block, Job, LedgerEntry
 from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
 from app.ledger.behind import refusal
-from app.ledger.entries import append, balance_of, content, digest, genesis
+from app.ledger.entries import append, append_cap, balance_of, content, digest, genesis
 
 if TYPE_CHECKING:
     from app.privacy.filters import Filter
@@ -297,16 +297,7 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
                 "cap-too-low", f"what is spent and held needs a cap of about ε = {least:.6g}", smallest_epsilon=least
             )
         account.largest_cap_epsilon = max(account.largest_cap_epsilon, cap_epsilon)
-        return append(
-            session,
-            account,
-            kind="cap",
-            job_id=None,
-            amounts=(train, holdout),
-            once=None,
-            actor=actor,
-            memo={"cap_epsilon": cap_epsilon, "cap_delta": account.cap_delta, "reason": reason},
-        )
+        return append_cap(session, account, actor=actor, reason=reason)
 
 
 def filter_for(kind: str, order: float | None) -> Filter:

@@ -129,3 +129,16 @@ def append(
     session.add(entry)
     session.flush()
     return entry
+
+
+def append_cap(session: Session, account: Account, *, actor: str, reason: str) -> LedgerEntry:
+    """Writes the entry of a cap, as the account's row has it after the move: its budgets, and whether it is closed.
+
+    Args:
+        account: as `append` takes it.
+    """
+    memo = {"cap_epsilon": account.cap_epsilon, "cap_delta": account.cap_delta, "reason": reason}
+    if account.joined_into is not None:
+        memo["joined_into"] = account.joined_into
+    amounts = (account.train_budget, account.holdout_budget)
+    return append(session, account, kind="cap", job_id=None, amounts=amounts, once=None, actor=actor, memo=memo)
