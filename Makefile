@@ -62,7 +62,7 @@ clean:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Scrimp needs Python 3.11 or newer; this is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { \
-	  echo "This Python can not make virtual environments (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	  echo "This Python cannot make virtual environments (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
 # The stamps are made again when a version or a dependency changes. `dev` has all that `demo` has.

@@ -29,7 +29,7 @@ from app.ledger.entries import append, append_cap, balance_of, content, digest, 
 if TYPE_CHECKING:
     from app.privacy.filters import Filter
 
-# What a database's integer holds. A larger request can not fit, a larger budget can not be kept.
+# What a database's integer holds. A larger request cannot fit, a larger budget cannot be kept.
 MAX_AMOUNT = 2**63 - 1
 
 
@@ -414,7 +414,7 @@ def require_agreement(session: Session, account: Account, train: int = 0, holdou
         agrees = (
             last is not None and last.hash == account.head == digest(content(last)) and last.memo["balance"] == before
         )
-    except (TypeError, ValueError, KeyError, AttributeError):  # it can not be decoded
+    except (TypeError, ValueError, KeyError, AttributeError):  # it cannot be decoded
         agrees = False
     if not agrees:
         raise refusal("the account's row is not what its last entry says")

@@ -49,14 +49,14 @@ def canonical_json(document: Any) -> bytes:
     """The one spelling of a document that hashes and signatures are made over.
 
     Raises:
-        ValueError: it holds NaN or ∞, which JSON can not say.
+        ValueError: it holds NaN or ∞, which JSON cannot say.
     """
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()
 
 
 def genesis(dataset_id: str) -> str:
-    """The hash before the first entry; of the data set, so that a chain can not be moved to another."""
+    """The hash before the first entry; of the data set, so that a chain cannot be moved to another."""
     return hashlib.sha256(b"scrimp/ledger/v1:" + dataset_id.encode()).hexdigest()
 
 

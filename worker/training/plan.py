@@ -299,7 +299,7 @@ def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> Adapt
     if asked is None:
         return None
     if not isinstance(engine, CountingEngine):
-        raise PrivacyError("this model's engine does not count: its norm can not adapt")
+        raise PrivacyError("this model's engine does not count: its norm cannot adapt")
     return AdaptiveNorm(
         engine, training.max_grad_norm, asked.target_quantile, asked.learning_rate, training.expected_batch_size
     )
