@@ -57,8 +57,9 @@ def main() -> int:
             for name, case in (CASES | MORE | _tunings(Path(folder))).items():
                 for threads in THREADS:
                     torch.set_num_threads(threads)
-                    found += _measured(name, case, threads, most)
-                    print(f"{name}, {threads} threads: {found[-1].what} {found[-1].worst:.12f}", flush=True)
+                    for each in _measured(name, case, threads, most):
+                        found.append(each)
+                        print(f"{name}, {threads} threads: {each.what} {each.worst:.12f}", flush=True)
     finally:
         torch.set_num_threads(before)
     TARGET.write_text(_report(found, most))
