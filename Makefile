@@ -15,7 +15,7 @@ help:
 	@echo "make bench   the benchmarks"
 	@echo "make $(REPRODUCE)"
 	@echo "             experiments of the literature, run again by the service's own code: hours"
-	@echo "make nightly fuzzing, the contract tests and the audit of all kinds at length, with reports: hours"
+	@echo "make nightly fuzzing, the contract tests, the audit and the bound of all kinds at length, with reports: hours"
 	@echo "make docs    builds the documentation's site into build/site"
 	@echo "make openapi writes docs/openapi.json and docs/api.md"
 	@echo "make clean   removes .venv and the demo's home"
@@ -51,6 +51,7 @@ nightly: .venv/.dev
 	$(BIN)/python -m tests.fuzz.campaign --inputs 100000 --report benchmarks/reports/fuzz.md
 	$(BIN)/python -m tests.contract.nightly
 	$(BIN)/python -m tests.canaries.nightly
+	$(BIN)/python -m tests.bound.nightly
 
 docs: .venv/.dev
 	$(BIN)/python scripts/build_site.py
@@ -65,7 +66,7 @@ clean:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Scrimp needs Python 3.11 or newer; this is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { \
-	  echo "This Python can not make virtual environments (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	  echo "This Python cannot make virtual environments (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
 # The stamps are made again when a version or a dependency changes. `dev` has all that `demo` has.

@@ -66,11 +66,11 @@ class ServiceError(Exception):
 class RequestError(ServiceError):
     code = "bad-request"
     status = 400
-    title = "The request can not be carried out"
+    title = "The request cannot be carried out"
 
 
 class InvalidRequest(RequestError):
-    """The document is malformed or asks for something that can not be done.
+    """The document is malformed or asks for something that cannot be done.
 
     Args:
         message: the summary.
@@ -181,7 +181,7 @@ class Unavailable(ServiceError):
 
     code = "unavailable"
     status = 503
-    title = "The service can not answer at the moment"
+    title = "The service cannot answer at the moment"
 
 
 class StorageFull(ServiceError):

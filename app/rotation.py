@@ -113,7 +113,7 @@ def _write(path: Path, found: tuple[bytes, ...]) -> None:
     try:
         write_private(path, "".join(each.hex() + "\n" for each in found), overwrite=True)
     except OSError as error:
-        raise SecretError(f"{path} can not be written ({error.strerror}): run this where the files are made") from None
+        raise SecretError(f"{path} cannot be written ({error.strerror}): run this where the files are made") from None
 
 
 def _renew_hashes(db: Database, chain: tuple[bytes, ...]) -> None:

@@ -151,7 +151,7 @@ class Settings(BaseSettings):
         """The broker's URL, with its password where a file has it.
 
         Raises:
-            OSError: that file can not be read.
+            OSError: that file cannot be read.
         """
         url = self.broker_url or "spool://localhost"
         if self.broker_password_file is None:

@@ -1,6 +1,6 @@
 """How much one record more or less moves a clipped sum and a score, at its worst. Writes reports/bound.md.
 
-The cases are those of tests/worker/test_bound.py: every kind of model with weights of gain 30, over 1 to 33 records.
+The cases are those of tests/bound/worst.py: every kind of model with weights of gain 30, over 1 to 33 records.
 `before` is what passes of as many rows as there are records give, without MKL_CBWR; it is measured in a process of its
 own. Nothing here is timed.
 """
@@ -27,8 +27,7 @@ import torch  # noqa: E402
 
 import worker  # noqa: E402, F401 - before torch: its kernels
 from app.privacy.mechanism import NoisySum  # noqa: E402
-from app.privacy.numerics import sensitivity_slack  # noqa: E402
-from tests.worker.test_bound import CASES, C, Case, drawn, engine_of, flat, neighbours, sums_of  # noqa: E402
+from tests.bound.worst import CASES, C, Case, drawn, engine_of, flat, neighbours, sums_of  # noqa: E402
 from worker.models.base import Parameters  # noqa: E402
 from worker.models.modules import ModuleModel  # noqa: E402
 
@@ -58,11 +57,11 @@ def worst(case: Case, dtype: torch.dtype, *, fixed: bool) -> tuple[float, float]
         for fewer in neighbours(records, n):
             part = _both(shaped(case, None if fixed else max(1, n - 1), dtype), parameters, fewer)
             of_sum = max(of_sum, float((whole[0] - part[0]).norm()) / C)
-            of_score = max(of_score, float(np.linalg.norm(whole[1] - part[1])) / LOSS.sensitivity)
+            of_score = max(of_score, float((whole[1] - part[1]).norm()) / LOSS.sensitivity)
     return of_sum, of_score
 
 
-def _both(case: Case, parameters: Parameters, records: Any) -> tuple[torch.Tensor, np.ndarray]:
+def _both(case: Case, parameters: Parameters, records: Any) -> tuple[torch.Tensor, torch.Tensor]:
     total = flat(engine_of(case.model).private_sum(parameters, records))
     return total, sums_of(LOSS, case.model, parameters, records)
 
@@ -100,7 +99,7 @@ def main() -> None:
     ]
     for key, (now, score) in after.items():
         name, dtype, threads = key.split("|")
-        slack = sensitivity_slack(34, CASES[name].model.rows_per_pass, CASES[name].positions) - 1.0
+        slack = CASES[name].slack - 1.0
         was, score_was = before[key]
         lines.append(
             f"| {name} | {dtype} | {threads} | {was:.4f} | {now:.7f} | {slack:.0e} | {score_was:.4f} | {score:.7f} |"

@@ -41,6 +41,7 @@ from app.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E40
 from benchmarks import engine_growth  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.data.passes import Cuttable, filled  # noqa: E402
+from worker.models.base import Parameters  # noqa: E402
 from worker.models.initial import keyed_normals  # noqa: E402
 from worker.models.networks import Network  # noqa: E402
 from worker.models.recommenders import TransformerRec  # noqa: E402
@@ -196,16 +197,21 @@ def plain(task: Task) -> Step:
     return step
 
 
+class NarrowSums(Bookkeeping[Any]):
+    """With sums in float32: what their precision costs, and nothing that keeps the bound."""
+
+    def _zeros(self, parameters: Parameters) -> Parameters:
+        return {name: torch.zeros_like(value, dtype=torch.float32) for name, value in parameters.items()}
+
+
 class Private:
     """The whole private step; `noises` is what the noise took of each."""
 
-    def __init__(self, task: Task, sum_type: torch.dtype = torch.float64) -> None:
+    def __init__(self, task: Task, engine: type[Bookkeeping[Any]] = Bookkeeping) -> None:
         module = task.module()
         self.parameters = {name: p.detach().clone().double() for name, p in module.named_parameters()}
         rows = task.numerics.rows_per_pass
-        self.engine: Bookkeeping[Any] = Bookkeeping(
-            module, task.losses, rows=rows, kind="flat", max_grad_norm=1.0, sum_type=sum_type
-        )
+        self.engine = engine(module, task.losses, rows=rows, kind="flat", max_grad_norm=1.0)
         self.batch, self.number, self.noises = Drawn(*task.batch), 0, list[float]()
         self.release = GaussianRelease(
             KEY,
@@ -278,7 +284,7 @@ KINDS: dict[str, Callable[[Task], Step]] = {
     "non-private": lambda task: plain(task.standard),
     "non-private, our loss layer": plain,
     "private": Private,
-    "private, sums in float32": lambda task: Private(task, torch.float32),
+    "private, sums in float32": lambda task: Private(task, NarrowSums),
     "Opacus, hooks": lambda task: opacus_hooks(task.standard),
     "Opacus, ghost": lambda task: opacus_ghost(task.standard),
 }

@@ -118,7 +118,7 @@ class Client:
             raise NotFound(error.problem | {"detail": detail}) from None
 
     def delete_content(self, dataset: str) -> Dataset:
-        """Delete a data set's content, for good. Its ledger stays; it can not be registered anew."""
+        """Delete a data set's content, for good. Its ledger stays; it cannot be registered anew."""
         return Dataset.model_validate(self._json("DELETE", f"{_dataset(dataset)}/content"))
 
     def grants(self, dataset: str) -> Iterator[Grant]:

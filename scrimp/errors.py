@@ -19,7 +19,7 @@ from typing import Any
 
 
 class ScrimpError(Exception):
-    """Anything that the client can not carry out."""
+    """Anything that the client cannot carry out."""
 
 
 class ServiceUnreachable(ScrimpError):

@@ -34,7 +34,7 @@ PUBLIC_KEY_FILE = "signing_key.pub"
 
 
 class ServeError(Exception):
-    """The service can not start; the message says what to change."""
+    """The service cannot start; the message says what to change."""
 
 
 def commands() -> dict[str, list[str]]:
@@ -60,7 +60,7 @@ def prepare() -> Path:
         The admin key's file.
 
     Raises:
-        ServeError: the home can not be written to.
+        ServeError: the home cannot be written to.
     """
     from app.db.engine import Database
     from app.db.migrate import upgrade
@@ -149,7 +149,7 @@ def _make_folders(settings: Settings) -> None:
         for folder in (settings.home, settings.storage_root, settings.broker_dir, settings.home / "logs"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ServeError(f"can not make {error.filename}: {error.strerror} (choose another --home)") from None
+        raise ServeError(f"cannot make {error.filename}: {error.strerror} (choose another --home)") from None
 
 
 @contextmanager
@@ -195,7 +195,7 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
             listener.bind((settings.host, settings.port))
             listener.listen(BACKLOG)
         except OSError as error:
-            reason = f"can not listen on {settings.host}:{settings.port}: {error.strerror}"
+            reason = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}"
             raise ServeError(f"{reason} (choose another --port or --host)") from None
         yield listener
 

@@ -10,7 +10,7 @@ certificate) asks for the signature to be checked. What it checks:
 2. that the printed event tree is that of the printed mechanism, and so are σ, q, T, C and δ;
 3. that the printed ε is not below what the mechanism gives.
 
-Exit status: 0 where all hold, 1 where one does not, 2 where the file can not be read. Whoever holds the file needs
+Exit status: 0 where all hold, 1 where one does not, 2 where the file cannot be read. Whoever holds the file needs
 nothing else, and trusts dp_accounting's mathematics and, through the signature, that the mechanism is what ran.
 """
 
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         body = document["certificate"]
         faults = check_signature(document, options.public_key) + check_body(body)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        print(f"can not read {options.file} as a certificate: {error!r}", file=sys.stderr)
+        print(f"cannot read {options.file} as a certificate: {error!r}", file=sys.stderr)
         return 2
     for fault in faults:
         print(f"FAULT      {fault}")

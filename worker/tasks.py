@@ -52,7 +52,7 @@ def _sandbox() -> dict[str, object] | None:
     try:
         found = probe(get_settings().attempt_memory_bytes or default_memory_bytes())
     except (OSError, SubprocessError, ValueError) as error:
-        logger.error("the sandbox of attempts can not be tried out: %s", type(error).__name__)
+        logger.error("the sandbox of attempts cannot be tried out: %s", type(error).__name__)
         return None
     off = [name for name, state in (("seccomp", found.seccomp), ("landlock", found.landlock)) if not state]
     if off or found.network == "host":

@@ -44,7 +44,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # There is no reset: what was spent can not be forgotten by going back.
+    # There is no reset: what was spent cannot be forgotten by going back.
     if not context.is_offline_mode() and op.get_bind().scalar(sa.text("SELECT count(*) FROM ledger_entries")):
         raise RuntimeError("the ledger has entries: going below the first migration would forget what was spent")
     for table in reversed(TABLES):

@@ -99,7 +99,7 @@ def verify(session: Session) -> Verification:
 def _misfit(place: int, last: str, entry: Row[Any] | None) -> str | None:
     """What does not fit at a place of the chain; None where all does."""
     if entry is None:
-        return "the entry can not be read"
+        return "the entry cannot be read"
     if entry.seq != place:
         return "the entry is missing"
     if entry.prev_hash != last:
@@ -107,11 +107,11 @@ def _misfit(place: int, last: str, entry: Row[Any] | None) -> str | None:
     try:
         return None if digest(content(entry)) == entry.hash else "its hash is not that of its content"
     except (TypeError, ValueError, AttributeError):
-        return "the entry can not be read"
+        return "the entry cannot be read"
 
 
 def _sealed(session: Session, last: int) -> Iterator[Row[Any] | None]:
-    """Entries 1 … last in order; None in the place of the first one whose columns can not be decoded."""
+    """Entries 1 … last in order; None in the place of the first one whose columns cannot be decoded."""
     after = 0
     while True:
         query = select(*ENTRY).where(AuditEntry.seq > after, AuditEntry.seq <= last).order_by(AuditEntry.seq)

@@ -1,6 +1,6 @@
 """The one way to write the audit log: `record(session, action, target)` in the transaction of the act.
 
-An act without its record can not be, nor a record without its act. Who asks, and from where, comes from the request
+An act without its record cannot be, nor a record without its act. Who asks, and from where, comes from the request
 (`app.audit.origin`); where there is none, a command of the service itself, both stay empty. An entry is written
 unsealed and touches no row that others write; the relay seals it into the chain (`app.audit.chain`) in a second or so.
 """

@@ -63,7 +63,7 @@ CATALOGUE: dict[str, Entry] = {
         "the moments of dp_adam; θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)²",
         MOMENTS | {"phi": "the same average of Φ"},
         "Rare classes, words or features: coordinates with small gradients keep their larger steps, where v̂ can tell "
-        "them from noise. Tune η and γ′ together: η/√γ′ is the rate that counts where it can not.",
+        "them from noise. Tune η and γ′ together: η/√γ′ is the rate that counts where it cannot.",
         'Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually DP-SGD (unless you apply bias '
         "correction)\"; on heavy-tailed labels: the same group's later work.",
     ),
@@ -142,7 +142,7 @@ CATALOGUE: dict[str, Entry] = {
 
 
 def side_refusal(own: DatasetSpec, side: DatasetSpec, features: tuple[int, int], records: int) -> str | None:
-    """Why a data set can not be the side information of a job on another; None where it can.
+    """Why a data set cannot be the side information of a job on another; None where it can.
 
     Args:
         own, side: the job's data set, and the one that is to be public.

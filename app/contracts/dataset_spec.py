@@ -358,7 +358,7 @@ class DatasetSpec(Document):
             raise ValueError("task 'language_model' is on features of kind 'text'")
         label = None if self.task.kind == "language_model" else self.task.label
         if label in named.get(self.features.kind, []) or label == getattr(self.features, "array", ""):
-            raise ValueError("the label can not be a feature")
+            raise ValueError("the label cannot be a feature")
         user = self.privacy.user_column
         if user is not None and self.task.kind == "rating":
             raise ValueError("of ratings, unit 'user' is not offered: a record is one rating")

@@ -3,7 +3,7 @@
     h₁ = hash of the content under the first key;   hₙ = HMAC-SHA256(keyₙ, hₙ₋₁)
 
 So a stored hash can be renewed without its content, which may have been deleted: what was registered stays known, and
-who has only an older key can not compute what is stored. All keys are needed to compare new content: none is dropped.
+who has only an older key cannot compute what is stored. All keys are needed to compare new content: none is dropped.
 """
 
 from __future__ import annotations

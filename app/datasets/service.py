@@ -68,7 +68,7 @@ def register(
         folder: a staging folder that holds `file` and, for a public hold-out, `holdout_file`.
 
     Raises:
-        InvalidRequest: the declaration or a file can not be used; pointers, columns and counts.
+        InvalidRequest: the declaration or a file cannot be used; pointers, columns and counts.
         Conflict: `duplicate-name`, or `duplicate-content`: this owner has it already, and it or this one is private. A
             second registration of private content would be a second budget for it. What others have is not looked at:
             decision 15. `ledger-behind`: this owner registered it, and the database has forgotten that.

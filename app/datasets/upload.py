@@ -131,4 +131,4 @@ class Upload:
 
 
 def _malformed(detail: str) -> InvalidRequest:
-    return InvalidRequest.at("", f"the multipart body can not be used: {detail}")
+    return InvalidRequest.at("", f"the multipart body cannot be used: {detail}")

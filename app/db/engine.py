@@ -6,8 +6,8 @@ Services never see the dialect. What they may rely on, on both:
             ended around it. Nothing may be written in it.
     write   READ COMMITTED at least: what decides a write is in the statement itself (a conditional UPDATE), or was read
             under a row lock (FOR UPDATE, which SQLite leaves out).
-On SQLite a write takes the one writer's place at BEGIN (BEGIN IMMEDIATE), so that a transaction that reads first can
-not fail half-way for being out of date.
+On SQLite a write takes the one writer's place at BEGIN (BEGIN IMMEDIATE), so that a transaction that reads first cannot
+fail half-way for being out of date.
 """
 
 from __future__ import annotations

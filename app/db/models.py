@@ -418,7 +418,7 @@ class AuditEntry(Base):
 
 
 class AuditHead(Base):
-    """The end of the audit log's chain: one row, locked by who seals, so that the chain can not fork."""
+    """The end of the audit log's chain: one row, locked by who seals, so that the chain cannot fork."""
 
     __tablename__ = "audit_head"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)

@@ -6,7 +6,7 @@ turnstile and the writer's place:
 
     take turnstile → take place → leave turnstile → write → leave place
 
-Who has just written meets the turnstile held by the next in line, so that it can not take the place again before
+Who has just written meets the turnstile held by the next in line, so that it cannot take the place again before
 them. The kernel wakes waiters without polling, and frees the locks of a process that dies.
 
 A fair queue is as long as there are writers. Sixteen who submitted on a busy machine, at half a second each, had the

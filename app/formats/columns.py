@@ -38,7 +38,7 @@ def refuse(faults: Sequence[Fault], file: str) -> None:
     if faults:
         total = sum(int(each["count"]) for each in faults)
         members = {"file": file, "columns_at_fault": len(faults)}
-        raise InvalidRequest(f"The data has {total} cells that can not be used", list(faults[:SHOWN_FAULTS]), **members)
+        raise InvalidRequest(f"The data has {total} cells that cannot be used", list(faults[:SHOWN_FAULTS]), **members)
 
 
 def text_number(cell: str) -> float:

@@ -13,7 +13,7 @@ MAX_ID_CHARACTERS = 200
 
 
 class IdColumn:
-    """A column of ids: cells become rows of the declared list, and what can not is counted.
+    """A column of ids: cells become rows of the declared list, and what cannot is counted.
 
     Args:
         name, pointer: the column, and where the specification names it.

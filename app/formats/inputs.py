@@ -19,7 +19,7 @@ from app.formats.ids import IdColumn
 
 MAX_TEXT_CHARACTERS = 100_000
 MAX_ITEMS = 10_000
-LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can say it, UTF-8 can not
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can say it, UTF-8 cannot
 
 
 def checked(records: list[Any], task: Task, features: Features, width: int) -> list[Any]:

@@ -193,7 +193,7 @@ def _config(path: Path | None) -> tuple[dict[str, Any], str]:
         except (OSError, ValueError, RecursionError):
             config = None
     if not isinstance(config, dict):
-        raise UnfitModelError(f"its {CONFIG} can not be read")
+        raise UnfitModelError(f"its {CONFIG} cannot be read")
     if "auto_map" in config:
         raise UnfitModelError("it brings code of its own, which is never run here")
     if "quantization_config" in config:

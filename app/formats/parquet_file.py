@@ -115,7 +115,7 @@ def _check_type(found: pa.DataType, wanted: Wanted, records: Records) -> None:
     else:
         fits = is_text if records.texts is not None else is_number or pa.types.is_decimal(plain)
     if not fits:
-        raise records.unsuited(wanted, f"is of type {str(found)[:60]}, which can not be used here")
+        raise records.unsuited(wanted, f"is of type {str(found)[:60]}, which cannot be used here")
 
 
 def _check_row_type(found: pa.DataType, wanted: Wanted, table: Table) -> None:
@@ -123,4 +123,4 @@ def _check_row_type(found: pa.DataType, wanted: Wanted, table: Table) -> None:
     is_id = pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_integer(plain)
     is_number = pa.types.is_integer(plain) or pa.types.is_floating(plain)
     if not (is_number if wanted == table.label else is_id):
-        raise table.unsuited(wanted, f"is of type {str(found)[:60]}, which can not be used here")
+        raise table.unsuited(wanted, f"is of type {str(found)[:60]}, which cannot be used here")

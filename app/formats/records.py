@@ -72,7 +72,7 @@ class Table:
 
     def broken(self, detail: str) -> InvalidRequest:
         """An error of the file as a whole. `detail` holds nothing of its content but names of columns."""
-        message = f"The {self._noun} can not be read as {self.format}: {detail}"
+        message = f"The {self._noun} cannot be read as {self.format}: {detail}"
         return InvalidRequest(message, [{"pointer": f"/{self.file}", "detail": detail}], file=self.file)
 
     def unsuited(self, wanted: Wanted, detail: str) -> InvalidRequest:
@@ -85,7 +85,7 @@ class Table:
 
 
 class Records(Table):
-    """The records of one file: features and label, or the counts of what can not be one."""
+    """The records of one file: features and label, or the counts of what cannot be one."""
 
     def __init__(self, spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> None:
         features = _features(spec)
@@ -128,7 +128,7 @@ class Records(Table):
         self.labels.add((label,) if isinstance(self.labels, Numbers) else label)
 
     def check(self) -> None:
-        """Raises InvalidRequest that names columns and counts, if anything that was read can not be used."""
+        """Raises InvalidRequest that names columns and counts, if anything that was read cannot be used."""
         if self.count == 0:
             raise self.broken("there are no records in it")
         users = self.users.faults() if self.users else []

@@ -162,7 +162,7 @@ def load_part(path: Path | str, sha256: str) -> StoredPart:
                 found = dict(arrays)
                 return replace(_assembled(found), user=found.get("user"))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile):
-        raise DataDamagedError("a stored part of the data set can not be read") from None
+        raise DataDamagedError("a stored part of the data set cannot be read") from None
 
 
 def _assembled(arrays: dict[str, NDArray[Any]]) -> StoredPart:

@@ -67,7 +67,7 @@ class Bounds:
 
     def draw_by_r(self, split: Split, draws: Draws) -> Point:
         """r log-uniform, split; it is kept from try to try, as one drawn anew each time would be where most points are.
-        One that can not be split is drawn anew. `both` draws each number by itself, and so does a space so narrow that
+        One that cannot be split is drawn anew. `both` draws each number by itself, and so does a space so narrow that
         no r was found.
         """
         if split == "both":

@@ -191,7 +191,7 @@ def _take_turn(session: Session, caller: Caller, planned: Plan) -> tuple[KeyLike
 
 
 def _check_queue(session: Session, key: KeyLike, max_queued_jobs: int) -> None:
-    """Counted under the lock on the key's row, so that two submissions can not both take the last place; the new job
+    """Counted under the lock on the key's row, so that two submissions cannot both take the last place; the new job
     is among them."""
     limit = key.max_queued_jobs or max_queued_jobs
     if repository.count_queued(session, key.id, limit + 1) > limit:

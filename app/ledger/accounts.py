@@ -24,12 +24,12 @@ from sqlalchemy.orm import Session
 from app.db.models import Account, Block, Job, LedgerEntry
 from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
 from app.ledger.behind import refusal
-from app.ledger.entries import append, balance_of, content, digest, genesis
+from app.ledger.entries import append, append_cap, balance_of, content, digest, genesis
 
 if TYPE_CHECKING:
     from app.privacy.filters import Filter
 
-# What a database's integer holds. A larger request can not fit, a larger budget can not be kept.
+# What a database's integer holds. A larger request cannot fit, a larger budget cannot be kept.
 MAX_AMOUNT = 2**63 - 1
 
 
@@ -297,16 +297,7 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
                 "cap-too-low", f"what is spent and held needs a cap of about ε = {least:.6g}", smallest_epsilon=least
             )
         account.largest_cap_epsilon = max(account.largest_cap_epsilon, cap_epsilon)
-        return append(
-            session,
-            account,
-            kind="cap",
-            job_id=None,
-            amounts=(train, holdout),
-            once=None,
-            actor=actor,
-            memo={"cap_epsilon": cap_epsilon, "cap_delta": account.cap_delta, "reason": reason},
-        )
+        return append_cap(session, account, actor=actor, reason=reason)
 
 
 def filter_for(kind: str, order: float | None) -> Filter:
@@ -423,7 +414,7 @@ def require_agreement(session: Session, account: Account, train: int = 0, holdou
         agrees = (
             last is not None and last.hash == account.head == digest(content(last)) and last.memo["balance"] == before
         )
-    except (TypeError, ValueError, KeyError, AttributeError):  # it can not be decoded
+    except (TypeError, ValueError, KeyError, AttributeError):  # it cannot be decoded
         agrees = False
     if not agrees:
         raise refusal("the account's row is not what its last entry says")

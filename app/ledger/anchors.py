@@ -34,7 +34,7 @@ class Anchors:
     Attributes:
         heads: hash by entry.
         names: who keeps it, by entry.
-        faults: signatures that do not hold, and documents that can not be read.
+        faults: signatures that do not hold, and documents that cannot be read.
     """
 
     heads: dict[int, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def anchors(session: Session, dataset_id: str, recorded: Head | None) -> Anchors
             seq, head = _head_in(document[body_name], dataset_id)
             key = document["public_key"]
         except (KeyError, TypeError, ValueError):
-            found.faults.append(f"{name} can not be read")
+            found.faults.append(f"{name} cannot be read")
             continue
         if key not in known:
             found.faults.append(f"{name} is signed with a key that is not one of the service's")

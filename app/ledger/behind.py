@@ -31,7 +31,7 @@ def record(db: Database, heads: Heads, dataset_id: str) -> None:
     """Records the head as it is now, on disk before this returns. Nothing to do for a public data set.
 
     Raises:
-        TransientError: the ledger is behind what is recorded, or the record can not be written: nothing may run.
+        TransientError: the ledger is behind what is recorded, or the record cannot be written: nothing may run.
     """
     try:
         before = heads.read(dataset_id)
@@ -52,7 +52,7 @@ def record(db: Database, heads: Heads, dataset_id: str) -> None:
 
 
 def record_soon(db: Database, heads: Heads, dataset_id: str) -> None:
-    """Records the head after what has been committed. Where it can not be recorded now, the relay does so soon."""
+    """Records the head after what has been committed. Where it cannot be recorded now, the relay does so soon."""
     try:
         record(db, heads, dataset_id)
     except (OperationalError, TransientError) as error:
@@ -97,7 +97,7 @@ def require_current(session: Session, recorded: Head | None, dataset_id: str) ->
 
 
 def refusal(problem: str) -> Conflict:
-    detail = f"the ledger of this data set can not be relied on: {problem}; its owner restores it (scrimp restore)"
+    detail = f"the ledger of this data set cannot be relied on: {problem}; its owner restores it (scrimp restore)"
     return Conflict("ledger-behind", detail, problem=problem)
 
 
@@ -105,12 +105,12 @@ def read_recorded(heads: Heads, dataset_id: str) -> Head | None:
     """The record, before a transaction that is compared with it.
 
     Raises:
-        Conflict: `ledger-behind`: there is one, and it can not be read.
+        Conflict: `ledger-behind`: there is one, and it cannot be read.
     """
     try:
         return heads.read(dataset_id)
     except UnreadableHeadError as error:
-        raise refusal(f"its record outside the database can not be read: {error}") from None
+        raise refusal(f"its record outside the database cannot be read: {error}") from None
 
 
 def problems(db: Database, heads: Heads, dataset_ids: Iterable[str]) -> dict[str, str]:
@@ -129,7 +129,7 @@ def _against_records(db: Database, heads: Heads, dataset_ids: list[str]) -> dict
         try:
             recorded[each] = heads.read(each)
         except UnreadableHeadError as error:
-            found[each] = f"its record outside the database can not be read: {error}"
+            found[each] = f"its record outside the database cannot be read: {error}"
     with db.read() as session:
         accounts = session.scalars(select(Account).where(Account.dataset_id.in_(recorded)))
         for account in accounts:

@@ -50,7 +50,7 @@ def check(db: Database, heads: Heads, dataset_id: str) -> str | None:
         if not found.valid and found.first_bad_entry is not None:
             problem = f"entry {found.first_bad_entry}: {problem}"
     except UnreadableHeadError as error:
-        problem, entries = f"its record outside the database can not be read: {error}", None
+        problem, entries = f"its record outside the database cannot be read: {error}", None
     with db.write() as session:
         row = session.get(LedgerCheck, dataset_id) or LedgerCheck(dataset_id=dataset_id)
         row.problem, row.entries, row.checked_at = problem, entries, now()

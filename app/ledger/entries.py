@@ -49,14 +49,14 @@ def canonical_json(document: Any) -> bytes:
     """The one spelling of a document that hashes and signatures are made over.
 
     Raises:
-        ValueError: it holds NaN or ∞, which JSON can not say.
+        ValueError: it holds NaN or ∞, which JSON cannot say.
     """
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()
 
 
 def genesis(dataset_id: str) -> str:
-    """The hash before the first entry; of the data set, so that a chain can not be moved to another."""
+    """The hash before the first entry; of the data set, so that a chain cannot be moved to another."""
     return hashlib.sha256(b"scrimp/ledger/v1:" + dataset_id.encode()).hexdigest()
 
 
@@ -129,3 +129,16 @@ def append(
     session.add(entry)
     session.flush()
     return entry
+
+
+def append_cap(session: Session, account: Account, *, actor: str, reason: str) -> LedgerEntry:
+    """Writes the entry of a cap, as the account's row has it after the move: its budgets, and whether it is closed.
+
+    Args:
+        account: as `append` takes it.
+    """
+    memo = {"cap_epsilon": account.cap_epsilon, "cap_delta": account.cap_delta, "reason": reason}
+    if account.joined_into is not None:
+        memo["joined_into"] = account.joined_into
+    amounts = (account.train_budget, account.holdout_budget)
+    return append(session, account, kind="cap", job_id=None, amounts=amounts, once=None, actor=actor, memo=memo)

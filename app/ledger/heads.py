@@ -83,7 +83,7 @@ class Head(Document):
 
 
 class UnreadableHeadError(Exception):
-    """A record is there and can not be read: what it said is not known."""
+    """A record is there and cannot be read: what it said is not known."""
 
 
 class Heads:
@@ -100,7 +100,7 @@ class Heads:
         """The record of a data set; None where there is none.
 
         Raises:
-            UnreadableHeadError: it is damaged, or the folder can not be read.
+            UnreadableHeadError: it is damaged, or the folder cannot be read.
         """
         try:
             text = self._path(dataset_id).read_bytes()
@@ -125,7 +125,7 @@ class Heads:
 
         Raises:
             UnreadableHeadError: there is a record, and what it says is not known.
-            OSError: the folder can not be written.
+            OSError: the folder cannot be written.
         """
         with self.locked():
             before = self.read(head.dataset)

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from app.db.models import Account, Dataset
 from app.errors import BudgetError, Conflict, InvalidRequest
 from app.ledger import accounts
-from app.ledger.entries import append
+from app.ledger.entries import append_cap
 
 PER_NANO = Fraction(1_000_000_000, 1_000_000_000_000)  # units of rdp (1e-9) in one of gdp (1e-12)
 
@@ -110,18 +110,4 @@ def close(session: Session, closed: Account, into: str, actor: str, reason: str)
     if account is None:
         raise RuntimeError("the account's row is locked by this transaction, and is gone")
     accounts.require_agreement(session, account)
-    append(
-        session,
-        account,
-        kind="cap",
-        job_id=None,
-        amounts=(account.train_budget, account.holdout_budget),
-        once=None,
-        actor=actor,
-        memo={
-            "cap_epsilon": account.cap_epsilon,
-            "cap_delta": account.cap_delta,
-            "reason": reason,
-            "joined_into": into,
-        },
-    )
+    append_cap(session, account, actor=actor, reason=reason)

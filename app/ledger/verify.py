@@ -110,7 +110,7 @@ def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None]:
 
 
 def _entries(session: Session, dataset_id: str, last: int) -> Iterator[Row[Any] | None]:
-    """Entries 1 … last in order; None in the place of one whose columns can not be decoded."""
+    """Entries 1 … last in order; None in the place of one whose columns cannot be decoded."""
     after = 0
     while True:
         query = (
@@ -152,14 +152,14 @@ class _Replay:
             _Misfit: what does not fit.
         """
         if entry is None:
-            raise _Misfit("the entry can not be read")
+            raise _Misfit("the entry cannot be read")
         _require(entry.seq == place, "the entry is missing")
         _require(entry.prev_hash == self.head, "its prev_hash is not the hash of the entry before")
         try:
             _require(digest(content(entry)) == entry.hash, "its hash is not that of its content")
             self._follow(entry)
         except (TypeError, ValueError, KeyError, AttributeError):
-            raise _Misfit("the entry can not be read") from None
+            raise _Misfit("the entry cannot be read") from None
         self.head = entry.hash
         self.entries = place
 

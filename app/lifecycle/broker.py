@@ -23,7 +23,7 @@ def celery_options(settings: Settings) -> dict[str, Any]:
         "task_serializer": "json",
         "accept_content": ["json"],
         "worker_hijack_root_logger": False,
-        # Nobody steers workers through the broker: whoever reaches it can not stop them, nor has a queue of their own.
+        # Nobody steers workers through the broker: whoever reaches it cannot stop them, nor has a queue of their own.
         "worker_enable_remote_control": False,
     }
     if not settings.broker_url:

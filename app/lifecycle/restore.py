@@ -42,7 +42,7 @@ class Gap:
         problem: how it was noticed.
         name: None where the database does not know the data set.
         entries: that the database has; 0 where it does not know the data set.
-        recorded: the head outside; None where it can not be read, or a job in the storage is all that tells.
+        recorded: the head outside; None where it cannot be read, or a job in the storage is all that tells.
         spent: now, by account.
         unfinished: jobs of it that the database believes unfinished.
         closed: the database knows that it was joined to another ledger, which was charged for all that this one held.
@@ -116,7 +116,7 @@ def post(db: Database, heads: Heads, storage_root: Path, dataset: str, reason: s
 
     Raises:
         NotFound: the database does not know the data set: only a newer backup helps.
-        InvalidRequest: nothing is missing; or what was recorded can not be read, so that nobody knows how much is.
+        InvalidRequest: nothing is missing; or what was recorded cannot be read, so that nobody knows how much is.
     """
     found = {gap.dataset_id: gap for gap in gaps(db, heads, storage_root)}
     gap = next((each for each in found.values() if dataset in (each.dataset_id, each.name)), None)

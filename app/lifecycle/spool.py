@@ -55,7 +55,7 @@ class Channel(virtual.Channel):
                 return message
             except ValueError:
                 # Cut off by a full disk or a power cut. The sweeper rings again.
-                logger.error("a message in the spool can not be read: dropped")
+                logger.error("a message in the spool cannot be read: dropped")
         raise Empty
 
     def _purge(self, queue: str) -> int:

@@ -45,7 +45,7 @@ def reap_expired(db: Database, max_attempts: int) -> int:
 
 @contextmanager
 def _one_by_one(job_id: str) -> Iterator[None]:
-    """One job that can not be taken back does not keep the others waiting."""
+    """One job that cannot be taken back does not keep the others waiting."""
     try:
         yield
     except ServiceError as error:

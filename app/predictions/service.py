@@ -38,7 +38,7 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
         dataset = session.get_one(Dataset, job.dataset_id)
         spec = DatasetSpec.model_validate(dataset.spec)
         records = inputs.checked(asked.records, spec.task, spec.features, dataset.shape["features"])
-        session.get(ApiKey, caller.id, with_for_update={"key_share": True})  # two requests can not both be the last
+        session.get(ApiKey, caller.id, with_for_update={"key_share": True})  # two requests cannot both be the last
         open_ones = select(func.count()).where(
             Prediction.key_id == caller.id, Prediction.status.in_(("queued", "running"))
         )

@@ -6,7 +6,7 @@
     {"kind": "poisson_sampled", "sample_rate": q, "event": {"kind": "gaussian", …}}
 
 The same shape as dp_accounting's `DpEvent`, but stored, signed and read without it. Every accountant here is a pure
-function of such a tree: nothing is accumulated, so asking twice can not change an answer.
+function of such a tree: nothing is accumulated, so asking twice cannot change an answer.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def choose_order(cap_epsilon: float, cap_delta: float, records: int, typical_job
         α*, one of ORDERS. Public: a function of declared numbers. Frozen from then on.
 
     Raises:
-        InvalidRequest: no order leaves a positive budget under this cap, or the typical job can not be run.
+        InvalidRequest: no order leaves a positive budget under this cap, or the typical job cannot be run.
     """
     budgets = {order: RdpFilter(order)._conversion(cap_delta) for order in ORDERS}
     budgets = {order: cap_epsilon - added for order, added in budgets.items() if cap_epsilon - added > 1e-9}
@@ -189,7 +189,7 @@ def choose_order(cap_epsilon: float, cap_delta: float, records: int, typical_job
     try:
         sigma = calibration.rough_noise_multiplier(target, cap_delta, sample_rate, steps)
     except InvalidRequest as error:
-        raise InvalidRequest.at("/privacy/typical_job", f"the typical job can not be run: {error.message}") from error
+        raise InvalidRequest.at("/privacy/typical_job", f"the typical job cannot be run: {error.message}") from error
     leaf = Leaf(sample_rate, sigma)
     return max(budgets, key=lambda order: budgets[order] / _step(order, leaf))
 

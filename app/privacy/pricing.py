@@ -50,12 +50,12 @@ def price(request: Json) -> Json:
 
     Returns:
         `mechanism`; `epsilon` of the account that costs most, by the accountant of record (gdp where nothing is
-        sampled, else pld); `comparison`, what gdp, rdp and pld say of that account (None where they can not);
+        sampled, else pld); `comparison`, what gdp, rdp and pld say of that account (None where they cannot);
         `charge` per account, in the filter's unit; `lines`, one for the training, for a histogram of items, for a mean
         of features, and for each release.
 
     Raises:
-        InvalidRequest: the plan can not be run within the bounds, the filter does not admit it, or the evaluation
+        InvalidRequest: the plan cannot be run within the bounds, the filter does not admit it, or the evaluation
             costs more than the target.
     """
     filter_ = _filter(request)

@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1")
 def delete_content(dataset_id: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> DatasetView:
     """Deletes the data themselves, for good; for the data set's owner. No job can be submitted on it any more.
 
-    Its ledger, certificates and models stay, and so does the keyed hash of its content: it can not be registered anew
+    Its ledger, certificates and models stay, and so does the keyed hash of its content: it cannot be registered anew
     as a second budget. 409 while a job on it is not finished.
     """
     found = service.delete_content(db, settings, caller, dataset_id)

@@ -1,7 +1,7 @@
 """Deletion: of a data set's content, and of a job's artifacts; by a person, or when a setting says so.
 
 Files are deleted. What was spent stays: the ledger, certificates, jobs and their released numbers, and the keyed hashes
-of the content, by which it can not be registered anew as a second budget. Nothing is deleted that a job or a prediction
+of the content, by which it cannot be registered anew as a second budget. Nothing is deleted that a job or a prediction
 may still need. The rows go first: a deletion that is cut short is finished by the next sweep.
 """
 

@@ -80,7 +80,7 @@ def policy_of(path: str) -> str:
 
 
 class HostCheck:
-    """Answers only to the hosts that the operator named: another site's script can not reach the service by a name of
+    """Answers only to the hosts that the operator named: another site's script cannot reach the service by a name of
     its own that it lets resolve to 127.0.0.1.
 
     Args:

@@ -261,7 +261,7 @@ def _made(app: FastAPI) -> Json:
     whole = get_openapi(
         title=app.title,
         version=app.version,
-        summary="Differentially private training with a ledger that can not be overspent.",
+        summary="Differentially private training with a ledger that cannot be overspent.",
         description=DESCRIPTION,
         routes=app.routes,
         tags=tags,

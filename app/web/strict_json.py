@@ -30,7 +30,7 @@ LONGEST_INTEGER = 20
 
 @dataclass
 class _Refused:
-    """Stands in the document where a value can not be taken."""
+    """Stands in the document where a value cannot be taken."""
 
     detail: str
     pointer: str = ""
@@ -87,7 +87,7 @@ def levels(bare: bytes) -> int:
 
 
 class _Marks:
-    """Stands in the document where a value can not be taken, and remembers that there is such a place."""
+    """Stands in the document where a value cannot be taken, and remembers that there is such a place."""
 
     def __init__(self, suspected: bool) -> None:
         self.any = suspected
@@ -117,7 +117,7 @@ class _Marks:
 
 
 def _faults(document: Any) -> Iterator[_Refused]:
-    """What can not be taken, in no particular order. Not recursive: a document may be deeper than the stack."""
+    """What cannot be taken, in no particular order. Not recursive: a document may be deeper than the stack."""
     places: list[tuple[str, int, Any]] = [("", 0, document)]
     while places:
         pointer, depth, value = places.pop()

@@ -166,7 +166,7 @@ class Deliverer:
             target = parse(webhook.url)
             addresses = self.policy.addresses(target)
         except vault.Unreadable:
-            logger.error("the secret of %s can not be read: was webhook_key changed?", webhook.id)
+            logger.error("the secret of %s cannot be read: was webhook_key changed?", webhook.id)
             return Result(None, "secret-unreadable")
         except TargetRefused as refused:
             # Not told apart: whether a name is unknown or leads inside is the network's own affair.

@@ -63,7 +63,7 @@ NOT_PUBLIC: tuple[IPv4Network | IPv6Network, ...] = tuple(
 
 
 class TargetRefused(Exception):
-    """This target can not be sent to now; `why` is one of a closed set."""
+    """This target cannot be sent to now; `why` is one of a closed set."""
 
     def __init__(self, why: Why) -> None:
         super().__init__(why)

@@ -45,4 +45,4 @@ def decrypt(keys: bytes | Sequence[bytes], webhook_id: str, stored: str) -> str:
             return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], webhook_id.encode()).decode()
         except (InvalidTag, ValueError):
             continue
-    raise Unreadable("a stored secret can not be read")
+    raise Unreadable("a stored secret cannot be read")

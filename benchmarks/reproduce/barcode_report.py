@@ -98,7 +98,7 @@ Where only the frequencies of classes are learned, the loss of the classes of 10
 READING = """\
 ## What to take from it
 
-* The paper's ordering can not be told from this. After 150 steps, 4.5 epochs, each optimizer has 1 to 7 of the 2,000
+* The paper's ordering cannot be told from this. After 150 steps, 4.5 epochs, each optimizer has 1 to 7 of the 2,000
   images in classes of 10 right; after a training of unknown length the paper has 4 to 12 %. Their loss is below the
   prior's by 0.7 to 0.9, beside 1.9 to 4.2 in the paper.
 * At nearly one effective rate DP-GD ends lowest in loss, 3.17, and DP-GDM, DP-Adam and DP-AdamBC between 3.29 and

@@ -131,7 +131,7 @@ def studies(experiment: Experiment, size: str) -> Iterator[Study]:
     yield experiment.study("fine grid", base, tried, finer := lowest_loss(tried), SEEDS)
     for variant, (clip, noise) in VARIANTS.items():
         problem = replace(base, clip=clip, noise=noise)
-        # With half the noise there are a quarter of the steps; DP-GD, at its limit, can not make them larger.
+        # With half the noise there are a quarter of the steps; DP-GD, at its limit, cannot make them larger.
         haste = (PAPER_NOISE / noise) ** 2
         grid = {
             name: [each if name == "DP-GD" else replace(each, rate=each.rate * haste) for each in settings]

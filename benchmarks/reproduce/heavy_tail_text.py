@@ -72,8 +72,8 @@ and 2.5 %; 36, 26 and 9.5 %. The order stays. `--size full` runs the paper's siz
 VARIANTS_NOTE = """\
 Appendix C, at n = 640. Tuned again on a smaller grid, three seeds. With C = 10 the picture is that of C = 1, as in
 the paper; but ‖x‖ is 16 here and 55 there, so that fewer gradients stay clipped. With σ = 5 there are a quarter of
-the steps for the same ε, and the rates that momentum, DP-Adam and DP-AdamBC need are four times as large; DP-GD can
-not have them, and learns nothing but frequencies. In the paper DP-Adam comes up to DP-AdamBC at σ = 5. Here it stays
+the steps for the same ε, and the rates that momentum, DP-Adam and DP-AdamBC need are four times as large; DP-GD cannot
+have them, and learns nothing but frequencies. In the paper DP-Adam comes up to DP-AdamBC at σ = 5. Here it stays
 behind, on the smallest classes too, and DP-GDM has the lowest loss of all records.
 """
 
@@ -104,6 +104,6 @@ of eight right. Then search the learning rate in steps of √2 around the larges
 keep most of their accuracy; a grid of half powers is too coarse to compare optimizers with, and costs more than the
 choice between DP-GDM, DP-Adam and DP-AdamBC. DP-AdamBC is a safe choice with γ′ between Φ/5 and Φ, and wants η/√γ′
 where DP-Adam wants η/√Φ; γ′ = Φ/100, its default at the time, is for gradients that stand out of the noise, and
-loses here. Where runs can not be repeated on private data (each one costs), take `dp_sgd` with momentum 0.9, or
+loses here. Where runs cannot be repeated on private data (each one costs), take `dp_sgd` with momentum 0.9, or
 `dp_adambc` with `eps_root` = Φ/3, and scores by group (`evaluation.groups`) to see what the rare classes get.
 """

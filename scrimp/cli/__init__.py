@@ -28,7 +28,7 @@ from scrimp.cli import (
 
 app = typer.Typer(
     name="scrimp",
-    help="Differentially private training that is priced before it runs, with a ledger that can not be overspent.",
+    help="Differentially private training that is priced before it runs, with a ledger that cannot be overspent.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -46,6 +46,6 @@ def show_(session: Session, dataset: Annotated[str, typer.Argument(help="Name or
 
 @command(app, "delete-content")
 def delete_content(session: Session, dataset: Annotated[str, typer.Argument(help="Name or id.")]) -> None:
-    """Delete the data themselves, for good. The ledger stays, and they can not be registered anew."""
+    """Delete the data themselves, for good. The ledger stays, and they cannot be registered anew."""
     found = session.client.delete_content(dataset)
     session.result(found, lambda: session.console.print(f"the content of {found.name} is deleted; its ledger stays"))

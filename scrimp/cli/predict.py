@@ -58,7 +58,7 @@ def _rows(file: Path, column: str | None) -> list[Any]:
     except OSError as error:
         raise typer.BadParameter(f"{file}: {error.strerror}") from None
     except (ValueError, csv.Error) as error:
-        raise typer.BadParameter(f"{file} can not be read: {error}") from None
+        raise typer.BadParameter(f"{file} cannot be read: {error}") from None
     if column is not None:
         if not all(isinstance(row, dict) and column in row for row in rows):
             raise typer.BadParameter(f"{file} has rows without {column!r}")

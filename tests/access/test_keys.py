@@ -85,7 +85,7 @@ def test_the_old_token_works_for_the_overlap(world: World) -> None:
     old = world.tokens["trainer"]
     new = world.ask("trainer", "POST", path, json={"overlap_s": 3600}).json()["token"]
     assert status(world, old) == status(world, new) == 200
-    # Who has the old token, perhaps a thief, can not take the key over with it.
+    # Who has the old token, perhaps a thief, cannot take the key over with it.
     assert world.ask("trainer", "POST", path).status_code == 403
     assert status(world, new) == 200
     with world.db.write() as session:

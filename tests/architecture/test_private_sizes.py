@@ -1,18 +1,25 @@
 """No branch on a private size: what chooses a type, a shape, a chunk or a path is public.
 
 How many records, entries or bytes there are is private. A condition on such a number, in the folders that compute on
-private records, would let one record more change how all others are computed.
+private records, would let one record more change how all others are computed. A name that was assigned from a size
+(`rows = len(x)`, `n, d = x.shape`) is one too, and so is what was computed from it.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("worker/data", "worker/training", "worker/clipping", "worker/metrics")
+FOLDERS = ("worker/data", "worker/training", "worker/clipping", "worker/metrics", "worker/models")
 SIZES = {"numel", "nnz", "size", "nbytes", "element_size", "all", "any", "item", "count_nonzero"}
+ATTRIBUTES = {"nnz", "nbytes", "count"}  # `count`: of a pass, how many of its rows are records
+VALUES = {"all", "any", "item"}  # of tensors: a condition may not ask for them, but what they are is no size
+ARITHMETIC = {"int", "float", "bool", "abs", "round", "sum", "min", "max", "divmod", "ceil", "floor", "gcd", "isqrt"}
 CHOOSERS = {"min", "max"}
 
 # Where a size of private data is compared all the same, and why nothing follows from it.
@@ -24,7 +31,12 @@ ALLOWED = {
     "worker/data/passes.py: passes": "how many of a pass's rows are records: their weights, and nothing else",
     "worker/data/sequences.py: padded": "no item at all: what is picked is masked either way",
     "worker/training/loop.py: __init__": "more records than a data set may have end the attempt",
+    "worker/data/passes.py: weights": "which of a pass's rows are records: their weights, and nothing else",
+    "worker/models/hf/tokens.py: ids": "of one text alone: what is read of it is its own",
+    "worker/models/hf/tokens.py: followed": "likewise",
     "worker/training/self_test.py: random_parameters": "of random weights",
+    "worker/training/self_test.py: _same": "of random records",
+    "worker/training/self_test.py: extractor_failures": "of random records",
     "worker/metrics/scores.py: public_scores": "of public records",
     "worker/metrics/scores.py: _of_tokens": "of public records",
     "worker/metrics/scores.py: public_training_loss": "of public records",
@@ -33,20 +45,33 @@ ALLOWED = {
 # Sizes of models, of passes of P rows, and of lists of layers.
 PUBLIC = {
     "worker/clipping/bookkeeping.py: _tap",
+    "worker/clipping/books.py: _keeps",
+    "worker/clipping/books.py: _rows",
     "worker/clipping/opacus_layers.py: opacus_rule",
+    "worker/clipping/rules.py: _learned_positions",
     "worker/clipping/rules.py: rule_of",
     "worker/clipping/scratch.py: empty",
     "worker/clipping/terms.py: _joined_outer",
     "worker/clipping/terms.py: _joined_rows",
     "worker/clipping/terms.py: of",
+    "worker/data/records.py: _torch_csr",
+    "worker/models/hf/loading.py: _tuned",
+    "worker/models/hf/model.py: outputs",
+    "worker/models/item_loss.py: _scores",
+    "worker/models/item_loss.py: forward",
+    "worker/models/recommenders.py: forward",
 }
 
 
 def conditions(function: ast.AST) -> Iterator[ast.expr]:
     """What decides in a function: tests, and what `min` and `max` choose from."""
     for node in ast.walk(function):
-        if isinstance(node, ast.If | ast.While | ast.IfExp):
+        if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
             yield node.test
+        elif isinstance(node, ast.Match):
+            yield node.subject
+        elif isinstance(node, ast.match_case) and node.guard is not None:
+            yield node.guard
         elif isinstance(node, ast.comprehension):
             yield from node.ifs
         elif isinstance(node, ast.BoolOp | ast.Compare) or (
@@ -55,35 +80,124 @@ def conditions(function: ast.AST) -> Iterator[ast.expr]:
             yield node
 
 
-def asks_for_a_size(condition: ast.expr) -> bool:
-    """Whether it reads a length, a first dimension, a number of entries, or the values themselves."""
-    for node in ast.walk(condition):
-        if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in SIZES or name == "len":
-                return True
-        if isinstance(node, ast.Attribute) and node.attr in ("nnz", "nbytes"):
-            return True
-        first = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
-        if first and isinstance(node.slice, ast.Constant) and node.slice.value == 0:  # type: ignore[attr-defined]
-            return True
-    return False
+def is_a_size(node: ast.AST) -> bool:
+    """Whether this node by itself reads a length, a first dimension, a number of entries, or the values themselves."""
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return name in SIZES or name == "len"
+    if isinstance(node, ast.Attribute):
+        return node.attr in ATTRIBUTES
+    return isinstance(node, ast.Subscript) and _is_shape(node.value) and _first(node.slice)
+
+
+def _is_shape(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "shape"
+
+
+def _first(index: ast.expr) -> bool:
+    """0, or a slice that begins there."""
+    if isinstance(index, ast.Slice):
+        return index.lower is None or (isinstance(index.lower, ast.Constant) and index.lower.value == 0)
+    return isinstance(index, ast.Constant) and index.value == 0
+
+
+def asks_for_a_size(condition: ast.expr, tainted: set[str]) -> bool:
+    """Whether it reads a size, or a name that holds one."""
+    called = {id(node.func) for node in ast.walk(condition) if isinstance(node, ast.Call)}
+    return any(
+        (is_a_size(node) and id(node) not in called)
+        or (isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in tainted)
+        for node in ast.walk(condition)
+    )
+
+
+def holds_a_size(value: ast.expr, tainted: set[str]) -> bool:
+    """Whether an assigned value is a size, or arithmetic with one. A slice by a size is a tensor, and is none."""
+    if isinstance(value, ast.Name | ast.Attribute) and ast.unparse(value) in tainted:
+        return True
+    if is_a_size(value):
+        return not (isinstance(value, ast.Call) and _name(value) in VALUES)
+    match value:
+        case ast.BinOp(left=left, right=right):
+            parts = [left, right]
+        case ast.UnaryOp(operand=part) | ast.NamedExpr(value=part):
+            parts = [part]
+        case ast.IfExp(test=test, body=body, orelse=other):
+            parts = [test, body, other]
+        case ast.BoolOp(values=parts):
+            pass
+        case ast.Compare(left=left, comparators=others):
+            parts = [left, *others]
+        case ast.Call(args=parts) if _name(value) in ARITHMETIC:
+            pass
+        case _:
+            return False
+    return any(holds_a_size(each, tainted) for each in parts)
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def assigned(scope: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Targets and what is assigned to them; of `n, d = x.shape` the first alone, as x.shape[0]."""
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from _unpacked(target, node.value)
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and node.value is not None:
+            yield node.target, node.value
+
+
+def _unpacked(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    if not isinstance(target, ast.Tuple | ast.List):
+        yield target, value
+    elif isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
+        for one, part in zip(target.elts, value.elts, strict=True):
+            yield from _unpacked(one, part)
+    elif _is_shape(value) or (isinstance(value, ast.Call) and _name(value) == "size"):
+        first = ast.Subscript(ast.Attribute(ast.Name("x"), "shape"), ast.Constant(0))
+        yield target.elts[0], first
+
+
+def taints(scope: ast.AST, inherited: set[str]) -> set[str]:
+    """The names that hold sizes in a function, or a class; whatever the order of its lines."""
+    known, before = set(inherited), -1
+    while len(known) > before:
+        before = len(known)
+        known |= {
+            ast.unparse(target)
+            for target, value in assigned(scope)
+            if isinstance(target, ast.Name | ast.Attribute) and holds_a_size(value, known)
+        }
+    return known
 
 
 def branches(source: str, path: str) -> set[str]:
-    tree = ast.parse(source)
-    return {
-        f"{path}: {function.name}"
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef) and any(asks_for_a_size(each) for each in conditions(function))
-    }
+    """The functions that branch on a size, `path: name`; lambdas outside of functions by `<lambda>`."""
+    return set(_branches(ast.parse(source), path, set()))
 
 
+def _branches(scope: ast.AST, path: str, tainted: set[str]) -> Iterator[str]:
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.ClassDef):
+            own = {each for each in taints(node, tainted) if each.startswith("self.")}
+            yield from _branches(node, path, tainted | own)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            known = taints(node, tainted)
+            if any(asks_for_a_size(each, known) for each in conditions(node)):
+                yield f"{path}: {getattr(node, 'name', '<lambda>')}"
+            yield from _branches(node, path, known)
+        else:
+            yield from _branches(node, path, tainted)
+
+
+@cache
 def found() -> set[str]:
     return {
         each
         for folder in FOLDERS
-        for path in sorted((ROOT / folder).glob("*.py"))
+        for path in sorted((ROOT / folder).rglob("*.py"))
         for each in branches(path.read_text(), str(path.relative_to(ROOT)))
     }
 
@@ -108,3 +222,64 @@ def added(used, chunk):
         chunk = chunk.take(used)
 """
     assert branches(before, "x") == {"x: index", "x: widened", "x: added"}
+
+
+WRONG = {
+    "a length by name": "rows = len(x)\n    return x.double() if rows < 100 else x",
+    "a first dimension by name": "n = x.shape[0]\n    if n % 4:\n        return x.double()",
+    "an unpacked shape": "n, d = x.shape\n    return x if n > 3 else x.double()",
+    "an unpacked size": "n, *rest = x.size()\n    return x if n > 3 else x.double()",
+    "both at once": "d, n = x.shape[1], x.shape[0]\n    return x if n > 3 else x.double()",
+    "a number of numbers": "size = x.numel() * 8\n    while size > 2**20:\n        size //= 2",
+    "size(0)": "n = x.size(0)\n    return x[: min(n, 7)]",
+    "by way of another name": "half = len(x) // 2 + 1\n    wide = half > 9\n    return x.double() if wide else x",
+    "declared": "n: int = len(x)\n    return x.double() if n > 9 else x",
+    "added up": "total = 0\n    for part in x:\n        total += len(part)\n    return x.double() if total > 9 else x",
+    "a walrus": "return x.double() if (n := len(x)) and n > 9 else x",
+    "what a pass holds": "used = x.count\n    return x.records[:used] if used < 48 else x.records",
+    "entries": "return np.int32 if x.nnz < 2**31 else np.int64",
+    "a lambda": "return map(lambda each: each.double() if len(each) > 9 else each, x)",
+    "a name from outside": "n = len(x)\n    def inner(y):\n        return y.double() if n > 9 else y\n    return inner",
+    "a match": "match len(x):\n        case 1:\n            return x.double()",
+    "an assertion": "n = len(x)\n    assert n > 3",
+    "a comprehension": "n = len(x)\n    return [each for each in x if n > 9]",
+    "a slice of the shape": "lead = x.shape[:1]\n    return x.double() if lead == (1,) else x",
+}
+RIGHT = {
+    "features": "n, d = x.shape\n    return x.double() if d < 100 else x",
+    "a last dimension": "return x.double() if x.shape[-1] == 1 else x",
+    "slices by a length": "n = len(x)\n    part = y[:n]\n    return part if part is not None else x",
+    "as many passes as there are": "return [each for at in range(0, len(x), 48) for each in x[at : at + 48]]",
+    "a list's count": "return y.count('a') if y else x",
+    "elementwise": "return torch.where(x > 0.0, x, 0.0)",
+    "another function's": "return x.double() if limit > 9 else x",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("header", ["def f(x, y):", "async def f(x, y):"])
+def test_wrong_code_is_found(name: str, header: str) -> None:
+    assert "x: f" in branches(f"{header}\n    {WRONG[name]}\n", "x")
+
+
+def test_attributes_and_lambdas_of_a_module_are_found() -> None:
+    kept = """
+class Batch:
+    def __init__(self, x):
+        self._rows = len(x)
+    def widened(self, x):
+        return x.double() if self._rows < 100 else x
+widened = lambda x: x.double() if len(x) < 100 else x
+"""
+    assert branches(kept, "x") == {"x: widened", "x: <lambda>"}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_code_is_not(name: str) -> None:
+    assert branches(f"def f(x, y):\n    {RIGHT[name]}\n", "x") == set()
+
+
+def test_all_folders_are_read() -> None:
+    """Those inside of others too."""
+    paths = {each.partition(":")[0] for each in found()}
+    assert {"worker/models/hf/tokens.py", "worker/metrics/scores.py"} <= paths

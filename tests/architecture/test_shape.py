@@ -1,4 +1,4 @@
-"""The shape that keeps the code readable, and privacy invariants that can not be switched off."""
+"""The shape that keeps the code readable, and privacy invariants that cannot be switched off."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ TORCHLESS = "raise ImportError('this installation has no torch')\n"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the wheel puts into site-packages, and a torch that can not be imported."""
+    """A folder with what the wheel puts into site-packages, and a torch that cannot be imported."""
     folder = tmp_path_factory.mktemp("wheel")
     source, target = folder / "source", folder / "site"
     source.mkdir()

@@ -84,7 +84,7 @@ def guided(format: str, first: int, count: int, folder: Path) -> Callable[[Calla
     import atheris
 
     if format != "npz":
-        import sklearn.feature_extraction.text  # noqa: F401 - its modules can not be imported under libFuzzer
+        import sklearn.feature_extraction.text  # noqa: F401 - its modules cannot be imported under libFuzzer
 
     with atheris.instrument_imports(include=INSTRUMENTED):
         import app.formats.parse

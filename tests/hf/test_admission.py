@@ -1,4 +1,4 @@
-"""Models from folders at admission: pinned by their content, refused where they can not be tuned, without torch."""
+"""Models from folders at admission: pinned by their content, refused where they cannot be tuned, without torch."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no kind": (lambda folder: rewritten(folder, model_type=["t5"]), "not supported"),
     "pickle": (as_pickle, "a pickle, which is never read"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "can not be read"),
-    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "can not be read"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "cannot be read"),
+    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "cannot be read"),
     "more blocks": (lambda folder: rewritten(folder, n_layer=3), "blocks"),
     "another vocabulary": (lambda folder: rewritten(folder, vocab_size=33), "the embedding"),
     "no number": (lambda folder: rewritten(folder, n_embd="8"), "does not say"),

@@ -137,7 +137,7 @@ def test_without_certificates_the_signed_head_and_the_record_find_it(
     assert "the relay signed" in str(found(open_db, spent).problem)
     with open_db.write() as session:
         session.execute(text("DELETE FROM signed_heads"))
-    assert found(open_db, spent).valid, "the database alone can not tell"
+    assert found(open_db, spent).valid, "the database alone cannot tell"
     assert "outside the database" in str(found(open_db, spent, heads).problem)
     assert set(behind.problems(open_db, heads, [spent])) == {spent}
     with pytest.raises(Conflict), open_db.write() as session:

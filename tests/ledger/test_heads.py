@@ -1,4 +1,4 @@
-"""The heads that are recorded outside the database: never older ones, on disk, and what can not be read is an alarm."""
+"""The heads that are recorded outside the database: never older ones, on disk, and what cannot be read is an alarm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owners and keys take turns at the workers, whatever the others have queued; what can not run blocks nobody."""
+"""Owners and keys take turns at the workers, whatever the others have queued; what cannot run blocks nobody."""
 
 from __future__ import annotations
 

@@ -332,3 +332,32 @@ def test_how_others_are_bounded_does_not_depend_on_one_record_more(monkeypatch: 
     parameters = {"weight": torch.zeros(width, width, dtype=torch.float64)}
     one, two = (clipped.private_sum(parameters, Tensors(x.expand(n, -1, -1)))["weight"] for n in (64, 65))
     assert float((one - two).norm()) <= 1 + 1e-6
+
+
+def test_more_positions_than_are_paid_for_are_refused() -> None:
+    """What sums may round is bounded by them. Uses of one parameter count together, rows and formed gradients too."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(self.layer(x))  # type: ignore[no-any-return]
+
+    batch = Tensors(torch.randn(5, 3, WIDTH).double())
+
+    def of(model: nn.Module, held: Any) -> Tensor:
+        return model(held[0]).square().sum(dim=(1, 2))  # type: ignore[no-any-return]
+
+    def asked(positions: int) -> dict[str, Tensor]:
+        module = Twice().double()
+        parameters = parameters_of(module)
+        made: Bookkeeping[Any] = Bookkeeping(
+            module, of, rows=12, kind="flat", max_grad_norm=1.0, dtype=torch.float64, positions=positions
+        )
+        return made.private_sum(parameters, batch)
+
+    assert torch.isfinite(asked(6)["layer.weight"]).all()
+    with pytest.raises(PrivacyError, match="at 6 positions of a record, where 5 are paid for"):
+        asked(5)

@@ -179,7 +179,7 @@ def test_texts_are_stored_whole(tmp_path: Path) -> None:
         extracted(StoredPart(np.zeros((2, 1), np.float32), np.zeros(2)), "", tmp_path, "", tmp_path, lambda: None)
 
 
-def attempt(tmp_path: Path, sha256: str, **changes: Any) -> Supervisor:
+def attempt(tmp_path: Path, sha256: str, *, private: bool = False, **changes: Any) -> Supervisor:
     texts = ["a good film" if i % 2 else "bad films" for i in range(20)]
     stored = {}
     for name, n in (("train", 20), ("holdout", 8)):
@@ -187,8 +187,9 @@ def attempt(tmp_path: Path, sha256: str, **changes: Any) -> Supervisor:
         stored[name] = {"path": str(tmp_path / name), "sha256": digest}
     shape = {"records_train": 20, "records_holdout": 8, "features": 1, "outputs": 2, "sparse": False}
     extractor = {"name": "tiny", "sha256": sha256, "features": 8}
-    job = spec(model={"kind": "linear", "extractor": extractor}, privacy=None)
-    start = start_of(job, shape, public=True, parts=stored, output_dir=tmp_path)
+    model = {"kind": "linear", "extractor": extractor}
+    job = spec(model=model) if private else spec(model=model, privacy=None)
+    start = start_of(job, shape, public=not private, parts=stored, output_dir=tmp_path)
     more = {"extractor_dir": str(tmp_path / "e"), "cache_dir": str(tmp_path / "features")}
     return Supervisor(start | {"features": {"kind": "text", "column": "t"}} | more | changes)
 
@@ -201,6 +202,22 @@ def test_a_linear_probe_from_texts_to_the_model(tmp_path: Path) -> None:
     card = json.loads((tmp_path / "model.json").read_text())
     assert card["inputs"] == 8 and card["tensors"]["weight"] == [2, 8]
     assert len(list((tmp_path / "features").iterdir())) == 2
+
+
+def test_an_extractor_whose_records_depend_on_others_ends_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is given one that is private: the self-test asks with public ones."""
+    call, seen = BertMean.__call__, list[str]()
+
+    def by_place(self: BertMean, text: str) -> torch.Tensor:
+        seen.append(text)
+        return call(self, text) * (1.0 + 2.0**-22 * (len(seen) % 2))
+
+    monkeypatch.setattr(BertMean, "__call__", by_place)
+    ended = run_thread(attempt(tmp_path, write_extractor(tmp_path / "e"), private=True))
+    assert isinstance(ended.last, Failed) and ended.last.code == "numerics"
+    assert seen and not {"a good film", "bad films"} & set(seen)
 
 
 def test_a_worker_without_the_extractor_says_so(tmp_path: Path) -> None:

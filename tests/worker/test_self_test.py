@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
+from app.contracts.dataset_spec import Features, Task
+from app.contracts.extractor import ImageInput
+from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, dense, plan_of, records, run_thread, spec, start_of, stored_part
+from tests.worker.test_preconditioned import dp2
 from worker.attempt.messages import BlockStart, Failed, Finished, Ready
+from worker.data.records import DenseRecords, SparseRecords
+from worker.extractors.bert import BertMean
+from worker.extractors.efficientnet import EfficientNet
 from worker.training import self_test
 from worker.training.plan import Plan, build_plan
 
@@ -42,6 +51,27 @@ def by_values(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def by_shape(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """As real kernels do: by how many rows there are, fillings included."""
     return linear(x, weight, bias) * (BIT if len(x) % 96 else 1.0)
+
+
+def by_few(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """All rows are rounded otherwise where few of them hold anything."""
+    return linear(x, weight, bias) * (BIT if int((x.detach() != 0).any(dim=1).sum()) < 8 else 1.0)
+
+
+def by_length(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """All rows are rounded otherwise where one of them is long."""
+    return linear(x, weight, bias) * (BIT if 100.0 < float(x.detach().abs().max()) < 1e30 else 1.0)
+
+
+def by_infinity(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """All rows are rounded otherwise where one of them overflows."""
+    made = linear(x, weight, bias)
+    return made * (1.0 if bool(torch.isfinite(made).all()) else BIT)
+
+
+def nothing(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The same for all, and no number."""
+    return linear(x, weight, bias) * torch.nan
 
 
 def by_chance() -> Callable[..., Tensor]:
@@ -102,6 +132,178 @@ def test_kernels_that_round_by_neighbours_are_found(
     plan = one_record_plan(start())
     assert self_test.holds(plan) or kernel is by_values  # the large record is rounded otherwise, which is its own
     assert plan.numerics.rows_per_pass == 1 and plan.model.rows_per_pass == 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "parts"),
+    [
+        (linear, set()),
+        (by_place, {"order"}),
+        (by_few, {"fewer"}),
+        (by_length, {"neighbours"}),
+        (by_infinity, {"not finite"}),
+        (nothing, {"says something"}),
+    ],
+)
+def test_each_part_finds_what_no_other_finds(
+    kernel: Callable[..., Tensor], parts: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.functional, "linear", kernel)
+    assert set(self_test.failures(plan_of(start()))) == parts
+
+
+def test_what_does_not_repeat_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.functional, "linear", by_chance())
+    assert not self_test.holds(plan_of(start()))
+    assert "again" in set(self_test.failures(one_record_plan(start())))
+
+
+def test_one_dense_row_among_empty_ones_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of kernels that share entries out among threads."""
+    plan = plan_of(start_of(spec(model={"kind": "linear"}), SHAPE | {"sparse": True, "features": 400}))
+    apply = SparseRecords.apply
+
+    def by_entries(self: SparseRecords, weight: Tensor) -> Tensor:
+        return apply(self, weight) * (1.0 + 2.0**-50 if np.diff(self._matrix.indptr).max() > 100 else 1.0)
+
+    monkeypatch.setattr(SparseRecords, "apply", by_entries)
+    assert set(self_test.failures(plan)) == {"one is dense"}
+
+
+@pytest.mark.parametrize(("part", "decides"), [("all full", torch.all), ("all empty", lambda there: ~there.any())])
+@pytest.mark.parametrize("kind", ["gru_rec", "transformer_rec"])
+def test_passes_that_are_full_or_empty_are_tried(
+    kind: str, part: str, decides: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of attention that takes another path where nothing is masked."""
+    plan = sequences_plan({"kind": kind, "dim": 8, "max_length": 6})
+    assert self_test.holds(plan)
+    embedding = torch.nn.functional.embedding
+
+    def by_lengths(ids: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return embedding(ids, *args, **kwargs) + (2.0**-20 if bool(decides(ids != 0)) else 0.0)
+
+    monkeypatch.setattr(torch.nn.functional, "embedding", by_lengths)
+    assert set(self_test.failures(plan)) == {part}
+
+
+def sequences_plan(model: dict[str, Any]) -> Plan:
+    shape = SHAPE | {"features": 30, "outputs": 1}
+    asked = Supervisor(start_of(spec(model=model, evaluation=None), shape)).message()
+    items = {"kind": "interactions", "layout": "inter", "items": {"kind": "numbered", "count": 30}}
+    return build_plan(
+        asked.spec,
+        asked.mechanism,
+        asked.shape,
+        TypeAdapter(Task).validate_python({"kind": "next_item"}),
+        TypeAdapter(Features).validate_python(items),
+        steps=asked.steps,
+        data_public=False,
+        holdout_public=False,
+    )
+
+
+def test_norms_of_divided_gradients_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an optimizer with divisors: their product with the features is one more."""
+    divided = plan_of(start_of(spec(model={"kind": "linear"}, optimizer=dp2("dp2_rmsprop")), SHAPE))
+    assert self_test.holds(divided)
+    squares = DenseRecords.weighted_squares
+
+    def place_by_place(self: DenseRecords, weights: Tensor) -> Tensor:
+        return squares(self, weights) * torch.where(torch.arange(len(self)) % 3 == 2, 1.0 + 2.0**-20, 1.0)
+
+    monkeypatch.setattr(DenseRecords, "weighted_squares", place_by_place)
+    assert set(self_test.failures(divided)) == {"order"}
+    assert self_test.holds(plan_of(start_of(spec(model={"kind": "linear"}), SHAPE)))
+
+
+# --- Extractors ---
+
+
+class Sums:
+    """An extractor: what a record adds up to."""
+
+    features = 2
+
+    def __call__(self, record: np.ndarray) -> Tensor:
+        return torch.tensor([float(record.sum()), float(record.max())])
+
+    def examples(self, generator: np.random.Generator) -> list[np.ndarray]:
+        return [generator.random(48).astype(np.float32) for _ in range(3)]
+
+
+class Counting(Sums):
+    """What it makes of every second record is another."""
+
+    calls = 0
+
+    def __call__(self, record: np.ndarray) -> Tensor:
+        self.calls += 1
+        return super().__call__(record) * (BIT if self.calls % 2 else 1.0)
+
+
+class Warming(Sums):
+    """The first two records go another way than all later ones."""
+
+    calls = 0
+
+    def __call__(self, record: np.ndarray) -> Tensor:
+        self.calls += 1
+        return super().__call__(record) * (BIT if self.calls < 3 else 1.0)
+
+
+class Running(Sums):
+    """As a batch norm that is in training: the record before goes into its statistics."""
+
+    before = 0.0
+
+    def __call__(self, record: np.ndarray) -> Tensor:
+        made = super().__call__(record)
+        self.before, seen = float(made[0]), self.before
+        return made + 1e-3 * seen
+
+
+class Aligned(Sums):
+    """It goes by where the record lies."""
+
+    def __call__(self, record: np.ndarray) -> Tensor:
+        return super().__call__(record) * (1.0 + 2.0**-20 * (record.ctypes.data % 64))
+
+
+class Silent(Sums):
+    def __call__(self, record: np.ndarray) -> Tensor:
+        return super().__call__(record) * 0.0
+
+
+class Alike(Sums):
+    def __call__(self, record: np.ndarray) -> Tensor:
+        return torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("extractor", "part", "alone"),
+    [
+        (Counting, "again", False),
+        (Warming, "fewer", False),
+        (Running, "order", False),
+        (Running, "neighbours", False),
+        (Aligned, "memory", True),
+        (Silent, "says something", True),
+        (Alike, "says something", True),
+    ],
+)
+def test_extractors_that_mix_records_are_found(extractor: type[Sums], part: str, alone: bool) -> None:
+    assert set(self_test.extractor_failures(Sums())) == set()
+    found = set(self_test.extractor_failures(extractor()))
+    assert found == {part} if alone else part in found
+    with pytest.raises(self_test.NumericsError):
+        self_test.require_repeating(extractor())
+
+
+def test_extractors_of_texts_and_of_images_pass(tmp_path: Path) -> None:
+    self_test.require_repeating(BertMean(tmp_path / "t", write_extractor(tmp_path / "t")))
+    image = ImageInput(height=9, width=7, input_scale=1 / 255)
+    self_test.require_repeating(EfficientNet(tmp_path / "i", write_image_extractor(tmp_path / "i"), image))
 
 
 def test_a_kernel_that_rounds_by_the_number_of_rows_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:

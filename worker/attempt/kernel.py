@@ -74,7 +74,7 @@ class Arch:
 
 # pidfd_send_signal, io_uring_*, the mount calls from open_tree to fspick, pidfd_getfd, mount_setattr, quotactl_fd
 REFUSED_EVERYWHERE = (*range(424, 434), 438, 442, 443)
-CLONE3 = 435  # its flags lie in memory that a filter can not see: "no such call" makes the C library use clone
+CLONE3 = 435  # its flags lie in memory that a filter cannot see: "no such call" makes the C library use clone
 ARCHITECTURES = {
     "x86_64": Arch(
         audit=0xC000003E,

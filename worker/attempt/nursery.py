@@ -79,7 +79,7 @@ class Nursery:
         """Forks an attempt's process, which owns a copy of the descriptor `channel`.
 
         Raises:
-            TransientError: the nursery does not start in time, or can not fork.
+            TransientError: the nursery does not start in time, or cannot fork.
         """
         with self._lock:
             for _ in range(2):  # one that ended unnoticed, and a fresh one
@@ -89,7 +89,7 @@ class Nursery:
                 if answer == REFUSED:  # the processes that there are live on
                     break
                 self._end()
-        raise TransientError("the process of an attempt can not be started")
+        raise TransientError("the process of an attempt cannot be started")
 
     def close(self) -> None:
         with self._lock:

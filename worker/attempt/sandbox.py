@@ -75,11 +75,11 @@ def enter(policy: Policy) -> Sandbox:
 
     Raises:
         RuntimeError: it has several.
-        OSError: what is offered here can not be had.
+        OSError: what is offered here cannot be had.
     """
     # Namespaces and Landlock hold one thread, and those that it starts from then on.
     if len(list(Path("/proc/self/task").iterdir())) > 1:
-        raise RuntimeError("a process with several threads can not be confined")
+        raise RuntimeError("a process with several threads cannot be confined")
     if policy.scratch is not None:
         tempfile.tempdir = os.environ["TMPDIR"] = str(policy.scratch)
     parent = os.getppid()

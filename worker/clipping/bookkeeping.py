@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from app.errors import PrivacyError
 from worker.clipping.books import ParameterBook
-from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count
+from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.norms import root_bound
 from worker.clipping.rules import Found, Rule, rule_of, shift
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
-from worker.data.passes import Batch, Pass
+from worker.data.passes import Batch
 from worker.models.base import Parameters
 from worker.models.dropout import without_dropout
 from worker.models.item_loss import ItemLoss
@@ -93,13 +93,14 @@ class Bookkeeping(Generic[B]):
         kind: "flat", "automatic" or "per_layer" (each layer's block to C/√layers).
         max_grad_norm: C.
         records_per_unit: k: each record is clipped to C/k.
-        sum_type: of the sums over records; float64 but for measurements.
+        positions: at most so many rows of one product over records are one record's, as what sums may round is paid for
+            (app.privacy.numerics). None: as many as there are.
 
     Attributes:
         fallbacks: the layers without a rule, whose per-record gradients Opacus forms, by name and kind.
 
     Raises:
-        PrivacyError: a layer that mixes records or can not be kept books of, with the replacement to use.
+        PrivacyError: a layer that mixes records or cannot be kept books of, with the replacement to use.
     """
 
     def __init__(
@@ -111,13 +112,13 @@ class Bookkeeping(Generic[B]):
         kind: ClippingKind,
         max_grad_norm: float,
         records_per_unit: int = 1,
+        positions: int | None = None,
         dtype: torch.dtype = torch.float32,
-        sum_type: torch.dtype = torch.float64,
     ) -> None:
         refuse_mixing(module)
         self._module, self._losses, self._rows, self._dtype = module, losses, rows, dtype
         self._kind: ClippingKind = kind
-        self._clip, self._records_per_unit, self._sum_type = Clip(max_grad_norm), records_per_unit, sum_type
+        self._clip, self._records_per_unit, self._positions = Clip(max_grad_norm), records_per_unit, positions
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._open: _Pass | None = None
         self._scratch = Scratch()
@@ -131,7 +132,7 @@ class Bookkeeping(Generic[B]):
         self, parameters: Parameters, records: Batch[B], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
         clip = clip or self._clip
-        total = {name: torch.zeros_like(value, dtype=self._sum_type) for name, value in parameters.items()}
+        total = self._zeros(parameters)
         fill_in(self._trainable, parameters)
         device = next((value.device for value in parameters.values()), None)
         count = torch.zeros(1, dtype=torch.float64, device=device)
@@ -141,29 +142,41 @@ class Bookkeeping(Generic[B]):
             add_clipped(total, count, books, self._trainable, self._kind, norm, each.weights(self._rows, device))
         return clip.divided({name: value.double() for name, value in total.items()}), count
 
-    def trace(self, parameters: Parameters, records: Batch[B]) -> list[Tensor]:
+    def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
         """Losses, the layers' inputs and the gradients at their outputs, and norms; dropout is off."""
         fill_in(self._trainable, parameters)
         with without_dropout(self._module):
-            found = [self._traced(each) for each in records.passes(self._rows, self._dtype)]
-        return [torch.cat(each) for each in zip(*found, strict=True)]
+            return traced(records.passes(self._rows, self._dtype), partial(self._numbers, clip or self._clip))
 
-    def _traced(self, of: Pass[B]) -> list[Tensor]:
-        losses, opened = self._run(of.records)
+    def _numbers(self, clip: Clip, piece: B) -> list[Tensor]:
+        losses, opened = self._run(piece)
         tensors = [each for terms in opened.terms.values() for term in terms for each in term.tensors]
         kept = [each.clone() for each in tensors]  # books use scratch memory
-        norms = [part for book in self._books(opened.terms, self._clip).values() for part in book.squares()]
-        return [each[: of.count] for each in (losses.detach(), *kept, *norms)]
+        norms = [part for book in self._books(opened.terms, clip).values() for part in book.squares()]
+        return [losses.detach(), *kept, *norms]
+
+    def _zeros(self, parameters: Parameters) -> Parameters:
+        return {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
 
     def _books(self, terms: dict[int, list[Term]], clip: Clip) -> dict[str, ParameterBook]:
-        """Of the parameters that have a gradient; uses the terms up."""
-        return {
+        """Of the parameters that have a gradient; uses the terms up.
+
+        Raises:
+            PrivacyError: a record has more positions than are paid for. Of public shapes.
+        """
+        books = {
             name: ParameterBook(
                 terms.pop(id(parameter)), parameter.shape, (clip.divisors or {}).get(name), self._scratch, name
             )
             for name, parameter in self._trainable.items()
             if id(parameter) in terms
         }
+        most = max((book.positions for book in books.values()), default=0)
+        if self._positions is not None and most > self._positions:
+            raise PrivacyError(
+                f"a parameter is used at {most} positions of a record, where {self._positions} are paid for"
+            )
+        return books
 
     def _run(self, piece: B) -> tuple[Tensor, _Pass]:
         """One forward and one backward pass: each row's loss, and what layers left."""
@@ -277,7 +290,7 @@ def group_factors(
 
 
 def refuse_mixing(module: nn.Module) -> None:
-    """Refuses layers that make one record's gradient depend on another's, or that books can not be kept of.
+    """Refuses layers that make one record's gradient depend on another's, or that books cannot be kept of.
 
     Raises:
         PrivacyError: names the layer, and what to use in its place.

@@ -53,6 +53,11 @@ class ParameterBook:
         self._kept: list[Tensor] | None = None
         self._factored = self._can_stay_factored()
 
+    @property
+    def positions(self) -> int:
+        """How many rows of the products over records are one record's, all uses of the parameter together."""
+        return self._merged.positions
+
     def squares(self) -> tuple[Tensor, Tensor]:
         """‖g_i‖² and a bound of what rounding took from it, float64 (n,) each."""
         kept: list[Tensor] | None = [] if self._keeps() else None

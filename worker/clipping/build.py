@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 
 from app.contracts.job_spec import Clipping, LinearModel
@@ -17,17 +19,23 @@ from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.modules import ModuleModel
 from worker.models.networks import Network
 
+if TYPE_CHECKING:
+    from worker.clipping.opacus import OpacusClipping
 
-def build_engine(model: Model, clipping: Clipping | None, training: TrainingMechanism | None) -> GradientEngine:
+
+def build_engine(
+    model: Model, clipping: Clipping | None, training: TrainingMechanism | None, *, positions: int | None = None
+) -> GradientEngine:
     """The engine of a job.
 
     Args:
         model: the job's.
         clipping: what was asked for; it says which engine.
         training: what is charged: kind and norm of the clip. None on public data, where nothing is clipped.
+        positions: as Bookkeeping takes them.
 
     Raises:
-        PrivacyError: a layer that per-record gradients can not be had of.
+        PrivacyError: a layer that per-record gradients cannot be had of.
     """
     opacus = clipping is not None and clipping.engine == "opacus"
     if training is None:
@@ -39,29 +47,25 @@ def build_engine(model: Model, clipping: Clipping | None, training: TrainingMech
     if isinstance(model, MatrixFactorization):
         return RatingClipping(model, kind, norm)
     network = _module_model(model)
-    if opacus:
-        from worker.clipping.opacus import OpacusClipping  # noqa: PLC0415 - slow, and a reference only
-
-        # A linear model's tensors have the names that they have in one layer.
-        module = next(network.module().children()) if isinstance(model, Linear) else network.module()
-        return OpacusClipping(
-            module,
-            network.record_losses,
-            rows=network.rows_per_pass,
-            dtype=network.dtype,
-            kind=kind,
-            max_grad_norm=norm,
-            records_per_unit=of_unit,
-        )
-    return Bookkeeping(
-        network.module(),
+    module, engine = network.module(), Bookkeeping[Any] if not opacus else _reference()
+    if opacus and isinstance(model, Linear):
+        module = next(module.children())  # its tensors have the names that a linear model's have
+    return engine(
+        module,
         network.record_losses,
         rows=network.rows_per_pass,
+        positions=positions,
         dtype=network.dtype,
         kind=kind,
         max_grad_norm=norm,
         records_per_unit=of_unit,
     )
+
+
+def _reference() -> type[OpacusClipping[Any]]:
+    from worker.clipping.opacus import OpacusClipping  # noqa: PLC0415 - slow, and a reference only
+
+    return OpacusClipping
 
 
 def unclipped_engine(model: Model) -> GradientEngine:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from worker.data.passes import Batch
+from worker.data.passes import Batch, Pass
 from worker.models.base import Parameters
 
 ClippingKind = Literal["flat", "automatic", "per_layer"]
 AUTOMATIC_GAMMA = 0.01
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,12 @@ class GradientEngine(Protocol):
         """
         ...
 
-    def trace(self, parameters: Parameters, records: Batch[Any]) -> list[Tensor]:
-        """What the passes compute of each record, for the self-test: (n, …) each. Private where the records are."""
+    def trace(self, parameters: Parameters, records: Batch[Any], clip: Clip | None = None) -> list[Tensor]:
+        """What the passes compute of each record, for the self-test: (n, …) each. Private where the records are.
+
+        Args:
+            clip: norms are those that it measures, where it is not the one that the engine was built with.
+        """
         ...
 
 
@@ -75,6 +80,12 @@ class CountingEngine(GradientEngine, Protocol):
         Norms are the upper bounds that are clipped by; one that is not finite adds 0.
         """
         ...
+
+
+def traced(passes: Iterable[Pass[R]], numbers: Callable[[R], Sequence[Tensor]]) -> list[Tensor]:
+    """What `numbers` makes of each pass's records, (P, …) each, of all passes and without rows that fill up."""
+    found = [[values[: each.count] for values in numbers(each.records)] for each in passes]
+    return [torch.cat(each) for each in zip(*found, strict=True)]
 
 
 def half_count(factors: Tensor) -> Tensor:

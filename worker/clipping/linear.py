@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count
+from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.norms import norm_bound, product_bound, root_bound
 from worker.data.passes import Batch, Pass
 from worker.data.records import FeatureRecords
@@ -49,14 +49,15 @@ class LinearClipping:
         count = torch.zeros(1, dtype=torch.float64)
         return self._clipped_sum(parameters, records, clip, count), count
 
-    def trace(self, parameters: Parameters, records: Batch[FeatureRecords]) -> list[Tensor]:
-        found = [self._traced(parameters, each) for each in records.passes(self.model.rows_per_pass, torch.float64)]
-        return [torch.cat(each) for each in zip(*found, strict=True)]
+    def trace(self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None) -> list[Tensor]:
+        by = clip or Clip(self.max_grad_norm)
 
-    def _traced(self, parameters: Parameters, of: Pass[FeatureRecords]) -> list[Tensor]:
-        outputs = self.model.pass_outputs(parameters, of.records)
-        residuals = self.model.residuals(outputs, of.records.labels)
-        return [each[: of.count] for each in (outputs.mT, residuals.mT, self._norms(residuals, of.records))]
+        def numbers(piece: FeatureRecords) -> list[Tensor]:
+            outputs = self.model.pass_outputs(parameters, piece)
+            residuals = self.model.residuals(outputs, piece.labels)
+            return [outputs.mT, residuals.mT, self._norms(residuals, piece, by)]
+
+        return traced(records.passes(self.model.rows_per_pass, torch.float64), numbers)
 
     def _clipped_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None, count: Tensor | None
@@ -67,8 +68,7 @@ class LinearClipping:
         def clipped(residuals: Tensor, of: Pass[FeatureRecords]) -> Tensor:
             """The residuals scaled so that residual ⊗ (x, 1) is clipped; zeros where a gradient is not finite, and of
             rows that fill up."""
-            piece = of.records
-            norms = self._norms(residuals, piece) if by.divisors is None else _divided_norms(residuals, piece, by)
+            norms = self._norms(residuals, of.records, by)
             factors = clip_factors(norms, self.kind, by.max_grad_norm / self.records_per_unit) * of.weights(len(norms))
             if count is not None:
                 count.add_(half_count(factors))
@@ -77,7 +77,9 @@ class LinearClipping:
 
         return by.divided(_summed(self.model, parameters, records, clipped))
 
-    def _norms(self, residuals: Tensor, records: FeatureRecords) -> Tensor:
+    def _norms(self, residuals: Tensor, records: FeatureRecords, by: Clip) -> Tensor:
+        if by.divisors is not None:
+            return _divided_norms(residuals, records, by)
         inputs = records.private_norms
         if self.model.bias:
             inputs = root_bound(inputs.square() + 1.0, 2)
@@ -98,7 +100,7 @@ class LinearGradient:
         )
         return clip.divided(total) if clip else total
 
-    def trace(self, parameters: Parameters, records: Batch[FeatureRecords]) -> list[Tensor]:
+    def trace(self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None) -> list[Tensor]:
         return []  # public data: nothing that anybody relies on
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count
+from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.norms import norm_bound, product_bound, root_bound
-from worker.data.passes import Batch, Pass
+from worker.data.passes import Batch
 from worker.data.ratings import RatingRecords, add_rows
 from worker.models.base import Parameters
 from worker.models.matrix_factorization import MatrixFactorization
@@ -43,28 +43,28 @@ class RatingClipping:
         self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
         by, count = clip or Clip(self.max_grad_norm), torch.zeros(1, dtype=torch.float64)
-        inputs = self._inputs if by.divisors is None else _divided_inputs
         total = _zeros(parameters)
         for each in records.passes(self.model.rows_per_pass, torch.float64):
             residuals = _residuals(self.model, parameters, each.records)
-            norms = product_bound(residuals.abs(), inputs(parameters, each.records, by))
+            norms = product_bound(residuals.abs(), self._inputs(parameters, each.records, by))
             factors = clip_factors(norms, self.kind, by.max_grad_norm) * each.weights(len(norms))
             count += half_count(factors)
             # A factor of 0 is not enough: 0 · NaN is NaN.
             _add(total, parameters, each.records, torch.where(factors > 0.0, residuals * factors, 0.0))
         return by.divided(total), count
 
-    def trace(self, parameters: Parameters, records: Batch[RatingRecords]) -> list[Tensor]:
-        found = [self._traced(parameters, each) for each in records.passes(self.model.rows_per_pass, torch.float64)]
-        return [torch.cat(each) for each in zip(*found, strict=True)]
+    def trace(self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None) -> list[Tensor]:
+        by = clip or Clip(self.max_grad_norm)
 
-    def _traced(self, parameters: Parameters, of: Pass[RatingRecords]) -> list[Tensor]:
-        residuals = _residuals(self.model, parameters, of.records)
-        inputs = self._inputs(parameters, of.records, Clip(self.max_grad_norm))
-        return [each[: of.count] for each in (residuals, inputs)]
+        def numbers(piece: RatingRecords) -> list[Tensor]:
+            return [_residuals(self.model, parameters, piece), self._inputs(parameters, piece, by)]
 
-    def _inputs(self, parameters: Parameters, records: RatingRecords, _by: Clip) -> Tensor:
+        return traced(records.passes(self.model.rows_per_pass, torch.float64), numbers)
+
+    def _inputs(self, parameters: Parameters, records: RatingRecords, by: Clip) -> Tensor:
         """Upper bounds of ‖g‖ / |r|."""
+        if by.divisors is not None:
+            return _divided_inputs(parameters, records, by)
         users, items = (norm_bound(parameters[name], dim=1) for name in ("users", "items"))
         squares = users[records.users].square() + items[records.items].square()
         return root_bound(squares + (2.0 if self.model.bias else 0.0), 3)
@@ -85,7 +85,7 @@ class RatingGradient:
             _add(total, parameters, each.records, residuals * each.weights(len(residuals)))
         return clip.divided(total) if clip else total
 
-    def trace(self, parameters: Parameters, records: Batch[RatingRecords]) -> list[Tensor]:
+    def trace(self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None) -> list[Tensor]:
         return []  # public data: nothing that anybody relies on
 
 

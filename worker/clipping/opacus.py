@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
@@ -12,9 +13,9 @@ from torch import Tensor, nn
 
 from worker.clipping.bookkeeping import add_clipped, fill_in, refuse_mixing
 from worker.clipping.books import ParameterBook
-from worker.clipping.engine import Clip, ClippingKind
+from worker.clipping.engine import Clip, ClippingKind, traced
 from worker.clipping.terms import Dense
-from worker.data.passes import Batch, Pass
+from worker.data.passes import Batch
 from worker.models.base import Parameters
 from worker.models.dropout import without_dropout
 
@@ -33,6 +34,7 @@ class OpacusClipping(Generic[B]):
         losses: Callable[[nn.Module, B], Tensor],
         *,
         rows: int,
+        positions: int | None = None,  # what is added up are whole gradients: one position each
         dtype: torch.dtype,
         kind: ClippingKind,
         max_grad_norm: float,
@@ -61,17 +63,15 @@ class OpacusClipping(Generic[B]):
             add_clipped(total, count, books, self._trainable, self._kind, norm, each.weights(self._rows))
         return clip.divided(total), count
 
-    def trace(self, parameters: Parameters, records: Batch[B]) -> list[Tensor]:
+    def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
         """Losses and norms; dropout is off."""
         fill_in(self._trainable, parameters)
         with without_dropout(self._wrapped):
-            found = [self._traced(each) for each in records.passes(self._rows, self._dtype)]
-        return [torch.cat(each) for each in zip(*found, strict=True)]
+            return traced(records.passes(self._rows, self._dtype), partial(self._numbers, clip or self._clip))
 
-    def _traced(self, of: Pass[B]) -> list[Tensor]:
-        books, losses = self._books(of.records, {})
-        norms = [part for book in books.values() for part in book.squares()]
-        return [each[: of.count] for each in (losses, *norms)]
+    def _numbers(self, clip: Clip, piece: B) -> list[Tensor]:
+        books, losses = self._books(piece, clip.divisors or {})
+        return [losses, *(part for book in books.values() for part in book.squares())]
 
     def _books(self, piece: B, divisors: Mapping[str, Tensor]) -> tuple[dict[str, ParameterBook], Tensor]:
         with warnings.catch_warnings():

@@ -23,7 +23,7 @@ def opacus_rule(module: nn.Module) -> Rule:
     Opacus' own function where it has one for this kind of layer, else vmap over the layer's forward.
 
     Raises:
-        PrivacyError: a layer that Opacus can not take alone: one with buffers, or with further layers inside.
+        PrivacyError: a layer that Opacus cannot take alone: one with buffers, or with further layers inside.
 
     Source: Opacus, opacus.grad_sample.
     """

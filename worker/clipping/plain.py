@@ -43,5 +43,5 @@ class PlainGradient(Generic[B]):
                 total[name] += gradient
         return clip.divided(total) if clip else total
 
-    def trace(self, parameters: Parameters, records: Batch[B]) -> list[Tensor]:
+    def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
         return []  # public data: nothing that anybody relies on

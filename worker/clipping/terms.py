@@ -183,6 +183,12 @@ class Merged:
     def __len__(self) -> int:
         return next(len(each) for each in (self.outer, self.rows, self.dense) if each is not None)
 
+    @property
+    def positions(self) -> int:
+        """Of all terms together; a formed gradient is one."""
+        outer = self.outer.positions if self.outer else 0
+        return outer + (self.rows.ids.shape[1] if self.rows else 0) + (1 if self.dense else 0)
+
     def take(self, at: slice) -> Merged:
         return Merged(
             self.outer.take(at) if self.outer else None,

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -118,6 +119,11 @@ class BertMean:
         with torch.no_grad():
             vector = self._encoder(torch.tensor(self._tokens.ids(text))).mean(dim=0)
             return F.normalize(vector, dim=0) if self._manifest.normalize else vector
+
+    def examples(self, generator: np.random.Generator) -> list[str]:
+        """Texts of a few words, of some, and of more than are read."""
+        words, most = self._tokens.words, self._manifest.max_tokens
+        return [" ".join(generator.choice(words, size)) for size in (2, most // 2, 2 * most)]
 
 
 def _check_sizes(manifest: BertManifest, config: dict[str, Any], vocabulary: str) -> None:

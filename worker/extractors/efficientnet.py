@@ -125,3 +125,8 @@ class EfficientNet:
                 x = F.interpolate(x, (side, side), mode="bilinear", align_corners=False, antialias=True)
             made: Tensor = self._encoder((x - self._manifest.mean) / self._manifest.std)[0]
             return made
+
+    def examples(self, generator: np.random.Generator) -> list[NDArray[np.float32]]:
+        """Pictures of random points from black to white."""
+        asked = self._image
+        return [(generator.random(asked.numbers) / asked.input_scale).astype(np.float32) for _ in range(3)]

@@ -40,6 +40,10 @@ class Extractor(Protocol):
 
     def __call__(self, record: Any, /) -> Tensor: ...
 
+    def examples(self, generator: np.random.Generator) -> list[Any]:
+        """Three random records of its kind, for the self-test: public."""
+        ...
+
 
 def extracted(
     stored: StoredPart,
@@ -49,6 +53,7 @@ def extracted(
     cache: Path,
     poll: Callable[[], None],
     image: ImageInput | None = None,
+    check: Callable[[Extractor], None] = lambda _: None,
 ) -> StoredPart:
     """The part with float32 features (n, d) in place of its texts or images.
 
@@ -58,6 +63,7 @@ def extracted(
         folder, extractor_sha256: the extractor's, as admitted.
         cache: where features are kept.
         poll: called before each record; may raise to stop.
+        check: called with the extractor before it is given any record; may raise.
 
     Raises:
         ExtractorMissingError, DataDamagedError.
@@ -69,6 +75,7 @@ def extracted(
     if known is not None and len(known.y) == len(stored.y):
         return known
     extractor, records = opened(stored, folder, extractor_sha256, image)
+    check(extractor)
     x: NDArray[np.float32] = np.empty((len(stored.y), extractor.features), dtype=np.float32)
     for row, record in enumerate(records):
         poll()

@@ -41,7 +41,7 @@ def loading() -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError):
-        raise ExtractorMissingError("the extractor can not be loaded") from None
+        raise ExtractorMissingError("the extractor cannot be loaded") from None
 
 
 def _check(content: bytes, sha256: str) -> None:

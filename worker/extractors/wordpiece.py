@@ -26,6 +26,11 @@ class WordPiece:
         self._lowercase, self._max_tokens = lowercase, max_tokens
         self._unknown, self._cls, self._sep = (self._ids[name] for name in ("[UNK]", "[CLS]", "[SEP]"))
 
+    @property
+    def words(self) -> list[str]:
+        """The pieces that are texts by themselves."""
+        return [piece for piece in self._ids if not piece.startswith(("[", "##"))] or ["a"]
+
     def ids(self, text: str) -> list[int]:
         found: list[int] = []
         for word in self._words(text):

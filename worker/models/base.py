@@ -24,7 +24,8 @@ class Model(ABC):
         features: d.
         outputs: K; 1 means regression.
         rows_per_pass: P of every pass over records, whoever makes it; fixed at admission.
-        dtype: of the passes of training. Those of scores are in float64.
+        dtype: of the passes of training. Those of scores are in float64, but for the losses of next items and of next
+            tokens, which are computed in `dtype`.
     """
 
     features: int

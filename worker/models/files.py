@@ -48,7 +48,7 @@ def save_model(
         the files, with their SHA-256.
 
     Raises:
-        OSError: they can not be written.
+        OSError: they cannot be written.
     """
     everything = parameters | (model.constants if isinstance(model, ModuleModel) else {})
     tensors = {name: value.to(torch.float32).contiguous() for name, value in everything.items()}

@@ -6,7 +6,7 @@ The counter block of 128 bits, most significant first:
 
 A block gives two words of 64 bits, so word w of a stream is half of block w // 2. Streams are (step, tensor, lane);
 positions stay below 2⁴⁸, so the cipher's own counting never carries into the lane, and no two streams ever share a
-block. Bounds: step < 2³², tensor < 2²⁴, lane < 2⁸, words of a stream < 2⁴⁸. Whoever can not break AES-256 tells b
+block. Bounds: step < 2³², tensor < 2²⁴, lane < 2⁸, words of a stream < 2⁴⁸. Whoever cannot break AES-256 tells b
 blocks under one key from random ones with an advantage of at most b²/2¹²⁹ (a permutation repeats no block): 2⁻⁴⁹ for
 10⁶ steps of 2·10⁶ numbers.
 

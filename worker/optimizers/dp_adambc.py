@@ -60,7 +60,7 @@ def resolution(beta2: float, step: int) -> float:
     """The standard deviation of what noise alone makes of v̂, as a share of Φ: √(2 Σ_s w_s²).
 
     v̂ = Σ_s w_s z_s² with z_s ~ N(0, Φ) and w_s = (1−β₂)β₂ᵗ⁻ˢ/(1−β₂ᵗ), so that Σ w_s² = (1−β₂)(1+β₂ᵗ)/((1+β₂)(1−β₂ᵗ)).
-    What v̂ − Φ is below that can not be told from nothing, and to divide by its root makes steps of noise long.
+    What v̂ − Φ is below that cannot be told from nothing, and to divide by its root makes steps of noise long.
     """
     kept = beta2**step
     return math.sqrt(2.0 * (1.0 - beta2) * (1.0 + kept) / ((1.0 + beta2) * (1.0 - kept)))

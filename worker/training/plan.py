@@ -254,7 +254,8 @@ def build_plan(
         numerics = numerics.of_one_record()
     model = build_model(spec, shape, task, features, numerics, models_root)
     frequencies = ItemFrequencies.of(model, mechanism, features, shape.records_train)
-    engine = build_engine(model, spec.clipping, mechanism.training if mechanism else None)
+    training = mechanism.training if mechanism else None
+    engine = build_engine(model, spec.clipping, training, positions=numerics.positions)
     return Plan(
         mechanism=mechanism,
         steps=steps,
@@ -298,7 +299,7 @@ def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> Adapt
     if asked is None:
         return None
     if not isinstance(engine, CountingEngine):
-        raise PrivacyError("this model's engine does not count: its norm can not adapt")
+        raise PrivacyError("this model's engine does not count: its norm cannot adapt")
     return AdaptiveNorm(
         engine, training.max_grad_norm, asked.target_quantile, asked.learning_rate, training.expected_batch_size
     )

@@ -3,15 +3,18 @@
 Before anything private runs, the job's own engine and model are run on random records, with weights so large that a
 last bit would be amplified. What the passes make of a record (activations, gradients at outputs, norms, losses,
 scores) has to be the same bits whatever its place, whoever its neighbours are and however many, in whatever memory.
+Some of the neighbours are as unlike the record as its kind allows: not finite, dense among sparse ones, full, empty. An
+extractor is run likewise.
 
 Nothing here is private: records and weights are drawn from a fixed seed.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse
@@ -19,20 +22,30 @@ import torch
 from torch import Tensor
 
 from app.errors import WorkerError
+from worker.clipping.engine import Clip
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords
+from worker.extractors.features import Extractor
 from worker.metrics.scores import Ranks, ScoresTokens
 from worker.models.base import Model, Parameters
 from worker.models.hf.model import HfTuning
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.next_item import NextItem
+from worker.optimizers.base import Preconditioned
 from worker.training.plan import Plan
 
 GAIN = 30.0  # of the weights: a layer multiplies a difference by about so much
 PUBLIC_KEY = bytes(range(32))  # of shapes alone
 KEPT = 3  # records that stay where they are while all others are replaced
 SPARSE_ENTRIES = 20  # of a random sparse record
+EXTREMES = 3  # records of each pool that are unlike all others
+LARGE = 3e38  # the next layer's outputs are infinite
+
+Part = Literal[
+    "says something", "again", "order", "fewer", "neighbours", "not finite", "one is dense", "all full", "all empty"
+]
+ExtractorPart = Literal["says something", "again", "order", "fewer", "neighbours", "memory"]
 
 
 class NumericsError(WorkerError):
@@ -43,41 +56,78 @@ class NumericsError(WorkerError):
 
 def holds(plan: Plan) -> bool:
     """Whether the self-test passes for this plan's passes."""
+    return next(failures(plan), None) is None
+
+
+def failures(plan: Plan) -> Iterator[Part]:
+    """The parts of the self-test that fail, as they are found. The first one decides; tests look at all."""
     generator = torch.Generator().manual_seed(0)
     rows = max(plan.numerics.rows_per_pass, KEPT)
     parameters = random_parameters(plan.model, generator)
     if isinstance(plan.model, NextItem) and plan.model.effective_errors is not None:
         # Some errors: the job's own are known once its items are counted.
         plan.model.effective_errors.restore(0.01, torch.full((plan.model.items + 1,), 0.02))
-    pool = random_records(plan.model, 2 * rows, generator, sparse=plan.sparse)
-    everyone = torch.arange(rows)
-    known = _numbers(plan, parameters, pool.select(everyone.numpy()))
+    clip = _clip(plan, parameters, generator)
+    pool = random_records(plan.model, 2 * rows, generator, sparse=plan.sparse, extremes=True)
+    known = _numbers(plan, parameters, pool.select(np.arange(rows)), clip)
+    if not _say_something(known):
+        yield "says something"
     padding = [torch.empty(odd) for odd in (1, 7, 1001)]  # what is allocated from here on lies at other addresses
-    for chosen, at in _cases(plan, rows, generator):
-        found = _numbers(plan, parameters, pool.select(chosen.numpy()))
+    for part, chosen, at in _cases(plan, rows, generator):
+        found = _numbers(plan, parameters, pool.select(chosen.numpy()), clip)
         if not _same(known, found, chosen[at], at):
-            return False
-    return bool(padding)
+            yield part
+    del padding
 
 
-def _cases(plan: Plan, rows: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """Other batches: which records of the pool they hold, and the places of those that are compared."""
+def _cases(plan: Plan, rows: int, generator: torch.Generator) -> Iterator[tuple[Part, Tensor, Tensor]]:
+    """Other batches: which records of the pool they hold, and the places of those that are compared.
+
+    A pass costs as much as one of training: there are few. What does not repeat is found by any of them.
+    """
     everyone = torch.arange(rows)
-    yield everyone, everyone  # once more, in other memory
-    yield torch.randperm(rows, generator=generator), everyone
+    if plan.numerics.rows_per_pass == 1:
+        yield "again", everyone, everyone
+    yield "order", torch.randperm(rows, generator=generator), everyone
     if plan.numerics.rows_per_pass == 1:
         return
-    for fewer in (1, KEPT, rows // 2 + 1):
-        yield everyone[:fewer], everyone[:fewer]
+    yield "fewer", everyone[:1], everyone[:1]
     stay = torch.cat([everyone[: KEPT - 1], everyone[-1:]])
-    strangers = everyone + rows
-    strangers[stay] = stay
-    yield strangers, stay
+    yield "neighbours", _beside(everyone + rows, stay), stay
+    for part, kept, others in _extremes(plan, rows):
+        yield part, _beside(2 * rows + others, stay[kept]), stay[kept]
 
 
-def _numbers(plan: Plan, parameters: Parameters, records: Records) -> list[Tensor]:
+def _extremes(plan: Plan, rows: int) -> list[tuple[Part, slice, Tensor]]:
+    """Passes of records unlike all others: which of the kept ones stay, and which of the extremes is at each place."""
+    everyone = torch.arange(rows)
+    if isinstance(plan.model, MatrixFactorization):
+        return []
+    if isinstance(plan.model, NextItem | HfTuning):
+        return [("all full", slice(0, 1), everyone % 2), ("all empty", slice(1, 2), torch.full_like(everyone, 2))]
+    if plan.sparse:
+        return [("one is dense", slice(None), torch.where(everyone == KEPT - 1, 0, 1 + everyone % 2))]
+    return [("not finite", slice(None), everyone % EXTREMES)]
+
+
+def _beside(others: Tensor, stay: Tensor) -> Tensor:
+    chosen = others.clone()
+    chosen[stay] = stay
+    return chosen
+
+
+def _clip(plan: Plan, parameters: Parameters, generator: torch.Generator) -> Clip | None:
+    """Random divisors where the job's gradients are divided, as they have norms of their own."""
+    if not isinstance(plan.optimizer, Preconditioned):
+        return None
+    return Clip(1.0, {name: torch.rand(p.shape, generator=generator).double() + 0.5 for name, p in parameters.items()})
+
+
+def _numbers(plan: Plan, parameters: Parameters, records: Records, clip: Clip | None) -> list[Tensor]:
     """What the job's passes compute of each record: (n, …) each."""
     found = plan.engine.trace(parameters, records)
+    if clip is not None:
+        found += plan.engine.trace(parameters, records, clip)
     if plan.evaluation_points == 0:
         return found
     model = plan.model
@@ -88,10 +138,21 @@ def _numbers(plan: Plan, parameters: Parameters, records: Records) -> list[Tenso
     return [*found, model.forward(parameters, records).mT]
 
 
+def _say_something(known: list[Tensor]) -> bool:
+    """Whether the first and the last of the numbers (losses or outputs, norms or scores) are finite and not 0 for at
+    least one record in eight. Zeros and NaNs are the same whatever a kernel does: a test of nothing else cannot fail.
+    """
+    if not known:
+        return False
+    numbers = [each.flatten(1) if each.dim() > 1 else each[:, None] for each in (known[0], known[-1])]
+    spoken = [(torch.isfinite(each) & (each != 0.0)).any(dim=1).double().mean() for each in numbers]
+    return all(bool(each >= 0.125) for each in spoken)
+
+
 def _same(known: list[Tensor], found: list[Tensor], at: Tensor, now: Tensor) -> bool:
     """Whether the records that were at `at` and are at `now` have the same bits."""
     pairs = [(before[at], after[now]) for before, after in zip(known, found, strict=True)]
-    return all(bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in pairs)
+    return all(torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in pairs)
 
 
 def random_parameters(model: Model, generator: torch.Generator, gain: float = GAIN) -> Parameters:
@@ -104,12 +165,18 @@ def random_parameters(model: Model, generator: torch.Generator, gain: float = GA
     }
 
 
-def random_records(model: Model, n: int, generator: torch.Generator, *, sparse: bool = False) -> Records:
+def random_records(
+    model: Model, n: int, generator: torch.Generator, *, sparse: bool = False, extremes: bool = False
+) -> Records:
     """Random records of the model's kind. The second half of dense ones are a thousand times as long.
 
     Args:
         sparse: features are.
+        extremes: EXTREMES more records are unlike all others. Of dense ones: with a NaN, an infinity, and numbers near
+            the largest; of sparse ones: with all features, none, and one; of sequences: two that are longer than what
+            is read, and an empty one, and then the first of all is a long one too, and the second empty.
     """
+    n, whole = n + (EXTREMES if extremes else 0), n
     labels = torch.randint(0, model.outputs, (n,), generator=generator)
     if model.outputs == 1:
         labels = torch.randn(n, generator=generator, dtype=torch.float64)
@@ -117,25 +184,92 @@ def random_records(model: Model, n: int, generator: torch.Generator, *, sparse: 
         users, items = (torch.randint(0, most, (n,), generator=generator) for most in (model.users, model.items))
         return RatingRecords(users, items, labels)
     if isinstance(model, NextItem | HfTuning):
-        return _random_sequences(model, n, labels, generator)
+        return _random_sequences(model, n, labels, generator, extremes=extremes)
     if sparse:
-        return SparseRecords(_random_sparse(n, model.features, generator), labels)
+        return SparseRecords(_random_sparse(n, model.features, generator, extremes=extremes), labels)
     features = torch.randn(n, model.features, generator=generator)
-    features[n // 2 :] *= 1e3
+    features[whole // 2 : whole] *= 1e3
+    if extremes:
+        features[-3, 0], features[-2, 0] = torch.nan, torch.inf
+        features[-1] = LARGE * features[-1].sign()
     return DenseRecords(features, labels)
 
 
-def _random_sequences(model: NextItem | HfTuning, n: int, labels: Tensor, generator: torch.Generator) -> Records:
+def _random_sequences(
+    model: NextItem | HfTuning, n: int, labels: Tensor, generator: torch.Generator, *, extremes: bool
+) -> Records:
     """Of all lengths up to one more than what is read."""
     symbols = model.items if isinstance(model, NextItem) else model.vocabulary
-    lengths = torch.randint(1, model.spec.max_length + 2, (n,), generator=generator).numpy()
+    longest = model.spec.max_length + 1
+    lengths = torch.randint(1, longest + 1, (n,), generator=generator).numpy()
+    if extremes:
+        lengths[[0, -3, -2]], lengths[[1, -1]] = longest, 0
     items = torch.randint(0, symbols, (int(lengths.sum()),), generator=generator).numpy().astype(np.int32)
     ends = np.cumsum(lengths)
     return SequenceRecords(items, ends - lengths, ends, labels)
 
 
-def _random_sparse(n: int, features: int, generator: torch.Generator) -> Any:
-    entries = min(SPARSE_ENTRIES, features)
-    columns = torch.randint(0, features, (n * entries,), generator=generator).numpy()
-    values = torch.randn(n * entries, generator=generator).numpy()
-    return scipy.sparse.csr_matrix((values, columns, np.arange(0, n * entries + 1, entries)), shape=(n, features))
+def _random_sparse(n: int, features: int, generator: torch.Generator, *, extremes: bool) -> Any:
+    lengths = np.full(n, min(SPARSE_ENTRIES, features))
+    if extremes:
+        lengths[-3:] = features, 0, 1
+    entries = int(lengths.sum())
+    columns = torch.randint(0, features, (entries,), generator=generator).numpy()
+    ends = np.cumsum(lengths)
+    if extremes:
+        columns[ends[-4] : ends[-3]] = np.arange(features)
+    values = torch.randn(entries, generator=generator).numpy()
+    return scipy.sparse.csr_matrix((values, columns, np.append(0, ends)), shape=(n, features))
+
+
+# --- Extractors ---
+
+
+def require_repeating(extractor: Extractor) -> None:
+    """Before an extractor is given a private record.
+
+    Raises:
+        NumericsError: what it makes of a record depends on others.
+    """
+    if next(extractor_failures(extractor), None) is not None:
+        raise NumericsError("what the extractor makes of a record depends on other records")
+
+
+def extractor_failures(extractor: Extractor) -> Iterator[ExtractorPart]:
+    """The parts of an extractor's self-test that fail: three random public records, alone and beside others."""
+    records, others = (extractor.examples(np.random.default_rng(seed)) for seed in (0, 1))
+    fresh = copy.deepcopy(extractor)
+    known = [extractor(each) for each in records]
+    spoken = [bool(torch.isfinite(each).all() and each.any()) for each in known]
+    distinct = len({each.numpy().tobytes() for each in known})
+    if not all(spoken) or distinct < len(known):
+        yield "says something"
+
+    def moved(order: Sequence[int], run: Callable[[int], Tensor]) -> bool:
+        return not all(torch.equal(known[at], run(at)) for at in order)
+
+    def after_another(at: int) -> Tensor:
+        extractor(others[at])
+        return extractor(records[at])
+
+    everyone = range(len(records))
+    if moved(everyone, lambda at: extractor(records[at])):
+        yield "again"
+    if moved([2, 0, 1], lambda at: extractor(records[at])):
+        yield "order"
+    if moved([2], lambda at: fresh(records[at])):
+        yield "fewer"
+    if moved(everyone, after_another):
+        yield "neighbours"
+    if moved(everyone, lambda at: extractor(_elsewhere(records[at]))):
+        yield "memory"
+
+
+def _elsewhere(record: Any) -> Any:
+    """The same numbers, at an address that is aligned to one number and no more. Texts have none."""
+    if not isinstance(record, np.ndarray):
+        return record
+    buffer = np.empty(record.size + 16, dtype=record.dtype)
+    odd = next(at for at in range(1, 16) if buffer[at:].ctypes.data % 64 not in (0, record.ctypes.data % 64))
+    buffer[odd : odd + record.size] = record
+    return buffer[odd : odd + record.size]

@@ -46,7 +46,7 @@ KEYS = frozenset(
 
 
 class ModelMissingError(PermanentError):
-    """The model is not there, is not the one that was admitted, or can not be loaded."""
+    """The model is not there, is not the one that was admitted, or cannot be loaded."""
 
     code = "model-missing"
 
@@ -163,7 +163,7 @@ def _tensors(folder: ModelFolder, config: Any) -> dict[str, Tensor]:
         with folder.copy(WEIGHTS) as weights:
             found = safetensors.torch.load_file(weights)
     except (OSError, ValueError, UnfitModelError, safetensors.SafetensorError):
-        raise ModelMissingError("the model's weights can not be read") from None
+        raise ModelMissingError("the model's weights cannot be read") from None
     head = f"{of.head}weight"
     if of.task == "classification":  # a classifier begins fresh, whatever the file has
         return {name: value for name, value in found.items() if not name.startswith(of.head)}

@@ -34,7 +34,7 @@ class Tokens:
         try:
             self._tokenizer: Any = Tokenizer.from_str(folder.content(TOKENIZER).decode())
         except Exception:  # the library raises nothing narrower
-            raise ModelMissingError("the model's tokenizer can not be read") from None
+            raise ModelMissingError("the model's tokenizer cannot be read") from None
         self._causal = folder.architecture.task == "language_model"
         self._size, self._vocabulary = max_length + self._causal, folder.vocabulary
         # Looked at here, where nothing is private yet.

@@ -1,0 +1,222 @@
+"""Models of every kind at their worst, and how far one unit moves what is summed over them.
+
+Weights have a gain of 30, so that a last bit that depends on neighbours becomes a change of order 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from app.contracts.job_spec import (
+    Clipping,
+    CnnModel,
+    GruRecModel,
+    LstmRecModel,
+    MlpModel,
+    Ranking,
+    ReAttention,
+    TransformerRecModel,
+)
+from app.privacy.mechanism import NoisySum, TrainingMechanism
+from app.privacy.numerics import sensitivity_slack
+from worker.clipping.build import build_engine
+from worker.clipping.engine import Clip, GradientEngine
+from worker.data.records import Records
+from worker.metrics.scores import _private_sums, _ranked
+from worker.models.base import Model, Parameters
+from worker.models.linear import Linear
+from worker.models.matrix_factorization import MatrixFactorization
+from worker.models.networks import Network
+from worker.models.next_item import NextItem
+from worker.training.self_test import random_parameters, random_records
+
+C = 0.5
+MOST = 33  # units
+EVERY = tuple(range(1, MOST + 1))
+NUMBERS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 20, 31, 32, 33)
+FEW = (1, 2, 3, 4, 17)  # where a pass takes long
+SCORES = {
+    "accuracy": {"what": "accuracy"},
+    "loss": {"what": "loss", "sensitivity": 8.0},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of the catalogue at its worst.
+
+    Attributes:
+        positions: rows that a record has in one product.
+        numbers: of units, in `make test`.
+        slow: all numbers up to MOST are too many, in the nightly run too.
+        per_unit: k, records of each unit.
+        divided: gradients are divided, as by DP² and by scale-then-privatize, by numbers from 10⁻³ to 10³.
+    """
+
+    model: Model
+    positions: int = 1
+    sparse: bool = False
+    numbers: tuple[int, ...] = NUMBERS
+    slow: bool = False
+    per_unit: int = 1
+    divided: bool = False
+
+    @property
+    def slack(self) -> float:
+        return sensitivity_slack(MOST * self.per_unit + 1, self.model.rows_per_pass, self.positions)
+
+
+def network(spec: Any, features: int = 33, dtype: torch.dtype = torch.float32, **more: Any) -> Case:
+    return Case(Network(features, 4, spec, dtype), **more)
+
+
+def next_items(spec: Any, dtype: torch.dtype = torch.float32, **more: Any) -> Case:
+    model = NextItem(300, spec, dtype)
+    if model.effective_errors is not None:
+        model.effective_errors.restore(0.01, torch.linspace(0.005, 0.25, model.items + 1))
+    return Case(model, 2 * spec.max_length, **({"numbers": FEW} | more))
+
+
+DEEP = MlpModel(hidden=[128] * 16)
+ODD = MlpModel(hidden=[33, 7, 30, 3, 31, 65])
+SMALL: dict[str, Any] = {"dim": 16, "blocks": 3, "max_length": 12}
+CASES = {
+    "deep tanh": network(DEEP),
+    "deep tanh, float64": network(DEEP, dtype=torch.float64),
+    "deep tanh, odd widths": network(ODD),
+    "deep relu": network(MlpModel(hidden=[64] * 12, activation="relu")),
+    "conv2": network(CnnModel(preset="conv2"), 784, positions=196, numbers=FEW, slow=True),
+    "gru, length 200": next_items(GruRecModel(dim=16, layers=8, max_length=200, loss_positions="last"), slow=True),
+    "lstm": next_items(LstmRecModel(dim=16, layers=4, max_length=50), slow=True),
+    "transformer": next_items(TransformerRecModel(dim=32, blocks=8, max_length=30), slow=True),
+    "transformer, last": next_items(
+        TransformerRecModel(dim=32, heads=2, blocks=4, max_length=30, loss_positions="last", tied=False)
+    ),
+    "linear": Case(Linear(33, 5, bias=True)),
+    "linear, sparse": Case(Linear(500, 3), sparse=True),
+    "regression": Case(Linear(7, 1)),
+    "ratings": Case(MatrixFactorization(20, 30, 7, (1.0, 5.0))),
+}
+MORE = {
+    "conv5": network(CnnModel(preset="conv5"), 3072, positions=1024, numbers=(2,), slow=True),
+    "deep tanh, bfloat16": network(DEEP, dtype=torch.bfloat16, numbers=FEW),
+    "transformer, bfloat16": next_items(TransformerRecModel(**SMALL), torch.bfloat16, numbers=(1, 2, 3)),
+    "re-attention, logits": next_items(
+        TransformerRecModel(**SMALL, re_attention=ReAttention(mode="logits")), numbers=(1, 2, 3)
+    ),
+    "re-attention, paper": next_items(
+        TransformerRecModel(**SMALL, re_attention=ReAttention(mode="paper")), numbers=(1, 2, 3)
+    ),
+    "gru, float64": next_items(GruRecModel(dim=16, layers=4, max_length=20), torch.float64, numbers=(1, 3, 4)),
+    "users, deep tanh": network(DEEP, per_unit=3, numbers=FEW),
+    "users, linear": Case(Linear(33, 5, bias=True), per_unit=4),
+    "divided, odd widths": network(ODD, divided=True),
+    "divided, transformer": next_items(TransformerRecModel(**SMALL), divided=True, numbers=(1, 2, 3)),
+    "divided, linear": Case(Linear(33, 5, bias=True), divided=True),
+    "divided, sparse": Case(Linear(500, 3), sparse=True, divided=True),
+    "divided, ratings": Case(MatrixFactorization(20, 30, 7, (1.0, 5.0)), divided=True),
+}
+
+
+def engine_of(model: Model, kind: str = "flat", name: str = "bookkeeping", **more: Any) -> GradientEngine:
+    """Args: as build_engine's `positions`; `per_unit`, k."""
+    training = {
+        "sampling": "full_batch",
+        "sample_rate": 1.0,
+        "steps": 1,
+        "noise_multiplier": 1.0,
+        "max_grad_norm": C,
+        "clipping": kind,
+        "expected_batch_size": 32,
+        "records_per_unit": more.get("per_unit", 1),
+    }
+    clipping = Clipping.model_validate({"kind": kind, "max_grad_norm": C, "engine": name})
+    return build_engine(model, clipping, TrainingMechanism.model_validate(training), positions=more.get("positions"))
+
+
+def flat(parts: Parameters) -> Tensor:
+    return torch.cat([each.flatten() for each in parts.values()])
+
+
+def drawn(case: Case) -> tuple[Parameters, Records]:
+    generator = torch.Generator().manual_seed(1)
+    parameters = random_parameters(case.model, generator)
+    return parameters, random_records(case.model, (MOST + 1) * case.per_unit, generator, sparse=case.sparse)
+
+
+def neighbours(records: Records, n: int, per_unit: int = 1) -> list[Records]:
+    """The first n units without the last, and without the first."""
+    everyone = np.arange(n * per_unit).reshape(n, per_unit)
+    return [records.select(np.delete(everyone, at, axis=0).flatten()) for at in sorted({n - 1, 0})]
+
+
+def moves(
+    of: Callable[[Records], Tensor], records: Records, numbers: tuple[int, ...], per_unit: int = 1
+) -> Iterator[Tensor]:
+    """f(D) − f(D′) for neighbours of these numbers of units."""
+    for n in numbers:
+        whole = of(records.select(np.arange(n * per_unit)))
+        for fewer in neighbours(records, n, per_unit):
+            yield whole - of(fewer)
+
+
+def largest_change(
+    case: Case, engine: GradientEngine, parameters: Parameters, records: Records, numbers: tuple[int, ...] | None = None
+) -> float:
+    """max ‖S − S′‖ / C over pairs of neighbours."""
+    clip = Clip(C, _divisors(parameters)) if case.divided else None
+
+    def summed(some: Records) -> Tensor:
+        return flat(engine.private_sum(parameters, some, clip))
+
+    return max(float(each.norm()) / C for each in moves(summed, records, numbers or case.numbers, case.per_unit))
+
+
+def _divisors(parameters: Parameters) -> Parameters:
+    generator = torch.Generator().manual_seed(3)
+    return {name: 10 ** (6 * torch.rand(p.shape, generator=generator).double() - 3) for name, p in parameters.items()}
+
+
+def worst_sum(case: Case, numbers: tuple[int, ...] | None = None) -> float:
+    """max ‖S − S′‖ / C of a case."""
+    parameters, records = drawn(case)
+    engine = engine_of(case.model, positions=case.positions, per_unit=case.per_unit)
+    return largest_change(case, engine, parameters, records, numbers)
+
+
+def scores(case: Case, what: str) -> bool:
+    """Whether this kind of model has this score."""
+    return what == "loss" or case.model.classification
+
+
+def sums_of(release: NoisySum, model: Model, parameters: Parameters, records: Records) -> Tensor:
+    """A score's sums, before their noise."""
+    return torch.tensor(_private_sums(release, model, parameters, records), dtype=torch.float64)
+
+
+def worst_score(case: Case, what: str, numbers: tuple[int, ...] | None = None) -> float:
+    """How far one record moves a score's sums, in parts of their sensitivity."""
+    release = NoisySum.model_validate({"account": "holdout", "noise_mu": 0.5, "records": 34} | SCORES[what])
+    parameters, records = drawn(case)
+
+    def summed(some: Records) -> Tensor:
+        return sums_of(release, case.model, parameters, some)
+
+    return max(float(each.norm()) / release.sensitivity for each in moves(summed, records, numbers or case.numbers))
+
+
+def worst_ranking(case: Case, numbers: tuple[int, ...] | None = None) -> float:
+    """How far one user moves NDCG's and HIT's sums."""
+    parameters, records = drawn(case)
+
+    def ranked(some: Records) -> Tensor:
+        found = _ranked(Ranking(k=200), case.model, parameters, some)
+        return torch.tensor([float(each.sum()) for each in found], dtype=torch.float64)
+
+    return max(float(each.abs().max()) for each in moves(ranked, records, numbers or case.numbers))
