@@ -5,7 +5,7 @@ PINS := pyproject.toml constraints.txt
 REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-dp2 reproduce-dpformer reproduce-heavy-tail reproduce-language \
   reproduce-linear-scaling
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint bench nightly openapi clean $(REPRODUCE)
+.PHONY: help demo serve test check lint bench nightly nightly-chaos openapi clean $(REPRODUCE)
 
 help:
 	@echo "make demo    the whole path on 25,000 real reviews, in under 3 minutes (KEEP=1 leaves it running)"
@@ -16,6 +16,7 @@ help:
 	@echo "make $(REPRODUCE)"
 	@echo "             experiments of the literature, run again by the service's own code: hours"
 	@echo "make nightly fuzzing, the contract tests and the audit of all kinds at length, with reports: hours"
+	@echo "make nightly-chaos  ten minutes of races, kills, wrong clocks, rewinds and tampering, with a report (SECONDS=, SEED=)"
 	@echo "make openapi writes docs/openapi.json"
 	@echo "make clean   removes .venv and the demo's home"
 
@@ -50,6 +51,9 @@ nightly: .venv/.dev
 	$(BIN)/python -m tests.fuzz.campaign --inputs 100000 --report benchmarks/reports/fuzz.md
 	$(BIN)/python -m tests.contract.nightly
 	$(BIN)/python -m tests.canaries.nightly
+
+nightly-chaos: .venv/.dev
+	$(BIN)/python -m tests.chaos.nightly --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 openapi: .venv/.dev
 	$(BIN)/python scripts/write_openapi.py
