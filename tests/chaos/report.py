@@ -12,7 +12,7 @@ from pathlib import Path
 ABOUT = {
     "races": "many submit at once what does not all fit; some twice, some cancel",
     "kills": "kill -9 of API, relay, worker and attempt while jobs are submitted and run",
-    "clocks": "a relay and the only worker with wrong clocks (libfaketime)",
+    "clocks": "a relay and the only worker with wrong clocks (libfaketime); over SQLite all have the machine's",
     "rewinds": "every process dies, the database is restored from a backup made before a paid job",
     "tampering": "a rewritten chain, a tail rolled back, an account's row, an entry, a model's byte",
 }
