@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import httpx
 import psutil
-from sqlalchemy.engine import make_url
 
 from app.db.engine import Database
 from scrimp.children import _die_with
@@ -141,37 +140,31 @@ class Deployment(Cluster):
             return client.create_dataset(spec, path).id
 
     def backup(self) -> str:
-        """A copy of the database as it is now, made while the service runs."""
+        """The URL of a copy of the database as it is now. SQLite's is made while the service runs; PostgreSQL copies no
+        database that somebody is connected to."""
+        if self.backing == "postgres":
+            assert self.server is not None
+            self.kill()
+            made = servers.new_database(self.server, servers.database_name(self.url))
+            self.up()
+            return made
         copy = self.backups / f"{len(list(self.backups.iterdir()))}"
-        if self.backing == "sqlite":
-            with Database(self.url).engine.connect() as connection:
-                connection.exec_driver_sql("COMMIT")
-                connection.exec_driver_sql(f"VACUUM INTO '{copy}'")
-        else:
-            self._postgres("pg_dump", "-Fc", "-f", str(copy), "-d", self._libpq(self.url))
-        return str(copy)
+        db = self.database()
+        with db.engine.connect() as connection:
+            connection.exec_driver_sql("COMMIT")
+            connection.exec_driver_sql(f"VACUUM INTO '{copy}'")
+        db.close()
+        return f"sqlite:///{copy}"
 
     def restore(self, backup: str) -> None:
         """Every process dies, and the database is what it was at the backup. Nothing is started."""
         self.kill()
-        if self.backing == "sqlite":
-            for each in self.home.glob("scrimp.db*"):
-                each.unlink()
-            Path(backup).rename(self.home / "scrimp.db")
+        if self.backing == "postgres":
+            self.environment["SCRIMP_DATABASE_URL"] = self.url = backup
             return
-        assert self.server is not None
-        self.url = servers.new_database(self.server)
-        self._postgres("pg_restore", "--no-owner", "-d", self._libpq(self.url), backup)
-        self.environment["SCRIMP_DATABASE_URL"] = self.url
-
-    @staticmethod
-    def _libpq(url: str) -> str:
-        return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-
-    @staticmethod
-    def _postgres(command: str, *arguments: str) -> None:
-        line = [str(servers.postgres_binaries() / command), *arguments]
-        subprocess.run(line, check=True, capture_output=True, timeout=120)
+        for each in self.home.glob("scrimp.db*"):
+            each.unlink()
+        Path(backup.removeprefix("sqlite:///")).rename(self.home / "scrimp.db")
 
     def scrimp(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command of the operator's, beside the service."""
