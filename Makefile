@@ -4,8 +4,9 @@ BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
 REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-dp2 reproduce-dpformer reproduce-heavy-tail reproduce-language \
   reproduce-linear-scaling
+NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint bench nightly docs openapi clean $(REPRODUCE)
+.PHONY: help demo serve test check lint bench nightly docs openapi clean $(NIGHTLY) $(REPRODUCE)
 
 help:
 	@echo "make demo    the whole path on 25,000 real reviews, in under 3 minutes (KEEP=1 leaves it running)"
@@ -15,7 +16,8 @@ help:
 	@echo "make bench   the benchmarks"
 	@echo "make $(REPRODUCE)"
 	@echo "             experiments of the literature, run again by the service's own code: hours"
-	@echo "make nightly fuzzing, the contract tests, the audit and the bound of all kinds at length, with reports: hours"
+	@echo "make nightly all of $(NIGHTLY): fuzzing, the contract, the audit, the bound and attacks at length,"
+	@echo "             each with a dated report (nightly-chaos: SECONDS=, SEED=)"
 	@echo "make docs    builds the documentation's site into build/site"
 	@echo "make openapi writes docs/openapi.json and docs/api.md"
 	@echo "make clean   removes .venv and the demo's home"
@@ -47,11 +49,23 @@ bench: .venv/.dev
 $(REPRODUCE): reproduce-%: .venv/.bench
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.reproduce.$(subst -,_,$*)
 
-nightly: .venv/.dev
+# Each part takes less than an hour and writes a dated report.
+nightly: $(NIGHTLY)
+
+nightly-fuzz: .venv/.dev
 	$(BIN)/python -m tests.fuzz.campaign --inputs 100000 --report benchmarks/reports/fuzz.md
+
+nightly-contract: .venv/.dev
 	$(BIN)/python -m tests.contract.nightly
+
+nightly-audit: .venv/.dev
 	$(BIN)/python -m tests.canaries.nightly
+
+nightly-bound: .venv/.dev
 	$(BIN)/python -m tests.bound.nightly
+
+nightly-chaos: .venv/.dev
+	$(BIN)/python -m tests.chaos.nightly --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 docs: .venv/.dev
 	$(BIN)/python scripts/build_site.py

@@ -5,7 +5,8 @@
                                                             └──── waits, with jitter ◀──┘ no 2xx
 
 At least once: a delivery is done when it is recorded as done. Several relays may run: a claim is a compare-and-set with
-a lease, and what a try has found is written only while its claim is the last one.
+a lease, and what a try has found is written only while its claim is the last one. When the next try is due, and when a
+lease has run out, is told by the database's clock, whatever the relays' own say.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import ssl
 import threading
 import time
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.engine import CursorResult
@@ -24,6 +25,7 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.contracts.events import ANNOUNCED, WEBHOOK_TEST
+from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Job, JobEvent, Webhook, WebhookDelivery, WebhookEvent
 from app.errors import InvalidRequest
@@ -125,14 +127,14 @@ class Deliverer:
                 .join(Webhook, Webhook.id == WebhookDelivery.webhook_id)
                 .where(
                     WebhookDelivery.status == "pending",
-                    WebhookDelivery.next_at <= now(),
                     Webhook.key_id.not_in(self._busy),
                 )
                 .order_by(WebhookDelivery.next_at, WebhookDelivery.id)
                 .limit(1)
             )
             with self.db.read() as session:
-                row = session.execute(due).one_or_none()
+                moment = now_there(session)
+                row = session.execute(due.where(WebhookDelivery.next_at <= moment)).one_or_none()
             if row is None:
                 return None
             found, key_id = row
@@ -143,7 +145,7 @@ class Deliverer:
                     WebhookDelivery.claim == found.claim,
                     WebhookDelivery.status == "pending",
                 )
-                .values(claim=WebhookDelivery.claim + 1, attempts=WebhookDelivery.attempts + 1, next_at=now() + LEASE)
+                .values(claim=WebhookDelivery.claim + 1, attempts=WebhookDelivery.attempts + 1, next_at=moment + LEASE)
                 .returning(WebhookDelivery)
                 .execution_options(synchronize_session=False)
             )
@@ -183,16 +185,17 @@ class Deliverer:
             webhook = session.get(Webhook, delivery.webhook_id, with_for_update=True)
             if webhook is None:
                 return
+            then = self._then(delivery, result, now_there(session))
             found: CursorResult[tuple[()]] = session.execute(  # type: ignore[assignment]
                 update(WebhookDelivery)
                 .where(WebhookDelivery.id == delivery.id, WebhookDelivery.claim == delivery.claim)
-                .values(status_code=result.status_code, error=result.error, **self._then(delivery, result))
+                .values(status_code=result.status_code, error=result.error, **then)
             )
             if found.rowcount and delivery.type != WEBHOOK_TEST:
                 self._judge(session, webhook, result)
 
-    def _then(self, delivery: WebhookDelivery, result: Result) -> dict[str, object]:
-        """What becomes of a delivery after a try."""
+    def _then(self, delivery: WebhookDelivery, result: Result, moment: datetime) -> dict[str, object]:
+        """What becomes of a delivery after a try. `moment`: by the database's clock."""
         if result.error is None:
             return {"status": "delivered", "ended_at": now()}
         if result.error in ("gone", "no-access", "disabled"):
@@ -200,7 +203,7 @@ class Deliverer:
         if delivery.type == WEBHOOK_TEST or delivery.attempts > len(WAITS_S):
             return {"status": "failed", "ended_at": now()}
         wait = WAITS_S[delivery.attempts - 1] * self.retry_scale
-        return {"next_at": now() + timedelta(seconds=wait * (1 + JITTER * random.random()))}  # noqa: S311 - jitter
+        return {"next_at": moment + timedelta(seconds=wait * (1 + JITTER * random.random()))}  # noqa: S311 - jitter
 
     def _judge(self, session: Session, webhook: Webhook, result: Result) -> None:
         """What becomes of the webhook: disabled where it is gone, or where nothing has arrived for days."""
@@ -246,8 +249,9 @@ def _deliveries(session: Session, of: WebhookEvent) -> list[WebhookDelivery]:
         Webhook.created_at < event.created_at + timedelta(seconds=1),
         or_(Webhook.dataset_id.is_(None), Webhook.dataset_id == job.dataset_id),
     )
+    due = now_there(session)
     return [
-        message(webhook, kind, job.dataset_id, event.created_at, dict(data))
+        message(webhook, kind, job.dataset_id, event.created_at, dict(data), due=due)
         for webhook in session.scalars(listening)
         if kind in webhook.events and may_see(session, webhook.key_id, job.dataset_id)
     ]

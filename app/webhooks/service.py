@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.contracts.events import WEBHOOK_TEST
+from app.db.clock import now_there
 from app.db.models import ApiKey, Webhook, WebhookDelivery
 from app.errors import Conflict, NotFound
 from app.grants.service import access_by_id, require, visible
@@ -153,7 +154,7 @@ def test(session: Session, caller: Caller, webhook_id: str) -> WebhookDelivery:
     )
     if session.scalar(under_way.limit(1)) is not None:
         raise Conflict("wrong-state", "a test of this webhook is under way: wait for its result")
-    sent = message(webhook, WEBHOOK_TEST, None, now(), {"webhook": webhook.id})
+    sent = message(webhook, WEBHOOK_TEST, None, now(), {"webhook": webhook.id}, due=now_there(session))
     session.add(sent)
     audit.record(session, "webhook.tested", webhook.id)
     session.flush()
@@ -174,9 +175,9 @@ def deliveries(
 
 
 def message(
-    webhook: Webhook, kind: str, dataset_id: str | None, at: datetime, data: dict[str, object]
+    webhook: Webhook, kind: str, dataset_id: str | None, at: datetime, data: dict[str, object], *, due: datetime
 ) -> WebhookDelivery:
-    """A delivery to make, due now."""
+    """A delivery to make, from `due` on by the database's clock."""
     return WebhookDelivery(
         id=new_id("msg"),
         webhook_id=webhook.id,
@@ -184,6 +185,6 @@ def message(
         type=kind,
         payload={"type": kind, "timestamp": rfc3339(at), "data": data},
         status="pending",
-        next_at=now(),
+        next_at=due,
         created_at=now(),
     )

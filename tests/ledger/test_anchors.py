@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import event, select, text
-from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.migrate import upgrade
@@ -19,11 +18,12 @@ from app.db.models import Account, Certificate, LedgerCheck, LedgerEntry, Signed
 from app.errors import Conflict
 from app.ledger import behind, certificates, checks, signing_keys
 from app.ledger.anchors import sign_heads
-from app.ledger.entries import COLUMNS, balance_of, content, digest, genesis
+from app.ledger.entries import balance_of
 from app.ledger.heads import Heads
 from app.ledger.verify import Verification, verify
 from app.settings import Settings
 from app.system import health
+from tests.chaos.tamper import rewrite, roll_back
 from tests.ledger.support import add_owner, held_job, hold, mechanism, open_ledger, post
 from tests.ledger.test_chain import _take_protection_off
 
@@ -64,29 +64,6 @@ def spent(open_db: Database) -> str:
     return dataset
 
 
-def rewrite(db: Database, dataset: str, keep: int) -> None:
-    """Writes the first `keep` entries anew as a chain that follows from itself, with the account's row."""
-    with Session(db.engine) as session:
-        rows = [
-            {name: getattr(row, name) for name in COLUMNS}
-            for row in session.scalars(select(LedgerEntry).order_by(LedgerEntry.seq)).all()
-        ][:keep]
-        previous = genesis(dataset)
-        session.execute(text("DELETE FROM ledger_entries WHERE dataset_id = :d"), {"d": dataset})
-        session.expunge_all()
-        for row in rows:
-            entry = LedgerEntry(**row | {"prev_hash": previous, "actor": "key_forger"})
-            entry.hash = previous = digest(content(entry))
-            session.add(entry)
-        balance, values = rows[-1]["memo"]["balance"], {"head": previous, "entries": keep, "d": dataset}
-        for name in ("train", "holdout"):
-            for part in ("spent", "held"):
-                values[f"{name}_{part}"] = balance[name][part]
-        columns = ", ".join(f"{name} = :{name}" for name in values if name != "d")
-        session.execute(text(f"UPDATE accounts SET {columns} WHERE dataset_id = :d"), values)  # noqa: S608
-        session.commit()
-
-
 def found(db: Database, dataset: str, heads: Heads | None = None) -> Verification:
     recorded = heads.read(dataset) if heads is not None else None
     with db.read() as session:
@@ -103,7 +80,8 @@ def test_what_was_signed_and_recorded_is_in_an_honest_chain(open_db: Database, s
 @pytest.mark.parametrize(("keep", "bad"), [(7, 3), (5, 3), (3, 3), (1, 2)])
 def test_certificates_find_a_chain_that_was_rewritten(open_db: Database, spent: str, keep: int, bad: int) -> None:
     """Consistently, with the row: the chain alone is valid."""
-    rewrite(open_db, spent, keep)
+    with open_db.write() as session:
+        rewrite(session, spent, keep)
     result = found(open_db, spent)
     assert (result.valid, result.first_bad_entry) == (False, bad)
     assert "the certificate of job_" in str(result.problem)
@@ -112,15 +90,9 @@ def test_certificates_find_a_chain_that_was_rewritten(open_db: Database, spent: 
 def test_certificates_find_a_tail_that_was_rolled_back(open_db: Database, spent: str) -> None:
     with open_db.read() as session:
         state = balance_of(session.get_one(Account, spent))
-        memo = session.get_one(LedgerEntry, (spent, 5)).memo["balance"]
-        head = session.get_one(LedgerEntry, (spent, 5)).hash
-    assert memo != state
+        assert session.get_one(LedgerEntry, (spent, 5)).memo["balance"] != state
     with open_db.write() as session:
-        session.execute(text("DELETE FROM ledger_entries WHERE seq > 5"))
-        values = {f"{name}_{part}": memo[name][part] for name in memo for part in ("spent", "held")}
-        columns = ", ".join(f"{name} = :{name}" for name in values)
-        change = f"UPDATE accounts SET entries = 5, head = :head, {columns}"  # noqa: S608
-        session.execute(text(change), values | {"head": head})
+        roll_back(session, spent, 5)
     result = found(open_db, spent)
     assert (result.valid, result.first_bad_entry) == (False, 6)
     assert "has entry 7" in str(result.problem)
@@ -133,7 +105,8 @@ def test_without_certificates_the_signed_head_and_the_record_find_it(
     sign_heads(open_db, heads, KEY)
     with open_db.write() as session:
         session.execute(text("DELETE FROM certificates"))
-    rewrite(open_db, spent, keep)
+    with open_db.write() as session:
+        rewrite(session, spent, keep)
     assert "the relay signed" in str(found(open_db, spent).problem)
     with open_db.write() as session:
         session.execute(text("DELETE FROM signed_heads"))
@@ -165,7 +138,8 @@ def test_a_certificate_that_was_forged_is_found(open_db: Database, spent: str, f
 def test_the_relay_signs_no_chain_that_lacks_what_it_signed(open_db: Database, spent: str, heads: Heads) -> None:
     sign_heads(open_db, heads, KEY)
     (heads.folder / f"{spent}.json").unlink()
-    rewrite(open_db, spent, 7)
+    with open_db.write() as session:
+        rewrite(session, spent, 7)
     hold(open_db, spent, "job_more", 1)
     assert sign_heads(open_db, heads, KEY) == (0, [spent])
 

@@ -24,7 +24,7 @@ from app.ledger.verify import verify
 from app.lifecycle import restore
 from app.lifecycle.fair import claim_next
 from app.main import create_app
-from app.secrets import at_epoch, load_secret, secret_id
+from app.secrets import at_epoch, load_secret
 from app.settings import Settings
 from app.system import health
 from tests import servers
@@ -236,11 +236,11 @@ def test_a_new_epoch_gives_unfinished_jobs_fresh_keys(world: World) -> None:
     log = claimed(world.db, job)
     secret = load_secret(world.settings, "noise_secret")
     before = _Supervised(log, world.settings, Refusing(), world.folder)
-    assert before.secret == secret
+    assert before.secrets[before.key_id] == secret
     world.heads.rotate_epoch()
     after = _Supervised(log, world.settings, Refusing(), world.folder)
-    assert after.secret == at_epoch(secret, world.heads.epoch()) != secret
-    assert after.key_id == secret_id(after.secret) != before.key_id
+    assert after.secrets[after.key_id] == at_epoch(secret, world.heads.epoch()) != secret
+    assert before.key_id not in after.secrets
 
 
 def scrimp_restore(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:

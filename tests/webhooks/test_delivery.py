@@ -21,6 +21,7 @@ from app.webhooks.targets import Policy
 from tests.conftest import BACKINGS
 from tests.factories import add_dataset, add_key
 from tests.lifecycle.conftest import Submit, claimed
+from tests.lifecycle.test_clocks import ahead
 from tests.webhooks.conftest import Hook, Receiver, a_deliverer, deliveries, send_a_test, wait_over, webhook_of
 
 
@@ -277,6 +278,29 @@ def test_a_claim_that_ran_out_is_taken_over_and_its_late_word_is_not_written(
     assert other.deliver_one()
     slow._record(first[0], sending.Result(500, "refused"))
     assert (deliveries(db)[0].status, deliveries(db)[0].attempts) == ("delivered", 2)
+
+
+@pytest.mark.parametrize("skew_s", [-3600.0, 3600.0])
+def test_relays_whose_clocks_differ_send_a_message_once(
+    db: Database, settings: Settings, hook: Hook, backing: str, skew_s: float
+) -> None:
+    """A claim was written with one relay's clock and judged with another's, and so was the time of the next try."""
+    if backing == "sqlite":
+        pytest.skip("one machine has one clock")
+    with ahead(-skew_s):
+        send_a_test(db, hook())
+    one, other = a_deliverer(db, settings), a_deliverer(db, settings)
+    with ahead(skew_s):
+        first = one._claim()
+    assert first is not None
+    assert other._claim() is None
+    with ahead(skew_s):
+        assert other._claim() is None
+        with db.write() as session:
+            session.execute(update(WebhookDelivery).values(type="job.queued"))
+            first[0].type = "job.queued"
+        one._record(first[0], sending.Result(500, "refused"))
+    assert abs((deliveries(db)[0].next_at - now()).total_seconds()) < abs(skew_s) / 2
 
 
 def test_a_slow_receiver_keeps_one_thread_and_no_more(db: Database, hook: Hook, deliverer: Deliverer) -> None:

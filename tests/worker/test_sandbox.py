@@ -153,6 +153,7 @@ def hostile(home: Path, ports: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads((out / "seen.json").read_text()))
 
 
+@pytest.mark.attack
 def test_a_hostile_attempt_reaches_its_own_parts_and_nothing_else(
     settings: Settings, on: Sandbox, listening: dict[str, Any]
 ) -> None:

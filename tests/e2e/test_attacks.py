@@ -1,0 +1,138 @@
+"""The worst attacks that this service has been through, against its real processes: `pytest -m attack` runs all six.
+Two are elsewhere: the flood of tests/access/test_doors.py, the hostile attempt of tests/worker/test_sandbox.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from app.db.engine import Database
+from tests.chaos import tamper
+from tests.chaos.deployment import LIBFAKETIME
+from tests.e2e.cluster import Cluster
+from tests.e2e.conftest import Service, environment_of, job_of, until
+from tests.e2e.test_spine import ON_SQLITE, finished, register, submit
+
+pytestmark = pytest.mark.attack
+BEHIND = "/problems/ledger-behind"
+CAP = {"epsilon": 1.0, "delta": 1e-5}
+MOST: dict[str, Any] = {"privacy": {"target_epsilon": 0.95}, "evaluation": {"noise_mu": 0.05}}
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    home = tmp_path_factory.mktemp("attacks") / "home"
+    made = Cluster(home, environment_of("postgres", request)).start(apis=1, relays=1)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def worker(cluster: Cluster) -> subprocess.Popen[bytes]:
+    """One whose clock is 20 s ahead. That is wrong, but runs: the time since the machine's start stays what it is."""
+    wrong = {"LD_PRELOAD": str(LIBFAKETIME), "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME": "+20s"}
+    made = cluster._run("worker", *cluster._command("worker"), **wrong if LIBFAKETIME else {})
+    until(lambda: cluster.get("/v1/workers")["items"])
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(LIBFAKETIME is None, reason="libfaketime is not here (apt install faketime)")
+def test_a_worker_whose_clock_is_wrong_runs_each_job_once(cluster: Cluster, worker: subprocess.Popen[bytes]) -> None:
+    """+20 s against a lease: a job was taken back in every sweep, until it failed. tests/lifecycle/test_clocks.py shows
+    the same with a clock that is injected; there on SQLite too, where one machine has one clock."""
+    dataset = cluster.register("clocks")
+    steps = {"length": {"steps": 500}, "privacy": {"target_epsilon": 0.3}}
+    with cluster.client() as client:
+        jobs = [client.submit(job_of(dataset, name=f"job {number}", **MOST | steps)).id for number in range(2)]
+    cluster.assert_once(dataset, cluster.finished(jobs))
+    assert worker.poll() is None
+
+
+@pytest.mark.slow
+def test_a_zombie_leaves_the_model_that_was_paid_for(cluster: Cluster, worker: subprocess.Popen[bytes]) -> None:
+    """Attempt 1 stood still after its claim, and when it went on deleted the model of attempt 2: 404, and ε spent."""
+    dataset = cluster.register("zombie")
+    worker.send_signal(signal.SIGSTOP)  # so that the zombie claims first
+    options = ["--pool", "solo", "--concurrency", "1", "--without-gossip", "--without-mingle"]
+    zombie = cluster._run("zombie", "-m", "celery", "--app", "tests.e2e.zombie_worker", "worker", *options)
+    try:
+        with cluster.client() as client:
+            job = client.submit(job_of(dataset, **MOST)).id
+        until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_STOPPED)
+    finally:
+        worker.send_signal(signal.SIGCONT)
+    (ended,) = cluster.finished([job])
+    assert [each["status"] for each in ended["attempts"]] == ["lost", "succeeded"], ended["attempts"]
+    zombie.send_signal(signal.SIGCONT)
+    until(lambda: f"attempt 1 of {job} is stale" in cluster.words("zombie"))
+    (model,) = (each for each in ended["artifacts"] if each["name"] == "model.safetensors")
+    with cluster.client() as client:
+        answer = client._http.get(f"/v1/jobs/{job}/artifacts/model.safetensors")
+    assert (answer.status_code, hashlib.sha256(answer.content).hexdigest()) == (200, model["sha256"])
+    cluster.assert_charged(dataset, [ended])
+
+
+def asked_again(service: Service, dataset: str) -> httpx.Response:
+    with service.client() as client:
+        return client._http.post("/v1/jobs", json=job_of(dataset, **MOST), headers={"Idempotency-Key": "again"})
+
+
+def spent(service: Service, dataset: str) -> int:
+    return int(service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]["spent"])
+
+
+@ON_SQLITE
+def test_a_restored_backup_spends_nothing_twice(service: Service, tmp_path: Path) -> None:
+    """ε = 0.95 of a cap of 1 was spent, the database restored, and 0.95 admitted again."""
+    dataset, database = register(service, "restored", tmp_path, cap=CAP), service.home / "scrimp.db"
+    with sqlite3.connect(database) as connection:
+        connection.execute("VACUUM INTO ?", (str(tmp_path / "backup.db"),))
+    connection.close()
+    assert finished(service, submit(service, job_of(dataset, **MOST)))["status"] == "succeeded"
+    before = spent(service, dataset)
+    service.kill()
+    for each in service.home.glob("scrimp.db*"):
+        each.unlink()
+    (tmp_path / "backup.db").rename(database)
+    service.start()
+    assert (spent(service, dataset), service.get(f"/v1/datasets/{dataset}")["state"]) == (0, "behind")
+    assert service.get("/readyz")["checks"]["ledger"] == "LedgerBehindError"
+    assert asked_again(service, dataset).json()["type"] == BEHIND
+    line = [sys.executable, "-m", "scrimp.cli", "restore", "--home", str(service.home), "--post", dataset]
+    subprocess.run([*line, "--reason", "the disk died"], env=os.environ, check=True, capture_output=True)
+    assert (spent(service, dataset), service.get(f"/v1/datasets/{dataset}")["state"]) == (before, "ready")
+    assert asked_again(service, dataset).json()["type"] == "/problems/budget-exceeded"
+
+
+@ON_SQLITE
+def test_a_chain_that_was_rewritten_is_found(service: Service, tmp_path: Path) -> None:
+    """By somebody with the database's password, consistently: it was "valid", though certificates sign other heads."""
+    dataset = register(service, "rewritten", tmp_path, cap=CAP)
+    job = submit(service, job_of(dataset, **MOST))
+    assert finished(service, job)["status"] == "succeeded"
+    until(lambda: "certificate" in service.get(f"/v1/jobs/{job}/certificate"))
+    db = Database(f"sqlite:///{service.home / 'scrimp.db'}")
+    with tamper.unprotected(db) as session:
+        rows = tamper.rows_of(session, dataset)
+        tamper.rewrite(session, dataset, keep=1)
+    assert spent(service, dataset) == 0
+    verified = service.get(f"/v1/datasets/{dataset}/ledger/verify")
+    assert (verified["valid"], verified["first_bad_entry"]) == (False, 2), verified
+    assert asked_again(service, dataset).json()["type"] == BEHIND
+    with tamper.unprotected(db) as session:
+        tamper.put_back(session, dataset, rows)
+    db.close()
+    assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True

@@ -1,0 +1,26 @@
+"""A worker that stands still between its claim and its first write, as on a machine that was paused there.
+
+`celery --app tests.e2e.zombie_worker worker …` is the real worker otherwise. It goes on when it gets SIGCONT.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from app.lifecycle.attempts import AttemptLog
+from app.settings import Settings
+from worker import tasks
+from worker.attempt.nursery import Nursery
+from worker.attempt.supervisor import run_attempt
+from worker.celery_app import app
+
+__all__ = ["app"]
+
+
+def _late(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    run_attempt(log, settings, nursery)
+
+
+vars(tasks)["run_attempt"] = _late
