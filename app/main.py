@@ -39,13 +39,13 @@ from app.settings import Settings, get_settings
 from app.system.health import Readiness, checks
 from app.system.prometheus import RequestMetrics, make_registry
 from app.system.routes import router as system_router
+from app.system.workers import router as workers_router
 from app.web import openapi, problems
 from app.web.headers import HeadAsGet, HostCheck, SecurityHeaders
 from app.web.limits import BodyLimit
 from app.web.ratelimit import RequestLimits
 from app.webhooks.routes import router as webhooks_router
 from app.webhooks.targets import Policy
-from app.workers.routes import router as workers_router
 
 logger = logging.getLogger(__name__)
 # Of requests that may wait for a price: eighteen of a key at most, asleep but for two.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from app.helpers.limited import LimitedServer, _Process
+from app.sandbox import LimitedServer, _Process
 
 IDLE: dict[tuple[str, int], list[_Process]] = defaultdict(list)
 CLOSING_S = 15.0

@@ -14,11 +14,11 @@ from celery.signals import worker_ready, worker_shutdown
 from app.contracts.events import RUN_JOB
 from app.db.engine import Database
 from app.ledger.heads import Heads
-from app.lifecycle import predictions
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.fair import claim_next
 from app.lifecycle.presence import Presence
 from app.lifecycle.states import ring
+from app.predictions import claims as predictions
 from app.settings import get_settings
 from worker.attempt.log import about
 from worker.attempt.nursery import Nursery

@@ -21,7 +21,7 @@ from torch import Tensor
 from app.contracts.base import Document
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig, NoisySum
-from worker.attempt.messages import ArtifactFile, Digest, Finished, MetricValue, Released, WarningCode
+from worker.messages import ArtifactFile, Digest, Finished, MetricValue, Released, WarningCode
 from worker.metrics.scores import Score
 
 

@@ -17,10 +17,10 @@ from typing import Any
 from sqlalchemy import Row, func, select, update
 from sqlalchemy.orm import Session
 
+from app.chain import EntryLike, digest
 from app.db.engine import Database
 from app.db.models import AuditEntry, AuditHead
 from app.ids import rfc3339
-from app.ledger.entries import EntryLike, digest
 
 GENESIS = hashlib.sha256(b"scrimp/audit/v1").hexdigest()
 BATCH = 500

@@ -7,9 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from app.catalogue import hpo, models, optimizers, presets
+from app.catalogue import extractors, hpo, models, optimizers, presets
 from app.contracts.base import Document
-from app.extractors import registry
 from app.keys.auth import current_key
 from app.web.deps import ServiceSettings
 
@@ -56,7 +55,7 @@ def list_extractors(settings: ServiceSettings) -> ExtractorList:
                 features=each.manifest.features,
                 sha256=each.sha256,
             )
-            for each in registry.every(settings.models_root)
+            for each in extractors.every(settings.models_root)
         ]
     )
 

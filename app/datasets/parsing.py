@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from app.helpers.limited import busy, run_limited
+from app.sandbox import busy, run_limited
 from app.settings import Settings
 
 PARSER = "app.formats.parse:parse"

@@ -1,4 +1,4 @@
-"""From a raw data file to checked, split, immutable parts. Runs in a helper process (app.helpers.limited).
+"""From a raw data file to checked, split, immutable parts. Runs in a helper process (app.sandbox).
 
 file ── reader (csv, parquet, npz, jsonl) ── Records ── checks ── features ── split ── train.npz, holdout.npz
 """

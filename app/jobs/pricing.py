@@ -1,6 +1,6 @@
 """Prices: asked of two warm helper processes under time and memory limits, kept in the database by what was asked.
 
-Keys take turns at the processes (app.helpers.turns): two prices of a key are made at a time, its further ones wait, and
+Keys take turns at the processes (app.jobs.turns): two prices of a key are made at a time, its further ones wait, and
 only where sixteen of its own wait is one more refused. A price that is kept waits for nobody.
 
 A price is a function of public numbers only, so that keeping it tells nothing.
@@ -26,9 +26,9 @@ from sqlalchemy.orm import Session
 from app.db.engine import Database
 from app.db.models import PriceCache, table_of
 from app.errors import LimitError, ServiceError
-from app.helpers.limited import LimitedServer, busy
-from app.helpers.turns import FairTurns
 from app.ids import now
+from app.jobs.turns import FairTurns
+from app.sandbox import LimitedServer, busy
 from app.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.catalogue import model_folders
+from app.catalogue import extractors, model_folders
 from app.catalogue.models import layers
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
@@ -27,7 +27,6 @@ from app.datasets.repository import check_content, check_there
 from app.db.engine import Database
 from app.db.models import Job, table_of
 from app.errors import BudgetError, Conflict, Forbidden, PolicyError, Unauthenticated
-from app.extractors import registry as extractors
 from app.grants import service as grants
 from app.grants.service import Access
 from app.ids import new_id, now

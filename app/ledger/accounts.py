@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
+from app.chain import digest
 from app.db.models import Account, Block, Job, LedgerEntry
 from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
 from app.ledger.behind import refusal
-from app.ledger.entries import append, append_cap, balance_of, content, digest, genesis
+from app.ledger.entries import append, append_cap, balance_of, content, genesis
 
 if TYPE_CHECKING:
     from app.privacy.filters import Filter

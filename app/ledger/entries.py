@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from sqlalchemy.orm import Session
 
+from app.chain import EntryLike, canonical_json, digest
 from app.db.models import Account, LedgerEntry
 from app.errors import PrivacyError
 from app.ids import rfc3339, whole_second
@@ -39,22 +40,6 @@ COLUMNS = (
 )
 
 
-class EntryLike(Protocol):
-    """An ORM entry, or a row with its columns."""
-
-    def __getattribute__(self, name: str, /) -> Any: ...
-
-
-def canonical_json(document: Any) -> bytes:
-    """The one spelling of a document that hashes and signatures are made over.
-
-    Raises:
-        ValueError: it holds NaN or ∞, which JSON cannot say.
-    """
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode()
-
-
 def genesis(dataset_id: str) -> str:
     """The hash before the first entry; of the data set, so that a chain cannot be moved to another."""
     return hashlib.sha256(b"scrimp/ledger/v1:" + dataset_id.encode()).hexdigest()
@@ -65,11 +50,6 @@ def content(entry: EntryLike) -> dict[str, Any]:
     said = {name: getattr(entry, name) for name in COLUMNS}
     said["created_at"] = rfc3339(said["created_at"])
     return {"version": 1, **said}
-
-
-def digest(said: dict[str, Any]) -> str:
-    """SHA-256 of an entry's content, in hexadecimal."""
-    return hashlib.sha256(canonical_json(said)).hexdigest()
 
 
 def balance_of(account: Account) -> dict[str, dict[str, int]]:

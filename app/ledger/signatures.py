@@ -12,8 +12,8 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from app.chain import canonical_json
 from app.ledger import signing_keys
-from app.ledger.entries import canonical_json
 
 
 def sign(body: dict[str, Any], name: str, signing_key: Ed25519PrivateKey) -> dict[str, Any]:

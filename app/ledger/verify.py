@@ -18,10 +18,11 @@ from typing import Any
 from sqlalchemy import Row, and_, func, or_, select
 from sqlalchemy.orm import Session
 
+from app.chain import digest
 from app.db.models import Account, LedgerEntry
 from app.errors import NotFound
 from app.ledger.anchors import anchors
-from app.ledger.entries import COLUMNS, balance_of, content, digest, genesis
+from app.ledger.entries import COLUMNS, balance_of, content, genesis
 from app.ledger.heads import Head
 
 BATCH = 1000

@@ -32,11 +32,12 @@ from app.ledger.behind import survey
 from app.ledger.checks import check_due
 from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish, signing_key
-from app.lifecycle import predictions, spool
+from app.lifecycle import spool
 from app.lifecycle.broker import QUEUE, celery_options
-from app.lifecycle.repeat import in_thread, repeat
 from app.lifecycle.states import append_event
 from app.lifecycle.sweeper import count_queued, reap_expired, unclaimed
+from app.predictions import claims as predictions
+from app.repeat import in_thread, repeat
 from app.retention import service as retention
 from app.settings import Settings, get_settings
 from app.webhooks.delivery import Deliverer

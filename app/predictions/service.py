@@ -1,4 +1,4 @@
-"""Predictions: asked for, found again. What a worker does of them is app.lifecycle.predictions."""
+"""Predictions: asked for, found again. What a worker does of them is app.predictions.claims."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.grants.service import require_job
 from app.ids import new_id, now
 from app.jobs import repository
 from app.keys.service import Caller
-from app.lifecycle.predictions import PREFIX
+from app.predictions.claims import PREFIX
 from app.predictions.schemas import PredictionRequest
 from app.settings import Settings
 

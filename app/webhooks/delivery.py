@@ -24,14 +24,14 @@ from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
+from app.chain import canonical_json
 from app.contracts.events import ANNOUNCED, WEBHOOK_TEST
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Job, JobEvent, Webhook, WebhookDelivery, WebhookEvent
 from app.errors import InvalidRequest
 from app.ids import now
-from app.ledger.entries import canonical_json
-from app.lifecycle.repeat import in_thread
+from app.repeat import in_thread
 from app.secrets import load_secrets
 from app.settings import Settings
 from app.webhooks import vault

@@ -28,14 +28,14 @@ from app.contracts.job_spec import JobSpec
 from app.jobs.planning import DatasetFacts, plan
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.pricing import price
-from worker.attempt.messages import Digest, MetricValue, Resalt, Segment, Shape
-from worker.attempt.replay import Replay
 from worker.data.records import Records
+from worker.messages import Digest, MetricValue, Resalt, Segment, Shape
 from worker.models.base import Parameters
 from worker.optimizers.base import Optimizer, State
 from worker.telemetry import Telemetry
 from worker.training.loop import Position, Training
 from worker.training.plan import build_plan
+from worker.training.replay import Replay
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "benchmarks" / "reports" / "reproduce"

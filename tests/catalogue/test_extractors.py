@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.extractors import registry
+from app.catalogue import extractors
 from tests.datasets.conftest import Api, new_api
 from tests.datasets.conftest import spec as declared
 from tests.worker.extractor import write_extractor
@@ -117,6 +117,6 @@ def test_nothing_outside_of_the_models_root_is_found(tmp_path: Path, models: Pat
     (models / "broken").mkdir()
     (models / "broken" / "extractor.json").write_text('{"format": "scrimp-extractor/1"}')
     for name in ("link", "broken", "..", ".", "", "tiny/../tiny", "/etc", "a\x00b", str(tmp_path / "outside")):
-        assert registry.find(models, name) is None
-    assert [each.name for each in registry.every(models)] == ["tiny"]
-    assert registry.every(None) == [] and registry.every(tmp_path / "absent") == []
+        assert extractors.find(models, name) is None
+    assert [each.name for each in extractors.every(models)] == ["tiny"]
+    assert extractors.every(None) == [] and extractors.every(tmp_path / "absent") == []

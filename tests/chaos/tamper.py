@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.orm import Session
 
+from app.chain import digest
 from app.db.engine import Database
 from app.db.models import Account, LedgerEntry, table_of
-from app.ledger.entries import COLUMNS, content, digest, genesis
+from app.ledger.entries import COLUMNS, content, genesis
 
 ENTRIES, ACCOUNTS = table_of(LedgerEntry), table_of(Account)
 Rows = tuple[list[dict[str, Any]], dict[str, Any]]

@@ -16,7 +16,7 @@ from app.db.models import Certificate
 from app.lifecycle.failures import TOLD
 from app.web.openapi import kinds
 from tests.dashboard.scene import Everything, Scene
-from worker.attempt.messages import WarningCode
+from worker.messages import WarningCode
 
 Json = dict[str, Any]
 Whole = tuple[Scene, Everything]

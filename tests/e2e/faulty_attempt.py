@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from worker.attempt import child, nursery
-from worker.attempt.messages import Start
 from worker.clipping.engine import Clip
+from worker.messages import Start
 from worker.noise.gaussian import GaussianRelease
 from worker.telemetry import Telemetry
 from worker.training import loop

@@ -12,7 +12,7 @@ import numpy as np
 from app.errors import InvalidRequest, LimitError, ServiceError
 from app.formats.parse import parse
 from app.formats.stored import Csr, Pairs, Sequences, StoredPart, load_part
-from app.helpers.limited import run_limited
+from app.sandbox import run_limited
 from tests.fuzz.cases import CANARY, Case
 
 KEYS = {"split": "5a" * 32, "content": "c3" * 32}

@@ -15,7 +15,7 @@ from tests.hf.test_files import FEATURES, TEXTS, read_by_transformers
 from tests.hf.test_norms import model, some_parameters
 from tests.hf.tiny import VOCABULARY, write
 from tests.worker.support import spec
-from worker.attempt.messages import Predict
+from worker.messages import Predict
 from worker.models.files import save_model
 from worker.models.hf.loading import ModelMissingError
 from worker.models.hf.model import HfTuning

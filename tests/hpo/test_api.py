@@ -27,7 +27,7 @@ from tests.dashboard.scene import Key
 from tests.factories import add_dataset, job_spec
 from tests.hpo.conftest import play, price_once, runs_of, study_spec
 from tests.worker.optimizing import OPTIMIZERS
-from worker.attempt.messages import Shape
+from worker.messages import Shape
 from worker.training.plan import build_plan
 
 POISSON = {"kind": "poisson", "expected_batch_size": 400}

@@ -13,9 +13,9 @@ from sqlalchemy import func, select, update
 from app.db.engine import Database
 from app.db.models import AuditEntry, Prediction
 from app.ids import now
-from app.lifecycle.predictions import answer, claim, sweep
 from app.lifecycle.relay import Relay
 from app.main import create_app
+from app.predictions.claims import answer, claim, sweep
 from app.settings import Settings
 from tests.dashboard.scene import Key, Scene
 from tests.lifecycle.test_relay import Bell

@@ -16,7 +16,7 @@ from app.settings import Settings
 from app.system.prometheus import make_registry, registry_for
 from tests.factories import add_dataset
 from tests.lifecycle.conftest import Submit, claimed, job_row
-from worker.attempt.messages import FailureCode
+from worker.messages import FailureCode
 
 # Each may follow from private data: how many records there are, how long, or what one of them is.
 HIDDEN = {"out-of-memory", "privacy-invariant", "protocol", "internal", "worker-crashed"}

@@ -20,7 +20,8 @@ from app.contracts.job_spec import JobSpec
 from app.formats.stored import Csr, StoredPart, save_part
 from app.privacy.mechanism import MechanismConfig, delayed_of
 from worker.attempt.child import StopRequested, serve
-from worker.attempt.messages import (
+from worker.data.records import DenseRecords, Records, SparseRecords
+from worker.messages import (
     TO_CHILD,
     TO_SUPERVISOR,
     BlockStart,
@@ -36,12 +37,11 @@ from worker.attempt.messages import (
     Stopped,
     Written,
 )
-from worker.attempt.replay import Replay
-from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.noise.keys import Purpose
 from worker.telemetry import Telemetry
 from worker.training.loop import Outcome, Training
 from worker.training.plan import Plan, build_plan
+from worker.training.replay import Replay
 
 ROOT = Path(__file__).resolve().parents[2]
 

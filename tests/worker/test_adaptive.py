@@ -16,9 +16,9 @@ from torch import Tensor
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig, TrainingMechanism
 from tests.worker.support import Supervisor, dense, keys_of, mechanism, plan_of, records, run_direct, spec, start_of
-from worker.attempt.messages import Keys, MetricValue
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.engine import Clip, CountingEngine, half_count
+from worker.messages import Keys, MetricValue
 from worker.models.linear import Linear
 from worker.noise.gaussian import COUNT_STREAM, CountRelease, GaussianRelease, NoisedCount
 from worker.noise.generator import GaussianGenerator

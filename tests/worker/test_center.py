@@ -29,8 +29,8 @@ from tests.worker.support import (
     start_of,
     stored_part,
 )
-from worker.attempt.messages import Finished, MetricValue, Part, Predict, Shape
 from worker.data.records import DenseRecords
+from worker.messages import Finished, MetricValue, Part, Predict, Shape
 from worker.predicting.predict import predicted
 from worker.training.center import Centering
 

@@ -23,7 +23,7 @@ from safetensors.numpy import load_file
 from app.formats.stored import DataDamagedError
 from tests.worker.support import ROOT, Supervisor, dense, key, run_child, run_thread, spec, start_of, stored_part
 from worker.attempt.child import StorageFailed, failure_code, serve
-from worker.attempt.messages import (
+from worker.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
     TO_SUPERVISOR,

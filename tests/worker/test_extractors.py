@@ -19,12 +19,12 @@ from tests.worker.extractor import CONFIG, PIECES, write_extractor
 from tests.worker.support import Supervisor, run_thread, spec, start_of
 from worker.attempt import child
 from worker.attempt.child import StopRequested, SupervisorLink
-from worker.attempt.messages import TO_CHILD, TO_SUPERVISOR, Alive, Channel, Failed, Finished, Stop
 from worker.data.parts import records_of
 from worker.extractors.bert import BertMean, Encoder
 from worker.extractors.features import extracted
 from worker.extractors.files import ExtractorMissingError
 from worker.extractors.wordpiece import WordPiece
+from worker.messages import TO_CHILD, TO_SUPERVISOR, Alive, Channel, Failed, Finished, Stop
 
 TEXTS = ["a good film", "bad films, a", "", "GOOD,é", "a " * 40, "unheard of"]
 

@@ -17,11 +17,11 @@ from app.contracts.extractor import ImageInput
 from app.formats.stored import DataDamagedError, StoredPart, Texts, save_part
 from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, run_thread, spec, start_of
-from worker.attempt.messages import Finished
 from worker.extractors import features
 from worker.extractors.efficientnet import EfficientNet, Encoder, SameConv
 from worker.extractors.features import extracted
 from worker.extractors.files import ExtractorMissingError
+from worker.messages import Finished
 
 GRAY = ImageInput(height=8, width=6, channels=1, input_scale=1 / 255)
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.worker.support import key, keys_of
-from worker.attempt.messages import (
+from worker.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
     TO_SUPERVISOR,

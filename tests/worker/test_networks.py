@@ -28,12 +28,12 @@ from tests.worker.support import (
     start_of,
     stored_part,
 )
-from worker.attempt.messages import Finished, Ready
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.linear import LinearClipping
 from worker.clipping.opacus import OpacusClipping
 from worker.clipping.plain import PlainGradient
+from worker.messages import Finished, Ready
 from worker.models.linear import Linear
 from worker.models.networks import Network
 

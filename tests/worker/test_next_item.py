@@ -22,10 +22,10 @@ from app.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecMode
 from app.formats.stored import DataDamagedError, Sequences, StoredPart, save_part
 from app.privacy.mechanism import MechanismConfig
 from tests.worker.support import Supervisor, key, run_thread, spec, start_of
-from worker.attempt.messages import Finished, Part, Shape
 from worker.clipping.build import build_engine
 from worker.data.parts import load_stored, records_of
 from worker.data.sequences import SequenceRecords
+from worker.messages import Finished, Part, Shape
 from worker.models.base import Parameters
 from worker.models.files import save_model
 from worker.models.next_item import NextItem

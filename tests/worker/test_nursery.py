@@ -16,8 +16,8 @@ import pytest
 
 from app.errors import TransientError
 from tests.worker.support import ROOT
-from worker.attempt.messages import TO_SUPERVISOR, Channel, Failed, Stop
 from worker.attempt.nursery import Nursery, Process
+from worker.messages import TO_SUPERVISOR, Channel, Failed, Stop
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 
 from app.errors import PrivacyError
 from tests.worker.support import Supervisor, dense, keys_of, mechanism, plan_of, records, run_direct, spec, start_of
-from worker.attempt.messages import Keys
 from worker.clipping.linear import LinearClipping, LinearGradient
+from worker.messages import Keys
 from worker.models.linear import Linear
 from worker.noise.gaussian import GaussianRelease, PublicRelease
 from worker.noise.sampling import FullBatch, PoissonSampler

@@ -26,7 +26,7 @@ from tests.worker.support import (
     start_of,
     stored_part,
 )
-from worker.attempt.messages import Finished, Keys
+from worker.messages import Finished, Keys
 from worker.noise.gaussian import GaussianRelease, NoisedGradient
 from worker.noise.generator import GaussianGenerator
 from worker.optimizers.base import StepInfo

@@ -24,9 +24,9 @@ from app.privacy.numerics import numerics_of
 from app.settings import Settings
 from tests.dashboard.scene import Scene
 from tests.worker.support import key, spec
-from worker.attempt.messages import Part, Predict, Shape
 from worker.attempt.nursery import START_S, Nursery, Process
 from worker.data.records import DenseRecords
+from worker.messages import Part, Predict, Shape
 from worker.models.build import build_model
 from worker.models.files import save_model
 from worker.predicting.predict import predicted

@@ -23,8 +23,8 @@ from tests.worker.support import (
     training_of,
 )
 from tests.worker.test_preconditioned import CLIP, SHAPE, SIGMA, STEPS, TRAIN, Array, Private
-from worker.attempt.messages import Finished
 from worker.clipping.build import unclipped_engine
+from worker.messages import Finished
 from worker.models.linear import Linear
 from worker.training.loop import Position
 from worker.training.side import PublicSide

@@ -16,8 +16,8 @@ from app.privacy.mechanism import NoisySum
 from tests.worker.support import Supervisor, dense, key, plan_of, run_thread, spec, start_of
 from tests.worker.support import records as feature_records
 from tests.worker.test_next_item import ITEMS, LENGTH, SHAPE, features, model, parameters_of, records, stored
-from worker.attempt.messages import Finished, MetricValue
 from worker.data.sequences import SequenceRecords
+from worker.messages import Finished, MetricValue
 from worker.metrics.scores import noisy_ranking, public_scores
 from worker.models.linear import Linear
 from worker.models.next_item import NextItem

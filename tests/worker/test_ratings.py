@@ -21,11 +21,11 @@ from app.errors import PrivacyError
 from app.formats.ids import hashed_row
 from app.formats.stored import DataDamagedError, Pairs, StoredPart, save_part
 from tests.worker.support import Supervisor, key, run_direct, run_thread, spec, start_of
-from worker.attempt.messages import Finished, Part, Shape
 from worker.clipping.engine import Clip
 from worker.clipping.matrix_factorization import RatingClipping, RatingGradient
 from worker.data.parts import load_stored
 from worker.data.ratings import RatingRecords
+from worker.messages import Finished, Part, Shape
 from worker.metrics.scores import public_scores
 from worker.models.base import Parameters
 from worker.models.files import save_model

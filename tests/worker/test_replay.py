@@ -8,8 +8,8 @@ import pytest
 
 from app.errors import PrivacyError
 from tests.worker.support import key, keys_of
-from worker.attempt.messages import ProtocolError, Resalt, Segment
-from worker.attempt.replay import Replay
+from worker.messages import ProtocolError, Resalt, Segment
+from worker.training.replay import Replay
 
 
 def segment(salt: str, from_step: int, *blocks: tuple[int, int, str | None]) -> Segment:

@@ -20,9 +20,9 @@ from app.settings import Settings
 from tests.conftest import Api
 from tests.worker.support import ROOT, dense, keys_of, spec, start_of, stored_part
 from worker.attempt import sandbox
-from worker.attempt.messages import TO_SUPERVISOR, Channel, Failed, Start
 from worker.attempt.nursery import Nursery
 from worker.attempt.sandbox import default_memory_bytes, join_cgroup, probe
+from worker.messages import TO_SUPERVISOR, Channel, Failed, Start
 
 MEMORY = 6 * 2**30
 SHAPE = {"records_train": 80, "records_holdout": 20, "features": 5, "outputs": 3, "sparse": False}

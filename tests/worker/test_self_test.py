@@ -18,10 +18,10 @@ from app.contracts.extractor import ImageInput
 from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, dense, plan_of, records, run_thread, spec, start_of, stored_part
 from tests.worker.test_preconditioned import dp2
-from worker.attempt.messages import BlockStart, Failed, Finished, Ready
 from worker.data.records import DenseRecords, SparseRecords
 from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
+from worker.messages import BlockStart, Failed, Finished, Ready
 from worker.training import self_test
 from worker.training.plan import Plan, build_plan
 

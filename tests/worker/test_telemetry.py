@@ -11,7 +11,7 @@ import torch
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from tests.worker.support import mechanism, spec
-from worker.attempt.messages import Digest, Finished, MetricValue, PartValue, Released
+from worker.messages import Digest, Finished, MetricValue, PartValue, Released
 from worker.metrics.scores import Score
 from worker.telemetry import Telemetry, state_digest
 

@@ -13,9 +13,9 @@ from app.errors import PrivacyError
 from app.formats.stored import StoredPart, save_part
 from app.privacy.mechanism import MechanismConfig, NoisySum
 from tests.worker.support import Supervisor, dense, key, mechanism, plan_of, records, run_child, spec, start_of
-from worker.attempt.messages import Finished, MetricValue
 from worker.data.parts import users_of
 from worker.data.units import Users
+from worker.messages import Finished, MetricValue
 from worker.metrics.scores import noisy_score
 from worker.models.linear import Linear
 

@@ -31,7 +31,11 @@ from app.errors import PrivacyError
 from app.formats.stored import DataDamagedError, StoredPart
 from app.privacy.numerics import NumericsReport, SelfTest
 from worker.attempt import sandbox
-from worker.attempt.messages import (
+from worker.attempt.policy import policy_of
+from worker.data.parts import load_stored, records_of, users_of
+from worker.extractors.features import extracted
+from worker.extractors.files import ExtractorMissingError
+from worker.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
     Alive,
@@ -55,11 +59,6 @@ from worker.attempt.messages import (
     WarningCode,
     Written,
 )
-from worker.attempt.policy import policy_of
-from worker.attempt.replay import Replay
-from worker.data.parts import load_stored, records_of, users_of
-from worker.extractors.features import extracted
-from worker.extractors.files import ExtractorMissingError
 from worker.models.base import Model, Parameters
 from worker.models.files import save_model
 from worker.models.hf.loading import ModelMissingError
@@ -70,6 +69,7 @@ from worker.telemetry import Telemetry
 from worker.training import self_test
 from worker.training.loop import Training
 from worker.training.plan import Plan, build_plan
+from worker.training.replay import Replay
 
 PR_SET_PDEATHSIG = 1
 ALIVE_S = 30.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from worker.attempt.messages import Part, Predict, Start
 from worker.attempt.sandbox import Policy, scratch_of
+from worker.messages import Part, Predict, Start
 
 
 def policy_of(message: Start | Predict, memory_limit_bytes: int) -> Policy:

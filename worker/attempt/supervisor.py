@@ -27,7 +27,7 @@ from app.lifecycle.attempts import AttemptLog, Begun
 from app.lifecycle.coverage import covered_steps
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
-from worker.attempt import messages
+from worker import messages
 from worker.attempt.folders import output_folder
 from worker.attempt.nursery import Nursery, Process
 from worker.attempt.watch import TICK_S, Watch

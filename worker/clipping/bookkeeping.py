@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from app.errors import PrivacyError
 from worker.clipping.books import ParameterBook
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
-from worker.clipping.norms import root_bound
 from worker.clipping.rules import Found, Rule, rule_of, shift
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
+from worker.data.norms import root_bound
 from worker.data.passes import Batch
 from worker.models.base import Parameters
 from worker.models.dropout import without_dropout

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from app.errors import PrivacyError
 from app.privacy.numerics import NORM_FLOOR
-from worker.clipping.norms import ROUNDING
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
+from worker.data.norms import ROUNDING
 
 CHUNK_BYTES = 2**23  # of float64 temporaries: they stay in the cache
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
-from worker.clipping.norms import norm_bound, product_bound, root_bound
+from worker.data.norms import norm_bound, product_bound, root_bound
 from worker.data.passes import Batch, Pass
 from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
@@ -24,7 +24,7 @@ from worker.models.linear import Linear
 class LinearClipping:
     """Σ clip_C(g_i) for the linear model; see GradientEngine for the guarantee.
 
-    Norms are float64 upper bounds (worker.clipping.norms); on dense and sparse features alike.
+    Norms are float64 upper bounds (worker.data.norms); on dense and sparse features alike.
 
     Attributes:
         model: the linear model.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
-from worker.clipping.norms import norm_bound, product_bound, root_bound
+from worker.data.norms import norm_bound, product_bound, root_bound
 from worker.data.passes import Batch
 from worker.data.ratings import RatingRecords, add_rows
 from worker.models.base import Parameters

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from worker.clipping.norms import ROUNDING, TINY
 from worker.clipping.scratch import Scratch
+from worker.data.norms import ROUNDING, TINY
 
 ROUNDING32 = 2.0**-24
 

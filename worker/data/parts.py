@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from app.errors import PrivacyError
 from app.formats.stored import Csr, DataDamagedError, Features, Pairs, Sequences, StoredPart, Texts, load_part
 from app.privacy.mechanism import MechanismConfig
-from worker.attempt.messages import Part, Shape
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords
 from worker.data.units import Users
+from worker.messages import Part, Shape
 
 
 def load_stored(part: Part, shape: Shape) -> StoredPart:

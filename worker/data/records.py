@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worker.clipping.norms import norm_bound, root_bound
+from worker.data.norms import norm_bound, root_bound
 from worker.data.passes import Batch, Cuttable, Prepared, filled
 
 CHUNK_BYTES = 2**24  # of float64 features that are looked at together when records are loaded

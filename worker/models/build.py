@@ -10,7 +10,7 @@ from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import JobSpec, RecommenderModel
 from app.errors import PrivacyError
 from app.privacy.numerics import Numerics
-from worker.attempt.messages import Shape
+from worker.messages import Shape
 from worker.models.base import Model
 from worker.models.hf.loading import ModelMissingError, folder_of
 from worker.models.hf.model import HfTuning

@@ -15,7 +15,7 @@ from app.contracts.dataset_spec import Features, Task
 from app.contracts.extractor import ExtractorRef
 from app.contracts.hf import WEIGHTS, weights_file
 from app.disk import sync
-from worker.attempt.messages import ArtifactFile
+from worker.messages import ArtifactFile
 from worker.models.base import Model, Parameters
 from worker.models.hf.files import tuned_files, tuned_usage
 from worker.models.hf.model import HfTuning

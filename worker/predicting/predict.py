@@ -24,13 +24,13 @@ from app.formats.inputs import finite, item_name
 from app.formats.parse import hashed
 from app.formats.stored import DataDamagedError, StoredPart, Texts
 from app.privacy.numerics import numerics_of
-from worker.attempt.messages import Part, Predict
 from worker.data.parts import records_of
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords
 from worker.extractors.features import opened
 from worker.extractors.files import ExtractorMissingError
+from worker.messages import Part, Predict
 from worker.models.base import Model, Parameters
 from worker.models.build import build_model
 from worker.models.hf.files import trained_tensors

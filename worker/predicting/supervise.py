@@ -11,9 +11,9 @@ from typing import Any
 from app.contracts.hf import weights_file
 from app.db.engine import Database
 from app.db.models import Artifact, Dataset, Job
-from app.lifecycle.predictions import Held, answer, claim
+from app.predictions.claims import Held, answer, claim
 from app.settings import Settings
-from worker.attempt import messages
+from worker import messages
 from worker.attempt.nursery import START_S, Nursery
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from app.contracts.job_spec import JobSpec, PrivateMean
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig, NoisyMean
 from app.privacy.numerics import RELEASE_SLACK
-from worker.attempt.messages import Shape
 from worker.data.records import DenseRecords, Records
+from worker.messages import Shape
 from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
 

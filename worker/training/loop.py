@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
-from worker.attempt.messages import Resalt, WarningCode
-from worker.attempt.replay import Replay
 from worker.clipping.engine import Clip
 from worker.data.passes import Batch
 from worker.data.records import Records
 from worker.data.units import Users
+from worker.messages import Resalt, WarningCode
 from worker.metrics.scores import (
     ScoresTokens,
     frequency_groups,
@@ -29,6 +28,7 @@ from worker.optimizers.base import Observing, Preconditioned, State, StepInfo
 from worker.telemetry import Telemetry, state_digest
 from worker.training.center import TENSOR, centered
 from worker.training.plan import Plan
+from worker.training.replay import Replay
 from worker.training.side import PublicSide
 
 

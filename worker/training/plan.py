@@ -28,12 +28,12 @@ from app.privacy.mechanism import (
     delayed_of,
 )
 from app.privacy.numerics import Numerics, numerics_of
-from worker.attempt.messages import Keys, Shape
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine, unclipped_engine
 from worker.clipping.engine import CountingEngine, GradientEngine
 from worker.data.records import Records
+from worker.messages import Keys, Shape
 from worker.models.base import Model
 from worker.models.build import build_model
 from worker.models.modules import ModuleModel

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from app import sandbox as limited
 from app.errors import BudgetError, Conflict, InvalidRequest, LimitError, ServiceError
-from app.helpers import limited
-from app.helpers.limited import LimitedServer, run_limited
+from app.sandbox import LimitedServer, run_limited
 
-TARGETS = "tests.helpers.targets"
+TARGETS = "tests.sandbox.targets"
 MIB = 2**20
 
 
@@ -174,7 +174,7 @@ def test_a_process_outlives_the_thread_that_asked_for_it(server: LimitedServer) 
 def test_it_dies_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
     mark = tmp_path / "pid"
     code = (
-        "import threading; from app.helpers.limited import run_limited\n"
+        "import threading; from app.sandbox import run_limited\n"
         f"t = threading.Thread(target=run_limited, args=('{TARGETS}:sleep', {{'mark': {str(mark)!r}}}),"
         " kwargs={'memory_bytes': 2**29, 'time_s': 600})\n"
         "t.start(); t.join()"
@@ -192,7 +192,7 @@ def test_it_dies_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
 
 def test_a_helper_whose_parent_is_already_gone_does_not_start() -> None:
     settings = '{"parent": 1, "memory_bytes": 1000000000, "cpu_s": null, "preload": []}'
-    assert subprocess.run([sys.executable, "-m", "app.helpers.limited", "0", settings], check=False).returncode == 1
+    assert subprocess.run([sys.executable, "-m", "app.sandbox", "0", settings], check=False).returncode == 1
 
 
 def test_a_server_keeps_its_process_warm(server: LimitedServer) -> None:
@@ -303,7 +303,7 @@ def test_a_closed_server_leaves_no_process(server: LimitedServer) -> None:
 
 
 def test_a_server_whose_module_can_not_be_imported_says_so() -> None:
-    server = LimitedServer("tests.helpers.no_such_module:f", memory_bytes=512 * MIB, time_s=5.0)
+    server = LimitedServer("tests.sandbox.no_such_module:f", memory_bytes=512 * MIB, time_s=5.0)
     with pytest.raises(ServiceError, match="without an answer") as caught:
         server.call({})
     server.close()

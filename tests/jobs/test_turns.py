@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 
 from app.errors import LimitError
-from app.helpers.limited import busy
-from app.helpers.turns import FairTurns, Ticket
+from app.jobs.turns import FairTurns, Ticket
+from app.sandbox import busy
 
 KEYS = "abcdefgh"
 

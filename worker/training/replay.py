@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import get_args
 
 from app.errors import PrivacyError
-from worker.attempt.messages import ProtocolError, Recorded, Resalt, Segment
+from worker.messages import ProtocolError, Recorded, Resalt, Segment
 from worker.noise.keys import Purpose
 
 
