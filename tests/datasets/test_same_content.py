@@ -45,7 +45,8 @@ def test_what_a_registration_does_is_the_same_whatever_others_have(api: Api) -> 
         assert api.upload(spec(f"n{number}"), text, who="other-owner").status_code == 201
         ran.append(list(statements))
     assert ran[0] == ran[1]
-    looked = [each for each in ran[0] if "FROM dataset_contents" in each]
+    # Apart from the one that asks if a rotation of the data key is under way.
+    looked = [each for each in ran[0] if "FROM dataset_contents" in each and "key_id != ?" not in each]
     assert looked and all("owner_key = ?" in each for each in looked)
 
 

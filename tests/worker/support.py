@@ -390,7 +390,7 @@ def assert_released_once(supervisor: Supervisor, ended: Ended) -> None:
 
 def _converse(channel: Channel, supervisor: Supervisor, kill: Callable[[], None]) -> Any:
     while True:
-        assert channel.pending(60.0), "the child says nothing"
+        assert channel.pending(300.0), "the child says nothing"
         try:
             message = channel.receive()
         except (EOFError, ConnectionError):
