@@ -92,7 +92,9 @@ CASES = {
     "deep tanh, odd widths": network(ODD),
     "deep relu": network(MlpModel(hidden=[64] * 12, activation="relu")),
     "conv2": network(CnnModel(preset="conv2"), 784, positions=196, numbers=FEW, slow=True),
-    "gru, length 200": next_items(GruRecModel(dim=16, layers=8, max_length=200, loss_positions="last"), slow=True),
+    "gru, length 200": next_items(
+        GruRecModel(dim=16, layers=8, max_length=200, loss_positions="last"), numbers=(2, 4), slow=True
+    ),
     "lstm": next_items(LstmRecModel(dim=16, layers=4, max_length=50), slow=True),
     "transformer": next_items(TransformerRecModel(dim=32, blocks=8, max_length=30), slow=True),
     "transformer, last": next_items(

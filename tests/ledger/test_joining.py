@@ -188,8 +188,10 @@ def test_what_is_carried_is_at_least_the_jobs_divergence_there(
 
 
 def divergence(rate: float, sigma: float, order: float) -> float:
-    """D_α of a sampled Gaussian by its integral: ln E[(1 + u)^α] / (α − 1) with u = q (e^{(2z−1)/2σ²} − 1), z ~ N(0, σ²).
-    Where it is small, E[(1 + u)^α] − 1 = E[(1 + u)^α − 1 − αu], as u has mean 0. Simpson's rule, relative error 1e-9."""
+    """D_α of a sampled Gaussian by its integral, ln E[(1 + u)^α] / (α − 1), with a relative error of 1e-9.
+
+    u = q (e^{(2z−1)/2σ²} − 1), z ~ N(0, σ²), has mean 0: small moments are E[(1 + u)^α − 1 − αu]. Simpson's rule.
+    """
     z = np.linspace(-14.0 * sigma, order + 14.0 * sigma, 40_001)
     density = norm.logpdf(z, scale=sigma)
     logs = np.log1p(rate * np.expm1((2.0 * z - 1.0) / (2.0 * sigma**2)))

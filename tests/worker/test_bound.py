@@ -22,6 +22,7 @@ from app.privacy.mechanism import NoisySum
 from app.privacy.numerics import sensitivity_slack
 from tests.bound.worst import (
     CASES,
+    FEW,
     MORE,
     SCORES,
     C,
@@ -79,7 +80,7 @@ def test_other_kinds_of_clipping(name: str, kind: str) -> None:
 def test_the_reference_engine() -> None:
     case = CASES["deep tanh"]
     parameters, records = drawn(case)
-    assert largest_change(case, engine_of(case.model, name="opacus"), parameters, records) <= 1.0 + 1e-6
+    assert largest_change(case, engine_of(case.model, name="opacus"), parameters, records, FEW) <= 1.0 + 1e-6
 
 
 @pytest.mark.parametrize("rows", [48, 96, 144])
@@ -157,7 +158,7 @@ def drifting(records: int, positions: int) -> Tensor:
     [("bias", 4080, 1), ("weight", 4080, 1), ("bias", 480, 1), ("weight", 480, 4), ("rows", 480, 4), ("rows", 96, 48)],
 )
 def test_what_a_sum_over_many_passes_rounds_is_paid(kind: str, rows: int, positions: int) -> None:
-    records = 2**13 if positions > 4 else 2**18
+    records = 2**13 if positions > 4 else 2**18 if rows > 480 else 2**16
     module = Single(kind).double()
     engine: Bookkeeping[Any] = Bookkeeping(
         module,
