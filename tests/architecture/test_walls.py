@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
+
+from tests.architecture.walls import broken, graph
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "opacus", "dp_accounting", "scipy.stats", "sklearn", "pyarrow")
@@ -33,3 +36,49 @@ def test_the_import_contracts_hold() -> None:
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert result.returncode == 0, result.stdout
+
+
+@pytest.fixture(scope="module")
+def imports() -> grimp.ImportGraph:
+    return graph()
+
+
+def test_no_wall_is_broken(imports: grimp.ImportGraph) -> None:
+    assert broken(imports) == []
+
+
+# Wrong imports that somebody could write. Each must be caught.
+PLANTED = [
+    ("worker.tasks", "app.webhooks.delivery"),
+    ("worker.attempt.supervisor", "app.jobs.service"),
+    ("worker.attempt.child", "app.retention.service"),
+    ("worker.training.loop", "app.db.engine"),
+    ("worker.training.plan", "worker.attempt.supervisor"),
+    ("worker.noise.gaussian", "worker.training.plan"),
+    ("worker.clipping.engine", "worker.optimizers.base"),
+    ("worker.data.records", "worker.clipping.engine"),
+    ("worker.models.base", "worker.metrics.scores"),
+    ("worker.messages", "worker.telemetry"),
+    ("worker.optimizers.dp_sgd", "app.privacy.desk"),
+    ("app.privacy.gdp", "app.formats.parse"),
+    ("app.privacy.events", "app.ledger.entries"),
+    ("app.contracts.base", "app.sandbox"),
+    ("app.formats.parse", "app.db.models"),
+    ("app.ledger.accounts", "app.jobs.service"),
+    ("app.ledger.entries", "app.lifecycle.settle"),
+    ("app.db.engine", "app.ledger.heads"),
+    ("app.jobs.service", "app.dashboard.views"),
+    ("app.keys.service", "app.lifecycle.relay"),
+    ("app.jobs.planning", "torch"),
+    ("app.errors", "app.web.problems"),
+]
+
+
+@pytest.mark.parametrize(("importer", "imported"), PLANTED, ids=str)
+def test_a_wrong_import_is_caught(imports: grimp.ImportGraph, importer: str, imported: str) -> None:
+    assert {importer, imported} <= imports.modules
+    imports.add_import(importer=importer, imported=imported)
+    try:
+        assert broken(imports) != []
+    finally:
+        imports.remove_import(importer=importer, imported=imported)

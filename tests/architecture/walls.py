@@ -1,0 +1,82 @@
+"""What may import what: the floors of pyproject.toml, and for each room the rooms of app that it may see."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import grimp
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUND = {"chain", "disk", "errors", "ids", "processes", "repeat", "sandbox", "secrets", "settings"}
+
+# Allow-lists: rooms of app that each room may import. A new arrow is a decision: add it here, or move the file.
+ALLOWED: dict[str, set[str]] = {
+    "app.contracts": {"errors"},
+    "app.privacy": {"contracts", "errors"},
+    "app.hpo": {"contracts"},
+    "app.formats": {"contracts", "errors"},
+    "app.db": {"ids", "settings"},
+    "app.ledger": {"audit", "contracts", "db", "grants", "keys", "privacy", "web"} | GROUND,
+    "app.sandbox": {"errors", "processes"},
+    "worker.attempt": {"contracts", "db", "disk", "errors", "formats", "ledger", "lifecycle", "privacy", "processes"}
+    | {"secrets", "settings"},
+    "worker.tasks": {"contracts", "db", "ledger", "lifecycle", "predictions", "settings"},
+    "worker.celery_app": {"lifecycle", "settings"},
+    "worker.predicting": {"contracts", "db", "errors", "formats", "predictions", "privacy", "settings"},
+    "worker.models": {"contracts", "disk", "errors", "formats", "privacy"},
+    "worker.data": {"errors", "formats", "privacy"},
+    "worker.extractors": {"contracts", "errors", "formats"},
+    **{
+        f"worker.{room}": {"contracts", "errors", "privacy"}
+        for room in ("clipping", "messages", "metrics", "telemetry", "training")
+    },
+    "worker.noise": {"errors"},
+    "worker.optimizers": {"contracts", "errors"},
+}
+
+
+def graph() -> grimp.ImportGraph:
+    """Every import in app, worker and scrimp, and of other packages."""
+    return grimp.build_graph("app", "worker", "scrimp", include_external_packages=True, cache_dir=None)
+
+
+def broken(found: grimp.ImportGraph) -> list[str]:
+    """The walls that do not hold, in words."""
+    return _floors(found) + _forbidden(found) + _beyond_allowed(found)
+
+
+def _contracts(kind: str) -> list[dict[str, Any]]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    return [each for each in settings["contracts"] if each["type"] == kind]
+
+
+def _floors(found: grimp.ImportGraph) -> list[str]:
+    said = []
+    for contract in _contracts("layers"):
+        layers = [grimp.Layer(*layer.split(" : "), independent=False) for layer in contract["layers"]]
+        illegal = found.find_illegal_dependencies_for_layers(layers=layers)
+        said += [f"{contract['name']}: {each.importer} sees {each.imported}" for each in illegal]
+    return said
+
+
+def _forbidden(found: grimp.ImportGraph) -> list[str]:
+    said = []
+    for contract in _contracts("forbidden"):
+        for source in contract["source_modules"]:
+            for target in contract["forbidden_modules"]:
+                if target in found.modules and found.find_shortest_chain(source, target, as_packages=True):
+                    said.append(f"{contract['name']}: {source} sees {target}")
+    return said
+
+
+def _beyond_allowed(found: grimp.ImportGraph) -> list[str]:
+    said = []
+    for importer in found.modules:
+        room = ".".join(importer.split(".")[:2])
+        for imported in found.find_modules_directly_imported_by(importer) if room in ALLOWED else ():
+            seen = imported.split(".")
+            if seen[0] == "app" and len(seen) > 1 and f"app.{seen[1]}" != room and seen[1] not in ALLOWED[room]:
+                said.append(f"{room} may not see app.{seen[1]}: {importer} imports {imported}")
+    return said
