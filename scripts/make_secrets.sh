@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes the secret files that docker-compose.yml mounts, once: existing ones are never touched.
+# Makes the secret files that docker-compose.yml mounts. Never touches existing ones.
 #   sh scripts/make_secrets.sh [FOLDER]      default ./secrets
-# Run as root, they are given to uid 10001, which the containers run as (a mounted file keeps its owner and mode).
+# As root, it gives them to uid 10001, the containers' user (a mounted file keeps its owner and mode).
 set -eu
 folder=${1:-secrets}
 umask 077
@@ -23,6 +23,6 @@ if [ "$(id -u)" = 0 ]; then
         chown 10001:10001 "$folder/$name"
     done
 else
-    echo "Not root: give these files to uid 10001, or the containers can not read them:" >&2
+    echo "Not root: give these files to uid 10001, or the containers cannot read them:" >&2
     echo "    sudo chown 10001:10001 $folder/*_key $folder/*_pepper $folder/noise_secret $folder/pgpass $folder/redis_password" >&2
 fi
