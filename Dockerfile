@@ -1,15 +1,15 @@
-# Two images from one file, both without root:
+# Two images, both without root:
 #   docker build --target api -t scrimp-api .
 #   docker build --target worker -t scrimp-worker .
 #   docker build --target worker -t scrimp-worker-cuda --build-arg WORKER_BASE=nvidia/cuda:12.8.1-base-ubuntu24.04 \
 #       --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu128 .
-# Any Debian or Ubuntu base with Python 3.11 or newer in its packages serves for the worker.
+# The worker's base may be any Debian or Ubuntu image whose packages have Python 3.11 or newer.
 ARG API_BASE=python:3.11-slim-bookworm
 ARG WORKER_BASE=python:3.11-slim-bookworm
 
 FROM ${API_BASE} AS api
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PATH=/opt/scrimp/bin:$PATH
-# The uid is fixed: secret files and the volume belong to it.
+# A fixed uid: it owns the secret files and the volume.
 RUN groupadd --gid 10001 scrimp && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/scrimp scrimp \
     && install -d -m 0700 -o scrimp -g scrimp /var/lib/scrimp /var/lib/scrimp-admin \
     && python3 -m venv /opt/scrimp

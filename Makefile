@@ -1,4 +1,4 @@
-# Each target sets up what it needs: a virtual environment in .venv, with everything pinned by constraints.txt.
+# Each target sets up what it needs in .venv, with versions pinned by constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
@@ -9,16 +9,16 @@ NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-cha
 .PHONY: help demo serve test check lint bench nightly docs openapi clean $(NIGHTLY) $(REPRODUCE)
 
 help:
-	@echo "make demo    the whole path on 25,000 real reviews, in under 3 minutes (KEEP=1 leaves it running)"
-	@echo "make serve   the service on http://127.0.0.1:8100, with its home in ~/.scrimp"
-	@echo "make test    all tests"
-	@echo "make check   ruff, mypy, import-linter and the fast tests"
-	@echo "make bench   the benchmarks"
+	@echo "make demo    trains on 25,000 real reviews from start to end, in under 3 minutes (KEEP=1 leaves it running)"
+	@echo "make serve   starts the service on http://127.0.0.1:8100, with its home in ~/.scrimp"
+	@echo "make test    runs all tests"
+	@echo "make check   runs ruff, mypy, import-linter and the fast tests"
+	@echo "make bench   runs the benchmarks"
 	@echo "make $(REPRODUCE)"
-	@echo "             experiments of the literature, run again by the service's own code: hours"
-	@echo "make nightly all of $(NIGHTLY): fuzzing, the contract, the audit, the bound and attacks at length,"
-	@echo "             each with a dated report (nightly-chaos: SECONDS=, SEED=)"
-	@echo "make docs    builds the documentation's site into build/site"
+	@echo "             repeats an experiment from the literature with the service's own code: hours"
+	@echo "make nightly runs $(NIGHTLY):"
+	@echo "             long runs, each with a dated report (nightly-chaos: SECONDS=, SEED=)"
+	@echo "make docs    builds the documentation site into build/site"
 	@echo "make openapi writes docs/openapi.json and docs/api.md"
 	@echo "make clean   removes .venv and the demo's home"
 
@@ -45,7 +45,7 @@ lint: .venv/.dev
 bench: .venv/.dev
 	@for file in benchmarks/bench_*.py; do echo "== $$file" && $(BIN)/python $$file || exit 1; done
 
-# An experiment, run again; its report and figures are in benchmarks/reports/reproduce.
+# Repeats an experiment. Its report and figures are in benchmarks/reports/reproduce.
 $(REPRODUCE): reproduce-%: .venv/.bench
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.reproduce.$(subst -,_,$*)
 
@@ -83,7 +83,7 @@ clean:
 	  echo "This Python cannot make virtual environments (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
-# The stamps are made again when a version or a dependency changes. `dev` has all that `demo` has.
+# A changed version or dependency renews the stamps. `dev` includes everything in `demo`.
 .venv/.dev: $(PINS) | .venv/bin/python
 	@echo "Installing into .venv (minutes, the first time) ..."
 	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'

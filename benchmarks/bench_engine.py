@@ -413,22 +413,22 @@ Made by `python benchmarks/bench_engine.py`.
 
 Machine: {machine}.
 
-Medians over {rounds} rounds in which the kinds of step take turns; ratios within rounds. Times are processor times
-and say more than the clock where others use the machine too: it was shared when this was made.
+Medians over {rounds} rounds in which the kinds of step take turns; ratios within rounds. Times are processor times:
+they say more than the clock where others use the machine too.
 
 Transformer: M=3417 items, T=50, d=64, one head, two blocks, B=256. float32 passes; norms in float64, or in float32 by
-blocks with their bound of rounding added; sums over records in float64. Noise as the service makes it, keyed and
-correctly rounded, but not ahead on another thread. The non-private step and Opacus have torch's own loss; the last
-column compares with a non-private step that has our loss layer. Memory: peak of two steps over what the process held
-before them.
+blocks with a bound on their rounding added; sums over records in float64. Noise as in the service, keyed and
+correctly rounded, but not made ahead on another thread. The non-private step and Opacus use torch's own loss. The
+last column compares with a non-private step that uses our loss layer. Memory: the peak of two steps minus what the
+process held before them.
 
-All steps run in the environment of an attempt (app/processes.py), whose allocator keeps memory from step to step; one
+All steps run in the environment of an attempt (app/processes.py), whose allocator keeps memory from step to step. One
 column has both without it.
 """
 
 
 GROWTH = """\
-Around B=64, T=50, M=1000, d=64. The tables give the power with which the time grows between the two largest sizes."""
+Around B=64, T=50, M=1000, d=64. The tables give the exponent of the time's growth between the two largest sizes."""
 
 
 def machine() -> str:
@@ -473,7 +473,7 @@ def shares() -> list[str]:
     lines = [
         "## Where the time goes",
         "",
-        "Shares of a private step's processor time, by operation; the rest is smaller.",
+        "Shares of a private step's processor time, by operation; smaller ones are left out.",
         "",
     ]
     for name in PROFILED:
@@ -519,7 +519,8 @@ def main() -> None:
     if not options.only:
         lines += ["", *growth(), *shares(), WRITTEN.read_text(encoding="utf-8").rstrip()]
         report = REPORT if DEVICE.type == "cpu" else REPORT.with_name("engine_gpu.md")
-        report.write_text("# The clipping engine: what exactness costs\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+        title = "# The clipping engine: the cost of exactness\n\n"
+        report.write_text(title + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

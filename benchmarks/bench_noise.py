@@ -155,13 +155,13 @@ HEAD = """\
 
 Made by `python benchmarks/bench_noise.py`. Machine: {machine}.
 
-What is released is the correctly rounded sum with a true Gaussian (`worker/noise/rounding.py`); a step's noise is made
-on another thread while its gradient is computed. Everything that is compared takes turns in one process."""
+A release is the correctly rounded sum with a true Gaussian (`worker/noise/rounding.py`). Another thread makes a
+step's noise while the step computes its gradient. All compared kinds take turns in one process."""
 
 STEP = """\
-Full batch, sparse: {what}, hashed to {buckets:,} buckets, two classes: {coordinates:,} coordinates. "Share" is what the
-step waits for noise, rounding and division, of its clock time; processor time is that of all threads, so the noise made
-meanwhile counts there in full. Where others use the machine, the least times say more than the medians."""
+Full batch, sparse: {what}, hashed to {buckets:,} buckets, two classes: {coordinates:,} coordinates. "Share" is the part
+of the step's clock time that waits for noise, rounding and division. Processor time is that of all threads, so it
+includes the noise made meanwhile in full. Where others use the machine, the least times say more than the medians."""
 
 
 def main() -> None:

@@ -114,12 +114,13 @@ def main() -> None:
     order_s, _ = median(lambda: filters.choose_order(4.0, 1e-5, 20_000), RUNS)
     rows = [poisson_row(name, plan) for name, plan in PLANS.items()]
     load = os.getloadavg()[1]
-    report = f"""# What a price takes
+    report = f"""# The time of a price
 
 `python benchmarks/bench_pricing.py` on {machine()}.
 
-CPU seconds of one process on one thread, warm; medians of {RUNS} ({BISECTIONS} for bisection). A price is the whole
-answer: σ, ε, the comparison figures of the other accountants, charges and lines. Load average while it ran: {load:.1f}.
+CPU seconds of one warm process on one thread; medians of {RUNS} ({BISECTIONS} for bisection). A price is the whole
+answer: σ, ε, the comparison figures of the other accountants, charges and lines. Load average during the run:
+{load:.1f}.
 
 * A full-batch price (50 steps, ε = 1, with a noisy score): {1000 * full_s:.1f} ms.
 * Choosing the order of an `rdp` filter at registration (cap 4, 20,000 records): {order_s:.2f} s.

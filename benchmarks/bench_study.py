@@ -27,13 +27,13 @@ REPORT = ROOT / "benchmarks" / "reports" / "study.md"
 FEATURES = 50
 
 HEAD = """\
-# A search on several workers
+# A study on several workers
 
 Made by `python benchmarks/bench_study.py`: a linear layer on {rows:,} records with {features} features, {steps}
-full-batch steps a run. A study is 6 pilots, which wait for nobody, then the final run. From admission to the end by
-the service's own clocks; the quicker one of {rounds}. In the paper (Table 11) 7 runs take the time of 3: it has a
-level's pilots side by side, one level after the other. Here both levels' pilots run at once, so that six workers
-would take the time of 2.
+full-batch steps a trial. A study is 6 pilots, which do not wait for each other, then the final run. Times are from
+admission to the end by the service's own clocks; the quicker one of {rounds}. In the paper (Table 11) 7 trials take
+the time of 3: it runs a level's pilots side by side, one level after the other. Here both levels' pilots run at once,
+so six workers would take the time of 2.
 
 Machine: {machine}; load average at the start {load}. Every worker trains with one thread.
 
@@ -42,12 +42,11 @@ Machine: {machine}; load average at the start {load}. Every worker trains with o
 """
 TAIL = """
 
-The machine has {cores} cores, which everything that ran on it shared: with that load the figures say that workers
-share a study, and little of how fast.
+The machine has {cores} cores, shared by everything that ran on it. With that load the figures show that workers share a
+study, and little about the speed-up.
 
-**For a practitioner.** A search costs the processor time of its runs, and waits for two of them one after the other:
-all pilots, then the final run. Workers beyond the number of pilots do not shorten it, nor do workers beyond the
-number of cores; one worker alone finishes it too.
+**For a practitioner.** A study costs the processor time of its trials. It waits twice: for all pilots, then for the
+final run. Workers beyond the number of pilots or of cores do not shorten it. One worker alone finishes it too.
 """
 
 

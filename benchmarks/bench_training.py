@@ -229,7 +229,7 @@ def machine() -> str:
 
 
 HEAD = """\
-# Training: what privacy costs
+# Training: the cost of privacy
 
 Made by `python benchmarks/bench_training.py`.
 
@@ -237,7 +237,7 @@ Machine: {machine}.
 
 Sparse data: {what}, hashed to {buckets:,} buckets, two classes, a fifth held out. Dense data: 60,000 × 784, synthetic,
 ten classes. All arithmetic is in float64, private or not. Medians over steps; the kinds of steps take turns. Processor
-time is that of all threads: it says more than the clock where the machine is busy."""
+time is the total of all threads; it says more than the clock if the machine is busy."""
 
 
 def main() -> None:

@@ -32,20 +32,21 @@ Made by `python benchmarks/bench_dpformer.py --full`.
 
 Machine: {machine}.
 
-After the paper's Figure 3. A synthetic long-tailed set of MovieLens-1M's size (`benchmarks/long_tail.py`: 6,040 users,
-3,416 items, a million rows); the transformer of the paper, d=64, one head, two blocks, tied, the loss at all positions.
-Around {base}. Medians over {rounds} rounds in which all kinds of step take turns in one process; processor times, and
-ratios within rounds. Memory: the largest resident memory in two steps beyond what the process held before them, each in
-a process of its own. A batch is one physical batch here: the service cuts batches into physical ones of at most 256 MiB
-by its own estimate, so that how many records a step has does not decide its memory.
+After the paper's Figure 3. The data are a synthetic long-tailed set of MovieLens-1M's size
+(`benchmarks/long_tail.py`: 6,040 users, 3,416 items, a million rows). The model is the paper's transformer: d=64, one
+head, two blocks, tied, the loss at all positions. Sizes vary around {base}. Numbers are medians over {rounds} rounds
+in which all kinds of step take turns in one process, in processor time; ratios are within rounds. Memory is the
+largest resident memory in two steps minus what the process held before them, each in a separate process. A batch is
+one physical batch here. The service cuts batches into physical ones of at most 256 MiB by its own estimate, so the
+number of records of a step does not decide its memory.
 
-* **non-private**: autograd, torch's cross-entropy and SGD. This is what ratios are to.
-* **non-private, our loss layer**: the same with the loss layer that the private step has, which makes residuals in
-  place of scores and is faster and smaller than torch's.
+* **non-private**: autograd, torch's cross-entropy and SGD. Ratios are relative to this step.
+* **non-private, our loss layer**: the same with the private step's loss layer, which makes residuals in place of
+  scores and is faster and smaller than torch's.
 * **private**: the service's step, with exact clipping (Phantom Clipping), sums over records in float64, keyed noise and
   the update; Re-Attention off, or on in either form.
-* **Opacus, hooks**: GradSampleModule on the tied module. **Opacus, ghost**: its ghost clipping, which refuses tied
-  parameters, on an untied transformer of half the width.
+* **Opacus, hooks**: GradSampleModule on the tied module.
+* **Opacus, ghost**: its ghost clipping, which refuses tied parameters, on an untied transformer of half the width.
 """
 
 HEAD = {"speed": "Throughput, of the non-private step's", "mib": "Peak memory in MiB"}

@@ -36,21 +36,21 @@ def write_report(phases: list[Phase], options: argparse.Namespace, explained: st
 `python benchmarks/bench_load.py` on {machine()}.
 
 {options.apis} API processes, the relay, PostgreSQL 18 (defaults: every commit waits for the disk) and Redis share the
-cores with the client, whose share is in the table. The database holds {options.rows:,} finished jobs. Medians of
-{options.runs} runs of {options.seconds:g} s; load average while it ran: {os.getloadavg()[1]:.1f}. In an open loop
-requests are sent at fixed times, and their latency counts from when they were due.
+cores with the client; the table has its share. The database holds {options.rows:,} finished jobs. Medians of
+{options.runs} runs of {options.seconds:g} s; load average during the run: {os.getloadavg()[1]:.1f}. An open loop
+sends requests at fixed times, and latency counts from those times.
 
 | load | answered/s | p50, ms | p95, ms | p99, ms | other answers | {" | ".join(WHO)} |
 |{"---|" * (6 + len(WHO))}
 {chr(10).join(_row(phase) for phase in loads)}
 
-The last {len(WHO)} columns are CPU milliseconds for a request. Jobs of one data set are admitted one after the other:
-each hold waits for the account's row until the commit before it is on the disk.
+The last {len(WHO)} columns are CPU milliseconds a request. Jobs of one data set are admitted one after the other:
+each hold waits for the account's row until the previous commit is on the disk.
 
 ## Events
 
 {events.name}: seen after {events.quantiles_ms[0.5]:.0f} ms (p50), {events.quantiles_ms[0.95]:.0f} ms (p95),
-{events.quantiles_ms[0.99]:.0f} ms (p99) from the moment before the commit; {events.refused} not seen. CPU of the APIs:
+{events.quantiles_ms[0.99]:.0f} ms (p99) after the moment before the commit; {events.refused} not seen. CPU of the APIs:
 {events.cpu["API"] / 10:.0f} % of a core.
 
 ## Where an API's time goes
@@ -61,7 +61,7 @@ Share of samples of the threads that hold the interpreter (py-spy), in a closed 
 |{"---|" * (1 + len(profiled))}
 {chr(10).join(_profile_rows(profiled))}
 
-## How a page in the middle is found
+## The query plan of a page in the middle
 
 ```
 {explained}

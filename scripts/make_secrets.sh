@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes the secret files that docker-compose.yml mounts, once: existing ones are never touched.
+# Makes the secret files that docker-compose.yml mounts. Never touches existing ones.
 #   sh scripts/make_secrets.sh [FOLDER]      default ./secrets
-# Run as root, they are given to uid 10001, which the containers run as (a mounted file keeps its owner and mode).
+# As root, it gives them to uid 10001, the containers' user (a mounted file keeps its owner and mode).
 set -eu
 folder=${1:-secrets}
 umask 077

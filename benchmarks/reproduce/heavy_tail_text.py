@@ -5,36 +5,36 @@ from __future__ import annotations
 HEAD = """\
 # Rare classes under noise: a linear model on a heavy tail
 
-Made by `make reproduce-heavy-tail` (`python -m benchmarks.reproduce.heavy_tail`), which runs the service's own
-planning, pricing and training. {machine}. Others worked on the machine: no times are given.
+Made by `make reproduce-heavy-tail` (`python -m benchmarks.reproduce.heavy_tail`), which uses the service's own
+planning, pricing and training. {machine}. Others worked on the machine, so this report gives no times.
 
 The setting is section 3 of "On the Performance of Differentially Private Optimization with Heavy-Tail Class
-Imbalance": group k has 2ᵏ classes of g/2ᵏ records, down to 8; inputs are uniform on [0, 1]^d, d = g + n, and know
-nothing of the labels; full batches, C = 1, until ε = 28; loss and accuracy of the training records, by group. DP-GD,
-DP-GDM (momentum 0.9), DP-Adam and DP-AdamBC (β₁ = 0.9). The rule is the paper's: of each optimizer the run with the
-lowest training loss.
+Imbalance". Group k has 2ᵏ classes of g/2ᵏ records, down to 8. Inputs are uniform on [0, 1]^d, d = g + n, and
+independent of the labels. Full batches, C = 1, until ε = 28. Loss and accuracy are those of the training records, by
+group. Optimizers are DP-GD, DP-GDM (momentum 0.9), DP-Adam and DP-AdamBC (β₁ = 0.9). As in the paper, the run with
+the lowest training loss represents each optimizer.
 
 What differs, and why:
 
-* **Size.** The paper has g = 1024: n = 8192, d = 9216, 255 classes, σ = 10. One such run is more than an hour of a
-  core here. Tuned and repeated is g = 128: n = 640, d = 768, 31 classes. What one record adds to its own logit in a
-  step, over the noise on that logit, is 1/(2σ) whatever n and d are, and √T/(2σ) over a run, which a given ε holds
-  fixed. The direction that all inputs share limits the learning rate of gradient descent to some 1/√d; to fit single
-  records it has to be some n/(T√d). T ∝ n and σ ∝ √n keep both in proportion, keep ε, and leave the largest class's
-  squared gradient beside Φ at the first step at 0.9 (paper) and 2.1 (here). The rest of v̂'s noise does not scale: it
-  averages fewer steps here. 1 − β₂ = 0.001 · 8192/n, so that v̂ remembers the same share of a run.
-* δ = 1e-4, which the paper does not tell; weights start at 0, without a bias.
-* Learning rates are given as the rate of plain gradient descent that they amount to at the paper's size: η for DP-GD,
-  η/(1−μ) for DP-GDM, η/√Φ for DP-Adam and DP-AdamBC. γ′ is given in Φ.
+* **Size.** The paper has g = 1024: n = 8192, d = 9216, 255 classes, σ = 10. One such run takes more than an hour of a
+  core here. Tuned and repeated is g = 128: n = 640, d = 768, 31 classes. The ratio of one record's contribution to
+  its own logit in a step to the noise on that logit is 1/(2σ) for any n and d, and √T/(2σ) over a run, which a given
+  ε fixes. The direction that all inputs share limits the learning rate of gradient descent to some 1/√d; fitting
+  single records needs some n/(T√d). T ∝ n and σ ∝ √n keep both in proportion and keep ε. The largest class's squared
+  gradient relative to Φ at the first step is then 0.9 (paper) and 2.1 (here). The rest of v̂'s noise does not scale:
+  it averages fewer steps here. 1 − β₂ = 0.001 · 8192/n, so v̂ remembers the same share of a run.
+* δ = 1e-4, which the paper does not state. Weights start at 0, without a bias.
+* Learning rates are converted to the equivalent rate of plain gradient descent at the paper's size: η for DP-GD,
+  η/(1−μ) for DP-GDM, η/√Φ for DP-Adam and DP-AdamBC. γ′ is in units of Φ.
 
-Settings are tuned with seed 0; the tables have mean ± deviation over {seeds} other seeds of the noise.
-The grids were narrowed, and extended where the best setting lay on an edge, with results in view.
+Settings are tuned with seed 0; the tables have mean ± standard deviation over {seeds} other seeds of the noise. The
+grids were narrowed, and extended where the best setting lay on an edge, with results in view.
 
 ## Beside the paper
 
-Where only the classes' frequencies are learned, the loss of the smallest classes is ln(n/8): 6.93 at the paper's
-size, 4.38 at n = 640. What is gained below that can be compared between sizes; accuracies can less, since here fewer
-classes compete.
+A model that learns only the classes' frequencies has ln(n/8) as the loss of the smallest classes: 6.93 at the paper's
+size, 4.38 at n = 640. Gains below that are comparable between sizes. Accuracies are less comparable, since fewer
+classes compete here.
 """
 
 READING = """\

