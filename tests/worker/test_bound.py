@@ -74,7 +74,8 @@ def test_one_unit_changes_a_clipped_sum_by_at_most_c(name: str) -> None:
 def test_other_kinds_of_clipping(name: str, kind: str) -> None:
     case = CASES[name]
     parameters, records = drawn(case)
-    assert largest_change(case, engine_of(case.model, kind), parameters, records) <= case.slack
+    found = largest_change(case, engine_of(case.model, kind), parameters, records, (2, 4, 17))
+    assert found <= case.slack
 
 
 def test_the_reference_engine() -> None:
