@@ -1,8 +1,8 @@
 """MechanismConfig: the one description of what a job does to private data.
 
 Built once, at admission, stored with the job and read back by the worker. The event that is charged
-(app.privacy.events) and the sampler, clipping and noise that run (worker.training.plan) are both made from it, so that
-what runs is what is charged.
+(`MechanismConfig.event`) and the sampler, clipping and noise that run (worker.training.plan) are both made from it, so
+that what runs is what is charged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from pydantic import Field, model_validator
 
 from app.contracts.base import AccountName, DeltaValue, Document, NoiseMultiplier, Relation, Steps, Unit
 from app.contracts.hf import rank_groups
-from app.contracts.optimizers import Dp2Settings, Optimizer
+from app.privacy.events import (
+    AccountEvents,
+    Composed,
+    SelfComposed,
+    composed,
+    gradient_sums,
+    noisy_sums,
+    of_two_queries,
+)
 
 # Progress and scores of a Poisson-sampled job are seen no closer together than this: the time that a single step took
 # would tell how large its batch was, and amplification by sampling needs batches hidden.
@@ -35,11 +43,6 @@ class AdaptiveMechanism(Document):
     count_noise_multiplier: Annotated[float, Field(gt=0.0)]
 
 
-def of_two_queries(noise_multiplier: float) -> float:
-    """The noise multiplier of two Gaussian queries of one batch together, each with σ: σ/√2, rounded down."""
-    return math.nextafter(noise_multiplier / math.sqrt(2.0), 0.0)
-
-
 class DelayedMechanism(Document):
     """What a delayed preconditioner D, made of noised gradients of earlier steps, changes in a step. σ and L stay.
 
@@ -54,29 +57,30 @@ class DelayedMechanism(Document):
     delay_adaptive: Annotated[int, Field(ge=1)]
     max_grad_norm_adaptive: Annotated[float, Field(gt=0.0)]
 
+    def is_adaptive(self, step: int) -> bool:
+        """Whether a step, counted from 1, moves along what D divides: steps s₁+1 … s₁+s₂ of every s₁+s₂, or all but
+        every s-th with an extra query."""
+        return self._place(step) >= (1 if self.variant == "extra_query" else self.delay_sgd)
+
+    def completes(self, step: int) -> bool:
+        """Whether D changes after a step: the last of s₁ plain ones, or every s-th with an extra query."""
+        return self._place(step) == (0 if self.variant == "extra_query" else self.delay_sgd - 1)
+
+    def _place(self, step: int) -> int:
+        period = self.delay_sgd if self.variant == "extra_query" else self.delay_sgd + self.delay_adaptive
+        return (step - 1) % period
+
     def norms(self, step: int, max_grad_norm: float) -> tuple[float, ...]:
         """The clipping norm of each query of a step, counted from 1."""
+        if not self.is_adaptive(step):
+            return (max_grad_norm,)
         if self.variant == "extra_query":
-            single = (step - 1) % self.delay_sgd == 0
-            return (max_grad_norm,) if single else (max_grad_norm, self.max_grad_norm_adaptive)
-        adaptive = (step - 1) % (self.delay_sgd + self.delay_adaptive) >= self.delay_sgd
-        return (self.max_grad_norm_adaptive if adaptive else max_grad_norm,)
+            return (max_grad_norm, self.max_grad_norm_adaptive)
+        return (self.max_grad_norm_adaptive,)
 
     def double_steps(self, steps: int) -> int:
         """How many of so many steps make two queries."""
         return steps - -(-steps // self.delay_sgd) if self.variant == "extra_query" else 0
-
-
-def delayed_of(optimizer: Optimizer) -> DelayedMechanism | None:
-    """What an optimizer changes in the mechanism. Only delayed preconditioners do."""
-    if not isinstance(optimizer, Dp2Settings):
-        return None
-    return DelayedMechanism(
-        variant=optimizer.variant,
-        delay_sgd=optimizer.delays[0],
-        delay_adaptive=optimizer.delays[1],
-        max_grad_norm_adaptive=optimizer.max_grad_norm_adaptive,
-    )
 
 
 class TrainingMechanism(Document):
@@ -112,6 +116,11 @@ class TrainingMechanism(Document):
     def double_steps(self) -> int:
         """How many of the T steps release two noisy sums of their batch."""
         return self.delayed.double_steps(self.steps) if self.delayed else 0
+
+    @property
+    def event(self) -> SelfComposed | Composed:
+        """All steps."""
+        return gradient_sums(self.sample_rate, self.noise_multiplier, self.steps, self.double_steps)
 
     @property
     def repeatable_steps(self) -> int:
@@ -215,6 +224,11 @@ class NoisySum(Document):
     def noise_std(self) -> float:
         return self.sensitivity * self.records_per_unit / self.noise_mu
 
+    @property
+    def event(self) -> SelfComposed:
+        """A sum in which one record weighs `sensitivity`, with std sensitivity/μ: Gaussian(1/μ), `times` times."""
+        return noisy_sums(1.0, 1.0 / self.noise_mu, self.times)
+
 
 class NoisyFrequencies(Document):
     """Of each item, of how many users' sequences it is: one histogram of the training part, before the first step.
@@ -230,6 +244,11 @@ class NoisyFrequencies(Document):
     def noise_std(self) -> float:
         return math.sqrt(self.max_items) / self.noise_mu
 
+    @property
+    def event(self) -> SelfComposed:
+        """A histogram of sensitivity √T with std √T/μ: Gaussian(1/μ), once."""
+        return noisy_sums(1.0, 1.0 / self.noise_mu, 1)
+
 
 class NoisyMean(Document):
     """The sum of the features of the training part, before the first step, each record's clipped to `max_norm`: its ℓ₂
@@ -244,6 +263,16 @@ class NoisyMean(Document):
     def noise_std(self) -> float:
         """Of the sum."""
         return self.max_norm / self.noise_mu
+
+    @property
+    def event(self) -> SelfComposed:
+        """A sum of sensitivity B with std B/μ: Gaussian(1/μ), once."""
+        return noisy_sums(1.0, 1.0 / self.noise_mu, 1)
+
+
+def first_releases(frequencies: NoisyFrequencies | None, mean: NoisyMean | None) -> dict[str, SelfComposed]:
+    """What a job releases of its training part before the first step, by the name of its line on the bill."""
+    return {what: each.event for what, each in (("frequencies", frequencies), ("mean", mean)) if each is not None}
 
 
 class MechanismConfig(Document):
@@ -262,6 +291,25 @@ class MechanismConfig(Document):
     releases: tuple[NoisySum, ...] = ()
     frequencies: NoisyFrequencies | None = None
     mean: NoisyMean | None = None
+
+    def event(self, account: AccountName) -> Composed:
+        """All that it does to the records of one account.
+
+        Training part and a split hold-out are disjoint, so each account has an event of its own and the job's guarantee
+        is the larger of the two ε's (parallel composition).
+
+        Returns:
+            No events where it never touches the account. Public.
+        """
+        first = first_releases(self.frequencies, self.mean).values() if account == "train" else ()
+        training = [self.training.event] if account == "train" else []
+        return composed([*training, *first, *(each.event for each in self.releases if each.account == account)])
+
+    @property
+    def events(self) -> AccountEvents:
+        """What an accountant composes, for each account."""
+        holdout = self.event("holdout")
+        return AccountEvents(train=self.event("train"), holdout=holdout if holdout.events else None)
 
     @model_validator(mode="after")
     def _one_unit(self) -> MechanismConfig:

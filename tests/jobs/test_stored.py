@@ -10,11 +10,12 @@ import pytest
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
+from app.hpo.stored import StoredStudy
 from app.jobs import service
 from app.jobs.planning import DatasetFacts
 from app.jobs.pricing import PricingService
+from app.jobs.rows import new_job
 from app.keys.service import Caller
-from app.privacy.shares import run_mechanism
 from tests.factories import dataset_spec
 from tests.hpo.conftest import PlainPricing
 from tests.jobs.stored_cases import CASES, job_of
@@ -42,20 +43,21 @@ def facts_of(changes: dict[str, Any]) -> DatasetFacts:
 def stored(name: str) -> dict[str, str]:
     """The columns of a job's row, as text: also the order of members is the same."""
     spec = JobSpec.model_validate(job_of(name))
-    made = service._price(cast(PricingService, PlainPricing()), spec, facts_of(CASES[name][1]), None)
-    row = service._job(Caller("key", "test", "admin"), *made, "once", "00")
+    made = service.price_plan(cast(PricingService, PlainPricing()), spec, facts_of(CASES[name][1]), None)
+    row = new_job(Caller("key", "test", "admin"), *made, "once", "00").columns
     if row["study"] is not None:
         row["study"]["seed"] = "drawn"
     columns = {column: json.dumps(row[column]) for column in ("spec", "mechanism", "quote", "study")}
     return columns | {"mechanisms of runs": json.dumps(mechanisms_of(row["study"]))}
 
 
-def mechanisms_of(study: dict[str, Any] | None) -> list[dict[str, Any]]:
+def mechanisms_of(column: dict[str, Any] | None) -> list[dict[str, Any]]:
     """What the runs of a study store, made from what is stored with it."""
-    if study is None or study["common"] is None:
+    if column is None:
         return []
-    runs = (run_mechanism(study["common"], run, study["steps"], 0.7) for run in study["runs"])
-    return [run.model_dump(mode="json") for run in runs]
+    study = StoredStudy.read(column)
+    runs = [study.mechanism(number, study.steps, 0.7) for number in range(len(study.runs))]
+    return [run.model_dump(mode="json") for run in runs if run is not None]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.contracts import optimizers as specs
+from app.privacy.derive import phases_of
 from worker.optimizers.ada_dps import AdaDps
 from worker.optimizers.base import Optimizer
 from worker.optimizers.descent import Descent
@@ -54,7 +55,7 @@ def _elaborate(
         betas = spec.betas or ((0.9, 0.999) if spec.base == "adam" else (0.0, 0.9))
         return ScaleThenPrivatize(descent, spec.base, betas, spec.eps, spec.eps_root, spec.eps_scale)
     adaptive = replace(descent, learning_rate=spec.learning_rate_adaptive)
-    return Dp2(descent, adaptive, _moment(spec), *spec.delays, spec.eps, spec.debias, spec.variant)
+    return Dp2(descent, adaptive, _moment(spec), phases_of(spec), spec.eps, spec.debias)
 
 
 def _moment(spec: specs.Dp2RmsProp | specs.Dp2AdaGrad | specs.Dp2Yogi) -> SecondMoment:

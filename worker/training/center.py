@@ -73,14 +73,6 @@ def center_of(spec: JobSpec) -> PrivateMean | None:
     return spec.model.center if spec.model.kind == "linear" else None
 
 
-def mean_of(spec: JobSpec, shape: Shape) -> NoisyMean | None:
-    """The mechanism of what a job asks for."""
-    asked = center_of(spec)
-    if asked is None:
-        return None
-    return NoisyMean(noise_mu=asked.noise_mu, max_norm=asked.max_norm, records=shape.records_train)
-
-
 def centered(records: Records, mean: Tensor) -> Records:
     """x − m.
 

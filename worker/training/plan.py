@@ -1,31 +1,26 @@
 """From the stored mechanism to what runs: the one place where sampler, clipping, noise, model and optimizer are built.
 
 On private data every number that matters for privacy (q, σ, C, L, T, the kind of clipping) is the stored mechanism's,
-the one that was priced and charged; the specification must agree with it. Nothing here has seen the data: how many
-records there really are decides nothing.
+the one that was priced and charged; the mechanism that app.privacy.derive makes of the specification is the same.
+Nothing here has seen the data: how many records there really are decides nothing.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from app.contracts.base import AccountName
 from app.contracts.dataset_spec import Features, Task
-from app.contracts.job_spec import AdaptiveNorm as AdaptiveClipping
-from app.contracts.job_spec import Clipping, JobSpec, Ranking, token_ranks
+from app.contracts.job_spec import JobSpec, Ranking
 from app.errors import PrivacyError
+from app.privacy.derive import PublicFacts, batch_of, check_agreement, delayed_of, rate_of
 from app.privacy.mechanism import (
     MIN_POISSON_BLOCK_STEPS,
-    AdaptiveMechanism,
     DelayedMechanism,
     MechanismConfig,
-    NoisyFrequencies,
-    NoisySum,
     TrainingMechanism,
-    delayed_of,
 )
 from app.privacy.numerics import Numerics, numerics_of
 from worker.attempt.messages import Keys, Shape
@@ -42,7 +37,7 @@ from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
 from worker.optimizers.build import build_optimizer
-from worker.training.center import Centering, mean_of
+from worker.training.center import Centering
 from worker.training.frequencies import ItemFrequencies
 from worker.training.side import PublicSide
 
@@ -242,13 +237,8 @@ def build_plan(
     """
     if not data_public and (mechanism is None or spec.seed is not None):
         raise PrivacyError("private data need a mechanism, and have no seed")
-    poisson = spec.sampling.kind == "poisson"
-    batch = spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else shape.records_train
     if mechanism is not None:
-        expected = _expected_releases(
-            spec, shape, mechanism, holdout_public=holdout_public, holdout_account=holdout_account
-        )
-        _check_agreement(spec, mechanism, shape, expected, steps=steps, batch=batch)
+        _check_agreement(spec, mechanism, shape, task, steps, holdout_public, holdout_account)
     numerics = numerics or numerics_of(spec, shape.public_sizes(mechanism), features)
     if one_record:
         numerics = numerics.of_one_record()
@@ -259,8 +249,10 @@ def build_plan(
         mechanism=mechanism,
         steps=steps,
         sampling=spec.sampling.kind,
-        sample_rate=mechanism.training.sample_rate if mechanism else batch / shape.records_train if poisson else 1.0,
-        expected_batch_size=mechanism.training.expected_batch_size if mechanism else batch,
+        sample_rate=mechanism.training.sample_rate if mechanism else rate_of(spec, shape.records_train),
+        expected_batch_size=(
+            mechanism.training.expected_batch_size if mechanism else batch_of(spec, shape.records_train)
+        ),
         model=model,
         engine=engine,
         adaptive_norm=_adaptive_norm(engine, mechanism.training) if mechanism else None,
@@ -305,75 +297,28 @@ def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> Adapt
 
 
 def _check_agreement(
-    spec: JobSpec, mechanism: MechanismConfig, shape: Shape, releases: tuple[NoisySum, ...], *, steps: int, batch: int
+    spec: JobSpec,
+    mechanism: MechanismConfig,
+    shape: Shape,
+    task: Task,
+    steps: int,
+    holdout_public: bool,
+    holdout_account: AccountName,
 ) -> None:
-    """What was asked for and what was charged are one mechanism, in public numbers."""
-    training, privacy = mechanism.training, spec.privacy
-    if privacy is None:
-        raise PrivacyError("a job with a mechanism asks for privacy")
-    clipping = spec.clipping or Clipping()
-    rate = 1.0 if spec.sampling.kind == "full_batch" else batch / shape.records_train
-    said: list[tuple[Any, Any]] = [
-        (training.sampling, spec.sampling.kind),
-        (training.expected_batch_size, batch),
-        (training.steps, steps),
-        (training.clipping, clipping.kind),
-        (training.max_grad_norm, clipping.max_grad_norm),
-        (training.adaptive, _expected_count(clipping, training)),
-        (mechanism.releases, releases),
-        (mechanism.frequencies, _expected_frequencies(spec)),
-        (mechanism.mean, mean_of(spec, shape)),
-        (training.delayed, delayed_of(spec.optimizer)),
-        (training.steps, spec.length.steps or training.steps),
-        (training.noise_multiplier, privacy.noise_multiplier or training.noise_multiplier),
-        (mechanism.target_delta, privacy.target_delta or mechanism.target_delta),
-    ]
-    agree = all(stored == asked for stored, asked in said)
-    if not agree or not math.isclose(training.sample_rate, rate, rel_tol=1e-12):
-        raise PrivacyError("the job's specification and its stored mechanism do not agree")
-
-
-def _expected_count(clipping: Clipping, training: TrainingMechanism) -> AdaptiveMechanism | None:
-    """What was asked for; where the count's noise was left to admission, its choice."""
-    if clipping.kind != "adaptive" or training.adaptive is None:
-        return None
-    asked = (clipping.adaptive or AdaptiveClipping()).model_dump()
-    noise = asked["count_noise_multiplier"] or training.adaptive.count_noise_multiplier
-    return AdaptiveMechanism(**{**asked, "count_noise_multiplier": noise})
-
-
-def _expected_frequencies(spec: JobSpec) -> NoisyFrequencies | None:
-    """The histogram of items that re-attention asks for."""
-    model = spec.model
-    if model.kind != "transformer_rec" or model.re_attention.noise_mu is None:
-        return None
-    return NoisyFrequencies(noise_mu=model.re_attention.noise_mu, max_items=model.max_length)
-
-
-def _expected_releases(
-    spec: JobSpec, shape: Shape, mechanism: MechanismConfig, *, holdout_public: bool, holdout_account: AccountName
-) -> tuple[NoisySum, ...]:
-    on = spec.evaluation.on if spec.evaluation else "holdout"
-    if spec.evaluation is None or (on == "holdout" and holdout_public):
-        return ()
-    records = shape.records_train if on == "train" else shape.records_holdout
-    if records < 1:
-        raise PrivacyError("there is no hold-out to score on")
-    return tuple(
-        NoisySum(
-            what=what,
-            account="train" if on == "train" else holdout_account,
-            noise_mu=spec.evaluation.noise_mu,
-            sensitivity=sensitivity,
-            times=spec.evaluation.points,
-            records_per_unit=mechanism.training.records_per_unit,
-            records=records,
-            groups=_groups(spec),
-            ranks=token_ranks(spec.evaluation, spec.model),
-            cutoff=spec.evaluation.ranking.k if spec.evaluation.ranking else None,
-        )
-        for what, sensitivity in spec.evaluation.sensitivities(classes=shape.outputs > 1).items()
+    """What is asked for, derived as at admission, and what was charged are one mechanism."""
+    facts = PublicFacts(
+        records_train=shape.records_train,
+        records_holdout=shape.records_holdout,
+        records_per_unit=mechanism.training.records_per_unit,
+        unit=mechanism.unit,
+        classification=task.kind == "classification",
+        holdout_is_private=not holdout_public,
+        holdout_account=holdout_account,
+        delta=mechanism.target_delta,
     )
+    check_agreement(spec, facts, mechanism)
+    if steps != mechanism.training.steps:
+        raise PrivacyError("the job's steps and its stored mechanism do not agree")
 
 
 def _groups(spec: JobSpec) -> dict[str, tuple[int, ...]]:
