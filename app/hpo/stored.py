@@ -8,7 +8,7 @@ from app.contracts.base import Document, Epsilon
 from app.contracts.job_spec import Evaluation
 from app.hpo.strategies import Decision
 from app.privacy.mechanism import MechanismConfig
-from app.privacy.plans import Asked, Role, StudyCommon
+from app.privacy.plans import Role, StoredScore, StudyCommon
 from app.privacy.prices import Units
 from app.privacy.shares import run_mechanism
 
@@ -27,7 +27,7 @@ class StoredRun(Document):
     charge: Units
     training_epsilon: Epsilon | None
     epsilon: Epsilon | None
-    releases: tuple[Asked, ...]
+    releases: tuple[StoredScore, ...]
 
 
 class StoredDecision(Document):
@@ -97,7 +97,7 @@ class StoredStudy(Document):
             self.common,
             share=run.share,
             sigma=run.noise_multiplier,
-            releases=run.releases,
+            scores=run.releases,
             steps=steps,
             max_grad_norm=max_grad_norm,
         )

@@ -29,6 +29,7 @@ from app.jobs.planning import DatasetFacts, Plan, plan
 from app.lifecycle.studies import run_spec
 from app.privacy import derive
 from app.privacy.plans import StudyRequest, StudyRun
+from app.privacy.releases import NoisyHistogram, NoisyMean
 
 # What the search takes the place of, and where to look instead.
 _SEARCHED = {
@@ -171,7 +172,8 @@ def _pricing(
     plan = longest.pricing
     if plan is None or spec.privacy is None or spec.privacy.target_epsilon is None:
         return None
-    if plan.frequencies is not None:
+    mean = next((each for each in plan.releases if isinstance(each, NoisyMean)), None)
+    if any(isinstance(each, NoisyHistogram) for each in plan.releases):
         detail = "every run of a study would count the items again: declare them with the data set, and use `public`"
         raise InvalidRequest.at("/model/re_attention/frequencies", detail)
     facts = longest.facts.public
@@ -185,7 +187,7 @@ def _pricing(
         target_delta=plan.target_delta,
         unit=plan.unit,
         filter=plan.filter,
-        mean=plan.mean,
+        mean=mean,
         runs=tuple(runs),
         levels=tuple(spec.hpo.levels) if isinstance(spec.hpo, LinearScaling) else (),
         total_epsilon=spec.privacy.target_epsilon,

@@ -10,9 +10,9 @@ from app.contracts.hpo import GridOracle, LinearScaling, ScoredSearch
 from app.errors import InvalidRequest
 from app.hpo.stored import StoredRun, StoredStudy
 from app.jobs.studies import StudyPlan
-from app.privacy.mechanism import NoisySum
 from app.privacy.plans import StudyRequest
 from app.privacy.prices import Charge, Line, PricedRun, StudyPrice, Units
+from app.privacy.releases import NoisyCount, NoisySum
 
 # From a level to the next, in the unit of the fit. Calibrated noise (Poisson sampling) is right to 5e-4.
 LEAST_RISE = 1.01
@@ -165,6 +165,6 @@ def check_levels(study: StudyPlan, priced: StudyPrice) -> tuple[str, ...]:
     return ()
 
 
-def _releases(study: StudyPlan) -> list[tuple[NoisySum, ...]]:
+def _releases(study: StudyPlan) -> list[tuple[NoisyCount | NoisySum, ...]]:
     """The scores of each run."""
     return [run.releases for run in study.pricing.runs] if study.pricing is not None else [() for _ in study.slots]

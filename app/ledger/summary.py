@@ -127,8 +127,8 @@ def settled_event(job: Posted, name: AccountName) -> Event | None:
 
     training = _part_of(mechanism.training, spent[name], held[name]) if name == "train" else mechanism.training
     # Releases on the training account are spread evenly over its steps, and share its part. A histogram is whole.
-    releases = tuple(each.model_copy(update={"times": part(each.times)}) for each in mechanism.releases)
-    return mechanism.model_copy(update={"training": training, "releases": releases}).event(name)
+    scores = (each.model_copy(update={"times": part(each.times)}) for each in mechanism.scores)
+    return mechanism.started(training, scores).event(name)
 
 
 def _part_of(training: TrainingMechanism, spent: int, held: int) -> TrainingMechanism:

@@ -13,11 +13,21 @@ from fractions import Fraction
 from pydantic import ValidationError
 
 from app.contracts.base import AccountName, Unit
-from app.contracts.job_spec import AdaptiveNorm, Clipping, Evaluation, JobSpec, Model, token_ranks
+from app.contracts.job_spec import (
+    AdaptiveNorm,
+    Clipping,
+    Evaluation,
+    JobSpec,
+    LinearModel,
+    Model,
+    TransformerRecModel,
+    token_ranks,
+)
 from app.contracts.optimizers import Dp2Settings, Optimizer
 from app.errors import InvalidRequest, PrivacyError
-from app.privacy.mechanism import DelayedMechanism, MechanismConfig, NoisyFrequencies, NoisyMean, NoisySum
+from app.privacy.mechanism import DelayedMechanism, MechanismConfig
 from app.privacy.plans import FilterChoice, PlanRequest, TrainingPlan
+from app.privacy.releases import SCORE, BeforeFirstStep, NoisyCount, NoisyHistogram, NoisyMean, NoisySum
 
 # Public data have no account: a job on them is priced all the same, and charged nothing (app.jobs.service).
 ANY_FILTER = FilterChoice(kind="rdp", order=8.0)
@@ -76,9 +86,7 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
         target_epsilon=spec.privacy.target_epsilon,
         noise_multiplier=spec.privacy.noise_multiplier,
         target_delta=spec.privacy.target_delta or facts.delta or default_delta(facts.records_train),
-        releases=scores_of(spec.evaluation, facts, spec.model),
-        frequencies=_frequencies(spec.model),
-        mean=_mean(spec.model, facts.records_train),
+        releases=(*before_of(spec.model, facts.records_train), *scores_of(spec.evaluation, facts, spec.model)),
         unit=facts.unit,
         filter=facts.filter,
     )
@@ -156,38 +164,36 @@ def is_noisy(evaluation: Evaluation | None, facts: PublicFacts) -> bool:
     return evaluation is not None and (evaluation.on == "train" or facts.holdout_is_private)
 
 
-def scores_of(evaluation: Evaluation | None, facts: PublicFacts, model: Model) -> tuple[NoisySum, ...]:
-    """The noisy sums released for evaluation."""
+def scores_of(evaluation: Evaluation | None, facts: PublicFacts, model: Model) -> tuple[NoisyCount | NoisySum, ...]:
+    """The noisy counts and sums released for evaluation."""
     if evaluation is None or not is_noisy(evaluation, facts):
         return ()
-    return tuple(
-        NoisySum(
-            what=what,
-            account="train" if evaluation.on == "train" else facts.holdout_account,
-            noise_mu=evaluation.noise_mu,
-            sensitivity=sensitivity,
-            times=evaluation.points,
-            records_per_unit=facts.records_per_unit,
-            records=facts.records_train if evaluation.on == "train" else facts.records_holdout,
-            groups={name: tuple(places) for name, places in (evaluation.groups or {}).items()},
-            ranks=token_ranks(evaluation, model),
-            cutoff=evaluation.ranking.k if evaluation.ranking else None,
-        )
-        for what, sensitivity in evaluation.sensitivities(classes=facts.classification).items()
-    )
+    of_training = evaluation.on == "train"
+    common = {
+        "account": "train" if of_training else facts.holdout_account,
+        "noise_mu": evaluation.noise_mu,
+        "times": evaluation.points,
+        "records_per_unit": facts.records_per_unit,
+        "records": facts.records_train if of_training else facts.records_holdout,
+        "groups": evaluation.groups or {},
+        "ranks": token_ranks(evaluation, model),
+        "cutoff": evaluation.ranking.k if evaluation.ranking else None,
+    }
+    named = evaluation.sensitivities(classes=facts.classification)
+    return tuple(SCORE.validate_python(common | {"what": what, "sensitivity": bound}) for what, bound in named.items())
 
 
-def _frequencies(model: Model) -> NoisyFrequencies | None:
-    """The histogram of items that a job releases first, where it does."""
-    if model.kind != "transformer_rec" or model.re_attention.noise_mu is None:
-        return None
-    return NoisyFrequencies(noise_mu=model.re_attention.noise_mu, max_items=model.max_length)
-
-
-def _mean(model: Model, records: int) -> NoisyMean | None:
-    """The mean of features that a job is centred by, where it is."""
-    asked = model.center if model.kind == "linear" else None
-    return None if asked is None else NoisyMean(noise_mu=asked.noise_mu, max_norm=asked.max_norm, records=records)
+def before_of(model: Model, records: int) -> tuple[BeforeFirstStep, ...]:
+    """What a job releases of its training part before the first step, as its model asks: how often items are, or the
+    mean of the features that it is centred by."""
+    match model:
+        case TransformerRecModel() if model.re_attention.noise_mu is not None:
+            return (NoisyHistogram(noise_mu=model.re_attention.noise_mu, max_items=model.max_length),)
+        case LinearModel() if model.center is not None:
+            asked = model.center
+            return (NoisyMean(noise_mu=asked.noise_mu, max_norm=asked.max_norm, records=records),)
+        case _:
+            return ()
 
 
 def default_delta(records: int) -> float:

@@ -80,10 +80,10 @@ def price_runs(request: StudyRequest) -> list[PricedRun]:
 
 
 def releases_of(request: StudyRequest, run: StudyRun) -> Released:
-    """Its own private mean of the features, and its scores."""
-    mean = [request.mean.event] if request.mean is not None else []
+    """Its own of what comes before the first step, and its scores."""
+    before = [each.event for each in request.before]
     scores = {name: [each.event for each in run.releases if each.account == name] for name in ("train", "holdout")}
-    return Released(train=(*mean, *scores["train"]), holdout=tuple(scores["holdout"]))
+    return Released(train=(*before, *scores["train"]), holdout=tuple(scores["holdout"]))
 
 
 def others_of(request: StudyRequest, released: list[Released]) -> list[Event]:
@@ -193,7 +193,7 @@ def _check_noise(request: StudyRequest, filter_: Filter, run: StudyRun, share: i
             raise InvalidRequest.at(where, f"{steps} steps would need a noise multiplier below {SIGMA_MIN:g}")
         if sigma > SIGMA_MAX:
             raise InvalidRequest.at(where, f"{steps} steps would need a noise multiplier above {SIGMA_MAX:g}")
-        run_mechanism(request.common, share=share, sigma=None, releases=(), steps=steps)
+        run_mechanism(request.common, share=share, sigma=None, scores=(), steps=steps)
 
 
 def _smallest_gdp_total(request: StudyRequest, filter_: Filter, units: int) -> float:

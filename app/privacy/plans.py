@@ -20,12 +20,10 @@ from app.privacy.mechanism import (
     AdaptiveMechanism,
     DelayedMechanism,
     MechanismConfig,
-    NoisyFrequencies,
-    NoisyMean,
-    NoisySum,
     TrainingMechanism,
 )
 from app.privacy.prices import Units
+from app.privacy.releases import BeforeFirstStep, NoisyMean, Release, Score
 
 Role = Literal["pilot", "candidate", "final"]
 
@@ -34,7 +32,7 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
-def _without_empty(release: NoisySum, write: SerializerFunctionWrapHandler) -> object:
+def _without_empty(release: Score, write: SerializerFunctionWrapHandler) -> object:
     """As version 1 stores what a study's runs release: without `groups`, `ranks` and `cutoff` where there are none."""
     return {name: value for name, value in write(release).items() if value not in (None, {})}
 
@@ -45,7 +43,7 @@ def _bound_first(mean: NoisyMean | None, write: SerializerFunctionWrapHandler) -
     return written and {name: written[name] for name in ("max_norm", "noise_mu", "records")}
 
 
-Asked = Annotated[NoisySum, WrapSerializer(_without_empty)]
+StoredScore = Annotated[Score, WrapSerializer(_without_empty)]
 
 
 class FilterChoice(Document):
@@ -123,17 +121,14 @@ class PlanRequest(Document):
 
     Attributes:
         target_epsilon, noise_multiplier: one of them, for a price; what would fit looks at neither.
-        releases: its scores.
-        frequencies, mean: what it releases before the first step.
+        releases: as a mechanism's.
     """
 
     training: TrainingPlan
     target_epsilon: float | None
     noise_multiplier: float | None
     target_delta: float
-    releases: tuple[Asked, ...] = ()
-    frequencies: NoisyFrequencies | None = None
-    mean: NoisyMean | None = None
+    releases: tuple[Release, ...] = ()
     unit: Unit = "example"
     filter: FilterChoice
 
@@ -148,12 +143,11 @@ class PlanRequest(Document):
             target_delta=self.target_delta,
             training=self.training.with_noise(sigma),
             releases=self.releases,
-            frequencies=self.frequencies,
-            mean=self.mean,
         )
 
-    def scores_on(self, account: AccountName) -> list[NoisySum]:
-        return [each for each in self.releases if each.account == account]
+    def released_on(self, account: AccountName) -> list[Event]:
+        """All releases on an account."""
+        return [each.event for each in self.releases if each.account == account]
 
 
 class FitRequest(Document):
@@ -168,17 +162,22 @@ class StudyRun(Document):
 
     role: Role
     level: int | None
-    releases: tuple[Asked, ...]
+    releases: tuple[StoredScore, ...]
 
 
 class StudyCommon(Document):
-    """What all runs of a study have in common; stored with it. `mean`: of which each run releases its own."""
+    """What all runs of a study have in common; stored with it. Of `mean`, where there is one, each has its own."""
 
     training: TrainingPlan
     target_delta: float
     unit: Unit
     filter: FilterChoice
     mean: Annotated[NoisyMean | None, WrapSerializer(_bound_first)] = None
+
+    @property
+    def before(self) -> tuple[BeforeFirstStep, ...]:
+        """What each run releases before its first step."""
+        return (self.mean,) if self.mean is not None else ()
 
 
 class StudyRequest(StudyCommon):

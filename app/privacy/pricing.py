@@ -18,7 +18,7 @@ from app.privacy.accounting import comparison, epsilon_of
 from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN
 from app.privacy.events import Event, of_two_queries
 from app.privacy.filters import Filter
-from app.privacy.mechanism import MIN_COUNT_NOISE, MechanismConfig, first_releases
+from app.privacy.mechanism import MIN_COUNT_NOISE, MechanismConfig
 from app.privacy.plans import FitRequest, PlanRequest
 from app.privacy.prices import Charge, Largest, Line, Price
 
@@ -73,8 +73,7 @@ def largest_that_fits(request: FitRequest) -> Largest:
     """
     plan, remaining = request.plan, request.remaining
     filter_ = _filter(plan)
-    others = {name: [each.event for each in plan.scores_on(name)] for name in _ACCOUNTS}
-    others["train"] += first_releases(plan.frequencies, plan.mean).values()
+    others = {name: plan.released_on(name) for name in _ACCOUNTS}
     charges = {name: sum(filter_.charge_event(event) for event in others[name]) for name in _ACCOUNTS}
     if charges["holdout"] > remaining.holdout:
         return Largest(epsilon=None, account="holdout")
@@ -107,8 +106,7 @@ def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
     calibrated = None
     sigma = request.noise_multiplier
     if target is not None and sigma is None:
-        others: list[Event] = [each.event for each in request.scores_on("train")]
-        others += first_releases(request.frequencies, request.mean).values()
+        others = request.released_on("train")
         sigma, value = calibration.calibrate(target, delta, training.sampling, rate, steps, others, double)
         calibrated = Epsilon(value=value, delta=delta, accountant="gdp" if rate == 1.0 else "pld")
     elif target is not None or sigma is None:
@@ -147,11 +145,9 @@ def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None
         epsilon = epsilon or epsilon_of(event, delta, unit)
         return Line(what=what, account=account, epsilon=epsilon, charge=filter_.charge_event(event))
 
-    first = first_releases(mechanism.frequencies, mechanism.mean)
     return [
         line("training", "train", mechanism.training.event, training),
-        *(line(what, "train", event) for what, event in first.items()),
-        *(line("evaluation", release.account, release.event) for release in mechanism.releases),
+        *(line(release.line, release.account, release.event) for release in mechanism.releases),
     ]
 
 

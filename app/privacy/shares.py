@@ -18,8 +18,9 @@ from app.privacy import events
 from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN
 from app.privacy.events import of_two_queries
 from app.privacy.filters import Filter
-from app.privacy.mechanism import MechanismConfig, NoisySum
+from app.privacy.mechanism import MechanismConfig
 from app.privacy.plans import StudyCommon
+from app.privacy.releases import NoisyCount, NoisySum
 
 # Of float arithmetic on the way from μ² to units: more than a charge is rounded up by.
 _ROUNDING = 4e-12
@@ -60,7 +61,7 @@ def run_mechanism(
     *,
     share: int,
     sigma: float | None,
-    releases: tuple[NoisySum, ...],
+    scores: tuple[NoisyCount | NoisySum, ...],
     steps: int,
     max_grad_norm: float | None = None,
 ) -> MechanismConfig:
@@ -69,7 +70,7 @@ def run_mechanism(
     Args:
         share: of its training, in units.
         sigma: where batches are drawn its noise multiplier, fixed with T at admission; None: the share decides.
-        releases: its scores.
+        scores: what it releases at evaluations.
         steps: T.
         max_grad_norm: C, where it is searched.
 
@@ -88,6 +89,5 @@ def run_mechanism(
         unit=common.unit,
         target_delta=common.target_delta,
         training=training.with_noise(sigma),
-        releases=releases,
-        mean=common.mean,
+        releases=(*common.before, *scores),
     )

@@ -125,10 +125,10 @@ def _lines(request: StudyRequest, runs: list[PricedRun], filter_: Filter) -> lis
 
     for asked, run in zip(request.runs, runs, strict=True):
         add(_named(asked), "train", events.composed([training_event(request, run)]), run.share)
-        if request.mean is not None:
-            add("mean", "train", request.mean.event)
+        for first in request.before:
+            add(first.line, first.account, first.event)
         for release in asked.releases:
-            add("evaluation" if asked.role == "final" else "scores", release.account, release.event)
+            add(release.line if asked.role == "final" else "scores", release.account, release.event)
     return [
         Line(
             what=what,

@@ -12,9 +12,9 @@ from app.hpo.space import Bounds
 from app.hpo.strategies import Decision, Run, Study, decide, runs_of, slots
 from app.privacy.division import price_runs
 from app.privacy.gdp import mu_from_epsilon
-from app.privacy.mechanism import NoisySum
 from app.privacy.plans import FilterChoice, StudyRequest, StudyRun, TrainingPlan
 from app.privacy.prices import PricedRun
+from app.privacy.releases import NoisyCount
 from benchmarks.reproduce.linear_scaling_runs import DELTA, SETTINGS, data, trial
 
 SCORE_MU = 0.01
@@ -81,7 +81,7 @@ def _bounds(hpo: Hpo) -> Bounds:
 def _request(name: str, hpo: Hpo, total: float) -> StudyRequest:
     """What the service asks of its pricing."""
     records, bounds = len(data(name).train), _bounds(hpo)
-    release = NoisySum(what="accuracy", account="train", noise_mu=SCORE_MU, records=records)
+    release = NoisyCount(account="train", noise_mu=SCORE_MU, records=records)
     return StudyRequest(
         runs=tuple(
             StudyRun(role=slot.role, level=slot.level, releases=(release,) if slot.level is not None else ())

@@ -249,7 +249,7 @@ def test_what_runs_of_a_search_is_what_is_charged(db: Database, kind: str, sampl
             planned.pricing.common,
             share=priced_run.share,
             sigma=priced_run.noise_multiplier,
-            releases=planned.pricing.runs[run.number].releases,
+            scores=planned.pricing.runs[run.number].releases,
             steps=run.point.steps,
             max_grad_norm=run.point.max_grad_norm,
         )

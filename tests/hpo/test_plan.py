@@ -15,9 +15,10 @@ from app.errors import InvalidRequest
 from app.privacy import events, gdp, pld
 from app.privacy.division import price_runs
 from app.privacy.filters import filter_of
-from app.privacy.mechanism import MechanismConfig, NoisySum
+from app.privacy.mechanism import MechanismConfig
 from app.privacy.plans import StudyFitRequest, StudyRequest
 from app.privacy.prices import PricedRun, Units
+from app.privacy.releases import NoisyCount, NoisySum
 from app.privacy.shares import noise_multiplier, run_mechanism, units_of
 from app.privacy.study import largest_that_fits, price, study_event
 
@@ -68,11 +69,11 @@ def study(
 
 
 def mechanism_of(
-    asked: StudyRequest, run: PricedRun, steps: int, releases: tuple[NoisySum, ...] = ()
+    asked: StudyRequest, run: PricedRun, steps: int, scores: tuple[NoisyCount | NoisySum, ...] = ()
 ) -> MechanismConfig:
     """What a priced run does."""
     sigma = run.noise_multiplier
-    return run_mechanism(asked.common, share=run.share, sigma=sigma, releases=releases, steps=steps)
+    return run_mechanism(asked.common, share=run.share, sigma=sigma, scores=scores, steps=steps)
 
 
 # Of a total of 1 at δ = 1e-5, three pilots a level: what is left for the final run.
@@ -117,7 +118,8 @@ def test_a_private_mean_is_a_charge_of_its_own_in_every_run() -> None:
     assert priced.charge.train == units_of(gdp.mu_from_epsilon(1.0, DELTA) ** 2, filter_of("gdp"))
     assert sum(each.charge for each in priced.lines) == priced.charge.train
     mechanism = mechanism_of(asked, priced.runs[-1], 50)
-    assert mechanism.mean is not None and mechanism.mean.noise_std == 1.0 / 0.0173
+    (released,) = mechanism.before
+    assert released.what == "mean" and released.noise_std == 1.0 / 0.0173
     assert filter_of("gdp").charge(mechanism, "train") <= priced.runs[-1].charge.train
 
 

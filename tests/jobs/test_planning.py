@@ -13,8 +13,8 @@ from app.contracts.job_spec import AdaptiveNorm, JobSpec
 from app.errors import InvalidRequest
 from app.jobs.planning import DatasetFacts, plan
 from app.privacy.derive import default_delta
-from app.privacy.mechanism import NoisySum
 from app.privacy.pricing import price
+from app.privacy.releases import NoisyCount, NoisyScore
 from tests.factories import dataset_spec, job_spec
 
 
@@ -47,7 +47,7 @@ def test_full_batch_divides_by_the_public_count() -> None:
     made = plan(spec_of(), facts())
     assert (made.steps, made.expected_batch_size, made.sample_rate) == (50, 8000, 1.0)
     assert made.pricing is not None
-    score = NoisySum(what="accuracy", account="holdout", noise_mu=0.05, sensitivity=1.0, times=1, records=2000)
+    score = NoisyCount(account="holdout", noise_mu=0.05, sensitivity=1.0, times=1, records=2000)
     assert made.pricing.releases == (score,)
 
 
@@ -168,7 +168,7 @@ def test_users_are_priced_as_units_with_all_their_records() -> None:
     made = plan(spec_of(), facts(privacy=OF_USERS | {"filter": "gdp"}))
     assert made.pricing is not None
     assert made.pricing.unit == "user" and made.pricing.training.records_per_unit == 5
-    assert [each.records_per_unit for each in made.pricing.releases] == [5]
+    assert [each.records_per_unit for each in made.pricing.releases if isinstance(each, NoisyScore)] == [5]
     assert made.expected_batch_size == 8000  # users
     answer = price(made.pricing)
     assert answer.mechanism is not None and answer.epsilon is not None
@@ -191,7 +191,12 @@ def test_groups_of_classes_cost_what_the_score_costs() -> None:
     made = plan(spec_of(evaluation=grouped), facts())
     assert made.pricing is not None
     (release,) = made.pricing.releases
-    assert release.groups == {"rare": (1,)} and release.sensitivity == 1.0 and release.times == 1
+    assert (
+        isinstance(release, NoisyCount)
+        and release.groups == {"rare": (1,)}
+        and release.sensitivity == 1.0
+        and release.times == 1
+    )
 
 
 def test_accuracy_and_loss_are_two_releases_each_charged() -> None:

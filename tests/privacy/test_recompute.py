@@ -16,9 +16,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.contracts.job_spec import AdaptiveNorm
-from app.privacy.mechanism import NoisyFrequencies, NoisyMean
 from app.privacy.plans import FilterChoice, PlanRequest
 from app.privacy.pricing import price
+from app.privacy.releases import NoisyHistogram, NoisyMean
 from tests.privacy.support import release, request
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
@@ -83,10 +83,10 @@ def recompute(tmp_path: Path) -> Callable[..., int]:
     return run
 
 
-MEAN = FULL.model_copy(update={"mean": NoisyMean(noise_mu=0.0173, max_norm=1.0, records=20_000)})
+MEAN = FULL.model_copy(update={"releases": (NoisyMean(noise_mu=0.0173, max_norm=1.0, records=20_000), *FULL.releases)})
 COUNTED = FULL.model_copy(
     update={
-        "frequencies": NoisyFrequencies(noise_mu=0.1, max_items=50),
+        "releases": (NoisyHistogram(noise_mu=0.1, max_items=50), *FULL.releases),
         "filter": FilterChoice(kind="rdp", order=6.0),
     }
 )

@@ -24,8 +24,9 @@ from app.contracts.job_spec import (
     Ranking,
     TransformerRecModel,
 )
-from app.privacy.mechanism import NoisySum, TrainingMechanism
+from app.privacy.mechanism import TrainingMechanism
 from app.privacy.numerics import sensitivity_slack
+from app.privacy.releases import SCORE, NoisyScore, NoisySum
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine
 from worker.clipping.engine import GradientEngine
@@ -265,7 +266,7 @@ SCORES = {
 }
 
 
-def sums_of(release: NoisySum, model: Model, parameters: Parameters, records: Records) -> np.ndarray:
+def sums_of(release: NoisyScore, model: Model, parameters: Parameters, records: Records) -> np.ndarray:
     return np.array(_private_sums(release, model, parameters, records))
 
 
@@ -275,7 +276,7 @@ def sums_of(release: NoisySum, model: Model, parameters: Parameters, records: Re
 )
 def test_one_record_changes_a_score_s_sums_by_at_most_their_sensitivity(name: str, what: str) -> None:
     case = CASES[name]
-    release = NoisySum.model_validate({"account": "holdout", "noise_mu": 0.5, "records": 34} | SCORES[what])
+    release = SCORE.validate_python({"account": "holdout", "noise_mu": 0.5, "records": 34} | SCORES[what])
     parameters, records = drawn(case)
     for n in case.numbers:
         whole = sums_of(release, case.model, parameters, records.select(np.arange(n)))

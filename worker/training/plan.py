@@ -13,7 +13,7 @@ from typing import Literal
 
 from app.contracts.base import AccountName
 from app.contracts.dataset_spec import Features, Task
-from app.contracts.job_spec import JobSpec, Ranking
+from app.contracts.job_spec import JobSpec
 from app.errors import PrivacyError
 from app.privacy.derive import PublicFacts, batch_of, check_agreement, delayed_of, rate_of
 from app.privacy.mechanism import (
@@ -37,7 +37,9 @@ from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
 from worker.optimizers.build import build_optimizer
+from worker.training.before import Release
 from worker.training.center import Centering
+from worker.training.evaluation import Scores
 from worker.training.frequencies import ItemFrequencies
 from worker.training.side import PublicSide
 
@@ -53,16 +55,11 @@ class Plan:
     Attributes:
         mechanism: the stored one; None on public data without privacy.
         steps: T.
-        frequencies: of items, where attention is corrected for the noise in them.
-        centering: what features are centred by, where they are.
+        before: what is released of the training part once, before the first step.
+        scores: what is scored, and when.
         delayed: the phases or second queries of a delayed preconditioner, as asked for and as stored.
         public_batch_size: how many public records are drawn for a step, where the optimizer has side information.
         sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
-        groups: of classes, by name, that scores are given of too.
-        by_frequency: the groups are those of frequent and rare labels, or tokens, in this part, which is public.
-        evaluated_on: which part of the data is scored.
-        ranking: how next items are scored, where they are.
-        evaluation_points: at how many evenly spaced steps, the last one included, it is scored; 0: never.
         numerics: types and shapes of passes, and what sums may round: as fixed at admission, or with one record a pass
             where the self-test found that products depend on neighbours.
         sparse: features are.
@@ -78,15 +75,10 @@ class Plan:
     engine: GradientEngine
     adaptive_norm: AdaptiveNorm | None
     optimizer: Optimizer
-    frequencies: ItemFrequencies | None
-    centering: Centering | None
+    before: tuple[Release, ...]
+    scores: Scores
     delayed: DelayedMechanism | None
     public_batch_size: int | None
-    groups: dict[str, tuple[int, ...]]
-    by_frequency: Literal["train", "holdout"] | None
-    evaluated_on: AccountName
-    ranking: Ranking | None
-    evaluation_points: int
     numerics: Numerics
     sparse: bool
     seed: int | None
@@ -109,8 +101,7 @@ class Plan:
 
     @property
     def evaluation_steps(self) -> tuple[int, ...]:
-        points = self.evaluation_points
-        return tuple(-(-self.steps * k // points) for k in range(1, points + 1))
+        return self.scores.steps(self.steps)
 
     def block_end(self, first: int, end: int | None = None) -> int | None:
         """The last step of the block that begins at `first`: blocks end at multiples of clamp(⌈T/25⌉, least, 1000), at
@@ -243,7 +234,7 @@ def build_plan(
     if one_record:
         numerics = numerics.of_one_record()
     model = build_model(spec, shape, task, features, numerics, models_root)
-    frequencies = ItemFrequencies.of(model, mechanism, features, shape.records_train)
+    counted = ItemFrequencies.of(model, mechanism, features, shape.records_train)
     engine = build_engine(model, spec.clipping, mechanism.training if mechanism else None)
     return Plan(
         mechanism=mechanism,
@@ -257,32 +248,14 @@ def build_plan(
         engine=engine,
         adaptive_norm=_adaptive_norm(engine, mechanism.training) if mechanism else None,
         optimizer=build_optimizer(spec.optimizer, steps),
-        frequencies=frequencies,
-        centering=Centering.of(spec, mechanism, shape),
+        before=tuple(each for each in (counted, Centering.of(spec, mechanism, shape)) if each is not None),
+        scores=Scores.of(spec, mechanism, task, data_public=data_public, holdout_public=holdout_public),
         delayed=delayed_of(spec.optimizer),
         public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
-        groups=_groups(spec),
-        by_frequency=_counted_in(spec, task, data_public, holdout_public),
-        evaluated_on=spec.evaluation.on if spec.evaluation else "holdout",
-        ranking=spec.evaluation.ranking if spec.evaluation else None,
-        evaluation_points=spec.evaluation.points if spec.evaluation else 0,
         numerics=numerics,
         sparse=shape.sparse,
         seed=spec.seed,
     )
-
-
-def _counted_in(
-    spec: JobSpec, task: Task, data_public: bool, holdout_public: bool
-) -> Literal["train", "holdout"] | None:
-    """The public part whose labels or tokens make groups, where a job asks for them and scores are exact."""
-    if spec.evaluation is None or not spec.evaluation.by_frequency:
-        return None
-    if data_public:
-        return "train"
-    if task.kind == "language_model":
-        return "holdout" if holdout_public and spec.evaluation.on == "holdout" else None
-    raise PrivacyError("how frequent a label is, is private")
 
 
 def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> AdaptiveNorm | None:
@@ -319,8 +292,3 @@ def _check_agreement(
     check_agreement(spec, facts, mechanism)
     if steps != mechanism.training.steps:
         raise PrivacyError("the job's steps and its stored mechanism do not agree")
-
-
-def _groups(spec: JobSpec) -> dict[str, tuple[int, ...]]:
-    asked = spec.evaluation.groups if spec.evaluation else None
-    return {name: tuple(places) for name, places in (asked or {}).items()}
