@@ -26,7 +26,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import worker  # noqa: E402, F401 - before torch: its kernels
-from app.privacy.mechanism import NoisySum  # noqa: E402
+from app.privacy.releases import NoisySum  # noqa: E402
 from tests.bound.worst import CASES, C, Case, drawn, engine_of, flat, neighbours, sums_of  # noqa: E402
 from worker.models.base import Parameters  # noqa: E402
 from worker.models.modules import ModuleModel  # noqa: E402

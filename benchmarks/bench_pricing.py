@@ -21,6 +21,8 @@ from typing import Any
 import dp_accounting as dp
 
 from app.privacy import filters, pricing
+from app.privacy.plans import FitRequest, PlanRequest
+from app.privacy.prices import Units
 
 REPORT = Path(__file__).parent / "reports" / "pricing.md"
 RUNS, BISECTIONS = 7, 3
@@ -42,10 +44,10 @@ PLANS = {
 }
 
 
-def request(sampling: str, batch: int, records: int, steps: int, epsilon: float, delta: float) -> dict[str, Any]:
+def request(sampling: str, batch: int, records: int, steps: int, epsilon: float, delta: float) -> PlanRequest:
     training = {"sampling": sampling, "sample_rate": batch / records, "steps": steps, "max_grad_norm": 1.0}
     release = {"what": "accuracy", "account": "holdout", "noise_mu": 0.05, "records": records}
-    return {
+    asked = {
         "training": training | {"clipping": "flat", "expected_batch_size": batch},
         "target_epsilon": epsilon,
         "noise_multiplier": None,
@@ -53,6 +55,7 @@ def request(sampling: str, batch: int, records: int, steps: int, epsilon: float,
         "releases": [release],
         "filter": {"kind": "gdp", "order": None} if sampling == "full_batch" else {"kind": "rdp", "order": 6.0},
     }
+    return PlanRequest.model_validate(asked)
 
 
 def median(call: Callable[[], Any], runs: int) -> tuple[float, Any]:
@@ -98,12 +101,12 @@ def poisson_row(name: str, plan: tuple[int, int, int, float, float]) -> str:
     batch, records, steps, target, delta = plan
     asked = request("poisson", *plan)
     taken, price = median(lambda: pricing.price(asked), RUNS)
-    left = {"train": price["charge"]["train"], "holdout": price["charge"]["holdout"]}
-    fits, _ = median(lambda: pricing.largest_that_fits(asked | {"remaining": left}), 3)
+    left = Units(train=price.charge.train, holdout=price.charge.holdout)
+    fits, _ = median(lambda: pricing.largest_that_fits(FitRequest(plan=asked, remaining=left)), 3)
     plain, (sigma, evaluations) = median(lambda: bisect(batch / records, steps, target, delta), BISECTIONS)
-    ours = price["mechanism"]["training"]["noise_multiplier"]
+    ours = price.mechanism.training.noise_multiplier
     speed = f"{taken:.2f} | {fits:.2f} | {plain:.2f} ({evaluations}) | {plain / taken:.1f}"
-    return f"| {name} | {speed} | {ours:.4f} / {sigma:.4f} | {price['epsilon']['value']:.5f} |"
+    return f"| {name} | {speed} | {ours:.4f} / {sigma:.4f} | {price.epsilon.value:.5f} |"
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ loopback.install()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Three workers share two cores: threads that wait for each other spin, and a sum of eighty numbers takes 40 ms. Tests of
+# Three test processes share two cores, where waiting threads spin: a sum of eighty numbers took 40 ms. Tests that need
 # several threads ask for them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

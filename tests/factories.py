@@ -13,10 +13,12 @@ from app.db.models import ApiKey, Dataset, Grant
 from app.ids import new_id, now
 from app.jobs import service as jobs
 from app.jobs.planning import Plan
+from app.jobs.rows import new_job
 from app.keys.service import Caller
 from app.ledger.accounts import open_account
 from app.lifecycle.cadence import Cadence
 from app.privacy.numerics import NumericsReport
+from app.privacy.prices import Price
 
 # Of an attempt that a test plays: what it says is seen at once, not at the next second.
 AT_ONCE = Cadence(0.0)
@@ -111,12 +113,12 @@ def share(session: Session, dataset_id: str) -> None:
     session.flush()
 
 
-def admit(session: Session, caller: Caller, planned: Plan, priced: dict[str, Any], once: str) -> str:
+def admit(session: Session, caller: Caller, planned: Plan, priced: Price, once: str) -> str:
     """A job with its hold, written as a submission writes it."""
-    job = jobs._job(caller, planned, priced, once, "00")
-    jobs._write(session, job, priced["charge"])
-    jobs._hold(session, caller, planned, priced, job["id"])
-    return str(job["id"])
+    job = new_job(caller, planned, priced, once, "00")
+    jobs.write(session, planned, priced, job)
+    jobs.hold(session, caller, planned, priced, job.id)
+    return job.id
 
 
 def job_spec(dataset: str, **changes: Any) -> dict[str, Any]:

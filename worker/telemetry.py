@@ -20,7 +20,8 @@ from torch import Tensor
 
 from app.contracts.base import Document
 from app.errors import PrivacyError
-from app.privacy.mechanism import MechanismConfig, NoisySum
+from app.privacy.mechanism import MechanismConfig
+from app.privacy.releases import NoisyCount, NoisySum
 from worker.messages import ArtifactFile, Digest, Finished, MetricValue, Released, WarningCode
 from worker.metrics.scores import Score
 
@@ -58,8 +59,8 @@ class Telemetry:
         if mechanism is None and not data_public:
             raise PrivacyError("private data need a mechanism")
         self._sender = sender
-        self._declared: dict[str, NoisySum] = {}
-        for release in mechanism.releases if mechanism else ():
+        self._declared: dict[str, NoisyCount | NoisySum] = {}
+        for release in mechanism.scores if mechanism else ():
             if release.metric in self._declared:
                 raise PrivacyError("a mechanism declares each release once")
             self._declared[release.metric] = release
@@ -101,8 +102,7 @@ class Telemetry:
         if not {each.name for each in score.parts} <= release.parts:
             raise PrivacyError("parts are those that the mechanism declares")
         self._released.add((score.name, step))
-        released_by: Literal["noisy_count", "noisy_sum"] = "noisy_count" if score.name == "accuracy" else "noisy_sum"
-        self._metric(step, score, release.account, released_by)
+        self._metric(step, score, release.account, release.released_by)
 
     def clipping_norm(self, step: int, max_grad_norm: float) -> None:
         """C after `step` where it adapts: a function of counts that were charged with the steps.

@@ -27,11 +27,12 @@ from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
 from app.errors import Conflict, InvalidRequest
 from app.ids import new_id, now
-from app.jobs.planning import default_delta
 from app.keys.service import Caller
 from app.ledger import accounts, behind
 from app.ledger.heads import Heads
+from app.privacy.derive import default_delta
 from app.privacy.numerics import records_bound
+from app.privacy.plans import OrderRequest
 from app.secrets import load_secrets, secret_id
 from app.settings import Settings
 
@@ -39,7 +40,7 @@ from app.settings import Settings
 class OrderChooser(Protocol):
     """Finds, in a limited process, the order under which most typical jobs fit."""
 
-    def choose_order(self, **arguments: Any) -> float: ...
+    def choose_order(self, request: OrderRequest) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,9 @@ def _order(
 ) -> float | None:
     if privacy.filter == "gdp" or privacy.order is not None:
         return privacy.order
-    typical = None if privacy.typical_job is None else privacy.typical_job.model_dump(mode="json")
-    return pricing.choose_order(cap_epsilon=cap_epsilon, cap_delta=cap_delta, records=records, typical_job=typical)
+    return pricing.choose_order(
+        OrderRequest(cap_epsilon=cap_epsilon, cap_delta=cap_delta, records=records, typical_job=privacy.typical_job)
+    )
 
 
 def _split_sizes(spec: DatasetSpec, records: int) -> tuple[int, int]:

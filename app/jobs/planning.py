@@ -1,30 +1,30 @@
-"""From a JobSpec and a data set's PUBLIC numbers to a plan: steps, sampling rate, divisor, and what there is to price.
+"""From a JobSpec and a data set's PUBLIC numbers to a plan: checked, and with what there is to price.
 
-Nothing here has seen the data. The plan's numbers go into the MechanismConfig, which decides both what runs and what is
-charged.
+Nothing here has seen the data. The mechanism, which decides both what runs and what is charged, is derived in
+app.privacy.derive.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app.catalogue import models, optimizers
 from app.contracts.base import AccountName, Unit
 from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import AdaptiveNorm, Clipping, Evaluation, JobSpec, Model, token_ranks
+from app.contracts.job_spec import Evaluation, JobSpec
 from app.contracts.optimizers import PublicSideSettings
 from app.errors import InvalidRequest
-from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, delayed_of
+from app.privacy import derive
+from app.privacy.derive import ANY_FILTER, PublicFacts
+from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
 from app.privacy.numerics import Numerics, PublicSizes, numerics_of
+from app.privacy.plans import FilterChoice, PlanRequest
 
 if TYPE_CHECKING:
     from app.jobs.studies import StudyPlan
 
-# Public data have no account: a job on them is priced all the same, and charged nothing (app.jobs.service).
-ANY_FILTER = {"kind": "rdp", "order": 8.0}
 LIKELY_GUESS = 6.0  # the loss of a guess among 400 tokens: below it hardly any model's losses fit under the bound
 
 
@@ -78,6 +78,21 @@ class DatasetFacts:
         """Who pays for scores: last items are those of the users who are trained on."""
         return "train" if self.spec.holdout is not None and self.spec.holdout.kind == "last_item" else "holdout"
 
+    @property
+    def public(self) -> PublicFacts:
+        """What mechanisms depend on."""
+        return PublicFacts(
+            records_train=self.records_train,
+            records_holdout=self.records_holdout,
+            records_per_unit=self.records_per_unit,
+            unit=self.unit,
+            classification=self.spec.task.kind == "classification",
+            holdout_is_private=self.holdout_is_private,
+            holdout_account=self.holdout_account,
+            delta=self.cap_delta,
+            filter=FilterChoice(kind=self.filter, order=self.order) if self.filter else ANY_FILTER,
+        )
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -87,7 +102,7 @@ class Plan:
         steps: T.
         expected_batch_size: L, the divisor of every step.
         sample_rate: q = L / records.
-        pricing: what app.privacy.pricing is asked; None for a job without privacy on public data.
+        pricing: what the pricing process is asked; None for a job without privacy on public data.
         numerics: shapes and types that it is computed in.
     """
 
@@ -96,7 +111,7 @@ class Plan:
     steps: int
     expected_batch_size: int
     sample_rate: float
-    pricing: dict[str, Any] | None
+    pricing: PlanRequest | None
     numerics: Numerics
     warnings: tuple[str, ...] = ()
     study: StudyPlan | None = None  # of a job whose work is done by runs
@@ -112,19 +127,16 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
         InvalidRequest: with a pointer to what to change.
     """
     records = facts.records_train
-    if spec.sampling.kind == "poisson":
-        batch = spec.sampling.expected_batch_size
-        if batch > records:
-            detail = f"the batch is larger than the training part: at most {records} (its public record count)"
-            raise InvalidRequest.at("/sampling/expected_batch_size", detail)
-    else:
-        batch = records
+    batch = derive.batch_of(spec, records)
+    if batch > records:
+        detail = f"the batch is larger than the training part: at most {records} (its public record count)"
+        raise InvalidRequest.at("/sampling/expected_batch_size", detail)
     _check_privacy(spec, facts)
     _check_model(spec, facts)
     _check_re_attention(spec, facts)
     _check_center(spec, facts)
     spec = _with_side(spec, facts, side)
-    steps = _steps(spec, records, batch)
+    steps = derive.steps_of(spec, records)
     unfit = optimizers.refusal(spec, steps)
     if unfit is not None:
         raise InvalidRequest.at(*unfit)
@@ -132,22 +144,10 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
         least = f"a Poisson-sampled job has at least {MIN_POISSON_BLOCK_STEPS}, so that no single step's time is seen"
         raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
     _check_evaluation(spec, facts, steps)
-    rate = 1.0 if spec.sampling.kind == "full_batch" else batch / records
     sizes = PublicSizes(records, facts.records_per_unit, facts.features, facts.outputs, facts.is_sparse)
     numerics = numerics_of(spec, sizes, facts.spec.features)
-    pricing = _pricing(spec, facts, steps, batch, rate)
+    pricing, rate = derive.plan_request(spec, facts.public), derive.rate_of(spec, records)
     return Plan(spec, facts, steps, batch, rate, pricing, numerics, _warnings(spec, facts))
-
-
-def _steps(spec: JobSpec, records: int, batch: int) -> int:
-    """T, computed once: floor(epochs · records / L), at least 1. Exact in the decimal number that was sent."""
-    if spec.length.steps is not None:
-        return spec.length.steps
-    epochs = Fraction(repr(spec.length.epochs))
-    steps = max(1, math.floor(epochs * records / batch))
-    if steps > 10_000_000:
-        raise InvalidRequest.at("/length/epochs", f"that is {steps} steps; at most 10000000")
-    return steps
 
 
 def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
@@ -232,66 +232,6 @@ def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
             raise InvalidRequest.at(f"{where}/{name}", f"there are {facts.outputs} classes, counted from 0")
 
 
-def _pricing(spec: JobSpec, facts: DatasetFacts, steps: int, batch: int, rate: float) -> dict[str, Any] | None:
-    if spec.privacy is None:
-        return None
-    clip, delayed = spec.clipping, delayed_of(spec.optimizer)
-    return {
-        "training": {
-            "sampling": spec.sampling.kind,
-            "sample_rate": rate,
-            "steps": steps,
-            "max_grad_norm": clip.max_grad_norm if clip else 1.0,
-            "clipping": clip.kind if clip else "flat",
-            "expected_batch_size": batch,
-            "records_per_unit": facts.records_per_unit,
-            **_adaptive(clip),
-            **({"delayed": delayed.model_dump()} if delayed else {}),
-        },
-        "target_epsilon": spec.privacy.target_epsilon,
-        "noise_multiplier": spec.privacy.noise_multiplier,
-        "target_delta": spec.privacy.target_delta or facts.cap_delta or default_delta(facts.records_train),
-        "releases": releases(spec.evaluation, facts, spec.model),
-        **_frequencies(spec),
-        "mean": _mean(spec, facts),
-        "unit": facts.unit,
-        "filter": {"kind": facts.filter, "order": facts.order} if facts.filter else ANY_FILTER,
-    }
-
-
-def _adaptive(clip: Clipping | None) -> dict[str, Any]:
-    if clip is None or clip.kind != "adaptive":
-        return {}
-    return {"adaptive": (clip.adaptive or AdaptiveNorm()).model_dump()}
-
-
-def _is_noisy(evaluation: Evaluation | None, facts: DatasetFacts) -> bool:
-    """Whether scores are noisy sums, of a job that claims privacy. A public hold-out is scored exactly, free."""
-    return evaluation is not None and (evaluation.on == "train" or facts.holdout_is_private)
-
-
-def releases(evaluation: Evaluation | None, facts: DatasetFacts, model: Model) -> list[dict[str, Any]]:
-    """The noisy sums that a private job's scores are."""
-    if evaluation is None or not _is_noisy(evaluation, facts):
-        return []
-    classes = facts.spec.task.kind == "classification"
-    return [
-        {
-            "what": what,
-            "account": "train" if evaluation.on == "train" else facts.holdout_account,
-            "noise_mu": evaluation.noise_mu,
-            "sensitivity": sensitivity,
-            "times": evaluation.points,
-            "records_per_unit": facts.records_per_unit,
-            "records": facts.records_train if evaluation.on == "train" else facts.records_holdout,
-            **({"groups": evaluation.groups} if evaluation.groups else {}),
-            **({"ranks": token_ranks(evaluation, model)} if token_ranks(evaluation, model) else {}),
-            **({"cutoff": evaluation.ranking.k} if evaluation.ranking else {}),
-        }
-        for what, sensitivity in evaluation.sensitivities(classes=classes).items()
-    ]
-
-
 def _check_re_attention(spec: JobSpec, facts: DatasetFacts) -> None:
     asked = spec.model.re_attention if spec.model.kind == "transformer_rec" else None
     if asked is None or asked.mode == "off":
@@ -319,24 +259,10 @@ def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
         raise InvalidRequest.at(where, "gradients of public side information are those of features as they are")
 
 
-def _frequencies(spec: JobSpec) -> dict[str, Any]:
-    """The histogram of items that a job releases first, where it does."""
-    asked = spec.model.re_attention if spec.model.kind == "transformer_rec" else None
-    if asked is None or asked.noise_mu is None or spec.model.kind != "transformer_rec":
-        return {}
-    return {"frequencies": {"noise_mu": asked.noise_mu, "max_items": spec.model.max_length}}
-
-
-def _mean(spec: JobSpec, facts: DatasetFacts) -> dict[str, Any] | None:
-    """The mean of features that a job is centred by, where it is."""
-    asked = spec.model.center if spec.model.kind == "linear" else None
-    return None if asked is None else {**asked.model_dump(), "records": facts.records_train}
-
-
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
     """Where a clipped score would say less than it seems to."""
     task, classes = facts.spec.task, facts.outputs > 1
-    if spec.evaluation is None or spec.privacy is None or not _is_noisy(spec.evaluation, facts):
+    if spec.evaluation is None or spec.privacy is None or not derive.is_noisy(spec.evaluation, facts.public):
         return ()
     bound = spec.evaluation.sensitivities(classes=classes).get("loss")
     if bound is None:
@@ -350,9 +276,3 @@ def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
         what = "items" if task.kind == "next_item" else "classes"
         return (f"losses above loss_bound = {bound:g} count as that; a guess among all {what} has {guess:.3g}",)
     return ()
-
-
-def default_delta(records: int) -> float:
-    """The largest 10⁻ᵏ ≤ 1/records (and within the contract's bounds)."""
-    exponent = max(3, len(str(records)) - (records == 10 ** (len(str(records)) - 1)))
-    return float(f"1e-{min(exponent, 15)}")

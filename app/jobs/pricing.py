@@ -4,6 +4,8 @@ Keys take turns at the processes (app.jobs.turns): two prices of a key are made 
 only where sixteen of its own wait is one more refused. A price that is kept waits for nobody.
 
 A price is a function of public numbers only, so that keeping it tells nothing.
+
+Questions and answers are JSON here, on the pipe and in the cache, and typed for everybody else.
 """
 
 from __future__ import annotations
@@ -28,6 +30,19 @@ from app.db.models import PriceCache, table_of
 from app.errors import LimitError, ServiceError
 from app.ids import now
 from app.jobs.turns import FairTurns
+from app.privacy import questions
+from app.privacy.plans import (
+    CompareRequest,
+    FinalRunRequest,
+    FitRequest,
+    OrderRequest,
+    PlanRequest,
+    StudyFitRequest,
+    StudyRequest,
+    WarmRequest,
+)
+from app.privacy.prices import Compared, FinalRun, Largest, Price, StudyPrice, Units
+from app.privacy.questions import Answer, Asked, Question
 from app.sandbox import LimitedServer, busy
 from app.settings import Settings
 
@@ -79,7 +94,7 @@ class PricingService:
     def _warm(self) -> None:
         for server in self.servers:
             try:
-                server.call({"function": "warm", "arguments": {}})
+                server.call(_asked(questions.WARM, WarmRequest()))
             except ServiceError as error:
                 # Closed while it was warming up; or the first real call will meet the same, and say so.
                 logger.info("pricing is not warm: %s", error.message)
@@ -89,25 +104,28 @@ class PricingService:
             server.close()
         self.comparing.close()
 
-    def price(self, request: dict[str, Any]) -> dict[str, Any]:
-        return self._cached("price", request)
+    def price(self, request: PlanRequest) -> Price:
+        return self._cached(questions.PRICE, request)
 
-    def price_study(self, request: dict[str, Any]) -> dict[str, Any]:
-        return self._cached("price_study", request)
+    def price_study(self, request: StudyRequest) -> StudyPrice:
+        return self._cached(questions.PRICE_STUDY, request)
 
-    def final_run(self, request: dict[str, Any]) -> dict[str, Any]:
+    def final_run(self, request: FinalRunRequest) -> FinalRun:
         """What another plan would leave a study's final run (app.privacy.sweep)."""
-        return self._cached("final_run", request)
+        return self._cached(questions.FINAL_RUN, request)
 
-    def largest_study_that_fits(self, request: dict[str, Any], remaining: dict[str, int]) -> dict[str, Any]:
-        return self._cached("largest_study_that_fits", request | {"remaining": remaining})
+    def largest_study_that_fits(self, study: StudyRequest, remaining: Units) -> Largest:
+        return self._cached(questions.LARGEST_STUDY_THAT_FITS, StudyFitRequest(study=study, remaining=remaining))
 
-    def largest_that_fits(self, request: dict[str, Any], remaining: dict[str, int]) -> dict[str, Any]:
-        return self._cached("largest_that_fits", request | {"remaining": remaining})
+    def largest_that_fits(self, plan: PlanRequest, remaining: Units) -> Largest:
+        return self._cached(questions.LARGEST_THAT_FITS, FitRequest(plan=plan, remaining=remaining))
 
-    def compare(self, trees: list[dict[str, Any]], delta: float) -> dict[str, Any]:
+    def choose_order(self, request: OrderRequest) -> float:
+        return self._cached(questions.CHOOSE_ORDER, request).order
+
+    def compare(self, request: CompareRequest) -> Compared:
         """Raises LimitError where it takes too long; that is remembered, so that it takes long once."""
-        asked = {"function": "compare", "arguments": {"trees": trees, "delta": delta}}
+        asked = _asked(questions.COMPARE, request)
         known = self._known(asked)
         if known is None:
             try:
@@ -119,16 +137,13 @@ class PricingService:
             self._keep(asked, known)
         if "beyond_limits" in known:
             raise LimitError(known["beyond_limits"])
-        return known
+        return Compared.model_validate(known)
 
-    def choose_order(self, **arguments: Any) -> float:
-        return float(self._cached("choose_order", arguments)["order"])
-
-    def _cached(self, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        asked = {"function": function, "arguments": arguments}
+    def _cached(self, question: Question[Asked, Answer], request: Asked) -> Answer:
+        asked = _asked(question, request)
         known = self._known(asked)
         if known is not None:
-            return self._remember(asked, known)
+            return question.answers.model_validate(self._remember(asked, known))
         with self._turns.turn(self._key, again=self._had_turn) as place:
             self._had_turn = self._key != NOBODY
             began = time.monotonic()
@@ -136,7 +151,7 @@ class PricingService:
             took_s = time.monotonic() - began
         if took_s >= WORTH_KEEPING_S:
             self._keep(asked, price)
-        return self._remember(asked, price)
+        return question.answers.model_validate(self._remember(asked, price))
 
     def _remember(self, asked: dict[str, Any], price: dict[str, Any]) -> dict[str, Any]:
         """In this process too, for those who ask the same again. Nobody changes a price that they were handed."""
@@ -177,6 +192,11 @@ class PricingService:
         cutoff = session.scalar(too_many)
         if cutoff is not None:
             session.execute(delete(PriceCache).where(PriceCache.created_at <= cutoff))
+
+
+def _asked(question: Question[Asked, Answer], request: Asked) -> dict[str, Any]:
+    """What is said on the pipe."""
+    return {"function": question.name, "arguments": request.model_dump(mode="json")}
 
 
 def _fingerprint(asked: dict[str, Any]) -> str:

@@ -34,6 +34,7 @@ from app.db.models import Account, Artifact, Attempt, Certificate, Dataset, Job,
 from app.errors import NotFound
 from app.jobs.planning import DatasetFacts
 from app.ledger.accounts import remaining_of
+from app.privacy.prices import Units
 
 # Statements of hot paths are made once.
 JOB, ACCOUNTS = table_of(Job).c, table_of(Account).c
@@ -96,12 +97,12 @@ def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
     )
 
 
-def remaining(session: Session, dataset_id: str) -> dict[str, int] | None:
+def remaining(session: Session, dataset_id: str) -> Units | None:
     """What both accounts still have; None on public data."""
     account = session.get(Account, dataset_id)
     if account is None:
         return None
-    return remaining_of(account)
+    return Units.model_validate(remaining_of(account))
 
 
 def by_idempotency_key(session: Session, key_id: str, idempotency_key: str) -> Row[Any, Any] | None:

@@ -19,6 +19,7 @@ from app.db.engine import Database
 from app.db.models import Job
 from app.errors import Conflict, NotFound, RequestError
 from app.grants.service import check_job, require, require_job, visible
+from app.hpo.stored import StoredStudy
 from app.ids import rfc3339
 from app.jobs import artifacts, repository, service, sweeps
 from app.jobs.polling import job_of
@@ -83,8 +84,7 @@ async def quote(
     """What a job would cost, line by line, and whether it fits now. Charges and reserves nothing."""
 
     def made() -> Response:
-        found = service.quote(db, pricing.of(caller.id), caller, spec, models_root=settings.models_root)
-        return as_json(Quote.model_validate(found))
+        return as_json(service.quote(db, pricing.of(caller.id), caller, spec, models_root=settings.models_root))
 
     return await _priced(request, made)
 
@@ -272,7 +272,7 @@ def _check_handed_out(session: Session, run: Job) -> None:
     """
     if run.parent_id is not None:
         study = session.get_one(Job, run.parent_id)
-        if not (study.study or {})["keep_weights"]:
+        if not StoredStudy.read(study.study).keep_weights:
             raise NotFound("this run's model is not handed out: its study hands out the best one, when it has ended")
 
 

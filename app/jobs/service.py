@@ -9,30 +9,29 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import secrets
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.catalogue import extractors, model_folders
-from app.catalogue.models import layers
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
 from app.datasets.repository import check_content, check_there
 from app.db.engine import Database
-from app.db.models import Job, table_of
-from app.errors import BudgetError, Conflict, Forbidden, PolicyError, Unauthenticated
+from app.db.models import Job
+from app.errors import BudgetError, Conflict, Forbidden, PolicyError, PrivacyError, Unauthenticated
 from app.grants import service as grants
 from app.grants.service import Access
-from app.ids import new_id, now
-from app.jobs import repository, studies
+from app.ids import now
+from app.jobs import repository, study_quotes
 from app.jobs.planning import DatasetFacts, Plan, plan
 from app.jobs.pricing import PricingService
+from app.jobs.quotes import quote_of
+from app.jobs.rows import NewJob, new_job
+from app.jobs.schemas import Quote
 from app.jobs.studies import StudyPlan, plan_study
 from app.keys import service as keys
 from app.keys.service import Caller, KeyLike
@@ -42,17 +41,12 @@ from app.lifecycle.settle import settle
 from app.lifecycle.states import append_event, get_job, ring, write_event
 from app.lifecycle.studies import begin
 from app.lifecycle.studies import cancel as cancel_study
-from app.privacy.events import event_tree
-from app.privacy.mechanism import MechanismConfig
-
-INSERT = insert(table_of(Job))
-NO_CHARGE = {"train": 0, "holdout": 0, "unit": None}
-UNPRICED: dict[str, Any] = {"mechanism": None, "epsilon": None, "comparison": None, "charge": NO_CHARGE, "lines": []}
+from app.privacy.prices import Charge, Price, StudyPrice, Units
 
 
 def quote(
     db: Database, pricing: PricingService, caller: Caller, spec: JobSpec, *, models_root: Path | None = None
-) -> dict[str, Any]:
+) -> Quote:
     """What a job would cost, and whether it fits now. Writes nothing but the price into the cache.
 
     Raises:
@@ -62,23 +56,24 @@ def quote(
         dataset, access = grants.find(session, caller, spec.dataset, "train")
         check_there(dataset)
         facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
-    planned, priced = _price(pricing, pinned(spec, models_root, facts), facts, side)
+    planned, priced = price_plan(pricing, pinned(spec, models_root, facts), facts, side)
     with db.read() as session:
         left = repository.remaining(session, planned.facts.id)
         pace = None if planned.study else repository.seconds_per_step(session, planned.facts.id, planned.spec)
-    body = _quote_body(planned, priced)
-    body["estimated_duration_s"] = round(pace * planned.steps, 1) if pace is not None else None
+    found = Quote.model_validate(quote_of(planned, priced).model_dump(mode="json"))
+    found.estimated_duration_s = round(pace * planned.steps, 1) if pace is not None else None
     if left is None or planned.pricing is None:
-        return body | {"fits": True, "remaining_after": None, "largest_epsilon_that_fits": None}
-    after = {account: left[account] - priced["charge"][account] for account in left}
+        return found.model_copy(update={"fits": True})
+    charge = priced.charge
     allowed = _is_allowed(access, priced)
     if not allowed:
-        body["warnings"].append(_policy(access))
-    fits = min(after.values()) >= 0 and allowed
-    body["fits"] = fits
-    body["remaining_after"] = after | {"unit": priced["charge"]["unit"]} if fits else None
-    body["largest_epsilon_that_fits"] = _largest_that_fits(pricing, planned, left, access)
-    return body
+        found.warnings.append(_policy(access))
+    found.fits = left.covers(charge) and allowed
+    if found.fits:
+        after = Charge(train=left.train - charge.train, holdout=left.holdout - charge.holdout, unit=charge.unit)
+        found.remaining_after = after.model_dump(mode="json")
+    found.largest_epsilon_that_fits = _largest_that_fits(pricing, planned, left, access)
+    return found
 
 
 def submit(
@@ -116,19 +111,19 @@ def submit(
         if before is not None:
             return before, None
         facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
-    planned, priced = _price(pricing, pinned(spec, models_root, facts), facts, side)
-    job = _job(caller, planned, priced, idempotency_key, digest)
+    planned, priced = price_plan(pricing, pinned(spec, models_root, facts), facts, side)
+    job = new_job(caller, planned, priced, idempotency_key, digest)
     recorded = behind.read_recorded(heads, planned.facts.id)
     try:
         with db.write() as session:
-            _write(session, job, priced["charge"])
+            write(session, planned, priced, job)
             # From here until the commit other submissions of this key wait.
             key, access = _take_turn(session, caller, planned)
             _check_policy(access, planned, priced)
             _check_queue(session, key, max_queued_jobs)
             behind.require_current(session, recorded, planned.facts.id)
-            _hold(session, caller, planned, priced, job["id"])
-            return job["id"], Job(**job)
+            hold(session, caller, planned, priced, job.id)
+            return job.id, job.job()
     except IntegrityError:
         # Two requests with one key at once: the database let one in.
         with db.read() as session:
@@ -198,20 +193,25 @@ def _check_queue(session: Session, key: KeyLike, max_queued_jobs: int) -> None:
         raise Conflict("too-many-jobs", detail, limit=limit, queued=limit)
 
 
-def _is_allowed(access: Access, priced: dict[str, Any]) -> bool:
+def _is_allowed(access: Access, priced: Price | StudyPrice) -> bool:
     """Whether the owner's policy for this key covers ε as priced, at the job's δ."""
-    return access.max_epsilon is None or float(priced["epsilon"]["value"]) <= access.max_epsilon
+    if access.max_epsilon is None:
+        return True
+    return priced.epsilon is not None and priced.epsilon.value <= access.max_epsilon
 
 
 def _policy(access: Access) -> str:
     return f"the data set's owner allows this key at most ε = {access.max_epsilon:g} for one job"
 
 
-def _check_policy(access: Access, planned: Plan, priced: dict[str, Any]) -> None:
-    if planned.facts.is_private and not _is_allowed(access, priced):
-        requested = priced["epsilon"]
-        detail = f"{_policy(access)}; this one costs ε = {requested['value']:g}"
-        raise PolicyError(detail, requested=requested, allowed=requested | {"value": access.max_epsilon})
+def _check_policy(access: Access, planned: Plan, priced: Price | StudyPrice) -> None:
+    if not planned.facts.is_private or _is_allowed(access, priced):
+        return
+    if priced.epsilon is None:
+        raise PrivacyError("a job on private data has a price")
+    detail = f"{_policy(access)}; this one costs ε = {priced.epsilon.value:g}"
+    requested = priced.epsilon.model_dump(mode="json")
+    raise PolicyError(detail, requested=requested, allowed=requested | {"value": access.max_epsilon})
 
 
 def side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts | None:
@@ -231,67 +231,25 @@ def pinned(spec: JobSpec, models_root: Path | None, facts: DatasetFacts) -> JobS
     return model_folders.resolved(extractors.resolved(spec, models_root), models_root, facts.outputs)
 
 
-def _price(
+def price_plan(
     pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None
-) -> tuple[Plan, dict[str, Any]]:
+) -> tuple[Plan, Price | StudyPrice]:
     """The plan, of a search that of its final run at its longest, and what it costs: nothing on public data."""
+    priced: Price | StudyPrice
     if spec.hpo is not None:
         planned, priced = _price_study(pricing, plan_study(spec, facts, side))
     else:
         planned = plan(spec, facts, side)
-        priced = UNPRICED if planned.pricing is None else pricing.price(planned.pricing)
-    return planned, priced if facts.is_private else _free(priced)
+        priced = Price.nothing() if planned.pricing is None else pricing.price(planned.pricing)
+    return planned, priced if facts.is_private else priced.free()
 
 
-def _price_study(pricing: PricingService, study: StudyPlan) -> tuple[Plan, dict[str, Any]]:
+def _price_study(pricing: PricingService, study: StudyPlan) -> tuple[Plan, StudyPrice]:
     planned = replace(study.longest, spec=study.spec, study=study)
     if study.pricing is None:
-        return planned, UNPRICED | {"events": None, "runs": studies.unpriced(study)}
-    priced = pricing.price_study(study.pricing) | {"mechanism": None}
-    return replace(planned, warnings=(*planned.warnings, *studies.check_levels(study, priced))), priced
-
-
-def _free(priced: dict[str, Any]) -> dict[str, Any]:
-    """Public data have no account."""
-    free = priced | {"charge": NO_CHARGE, "lines": [line | {"charge": 0} for line in priced["lines"]]}
-    if "runs" in priced:
-        free["runs"] = [run | {"charge": {"train": 0, "holdout": 0}} for run in priced["runs"]]
-    return free
-
-
-def _quote_body(planned: Plan, priced: dict[str, Any]) -> dict[str, Any]:
-    mechanism, study = priced["mechanism"], planned.study
-    final = priced["runs"][-1]["noise_multiplier"] if study else None
-    return {
-        "noise_multiplier": mechanism["training"]["noise_multiplier"] if mechanism else final,
-        "sample_rate": planned.sample_rate,
-        "steps": planned.steps,
-        "expected_batch_size": planned.expected_batch_size,
-        "mechanism": priced["events"] if study else events_of(mechanism),
-        "epsilon": priced["epsilon"],
-        "comparison": priced["comparison"],
-        "charge": priced["charge"],
-        "lines": priced["lines"],
-        "model": _model_body(planned),
-        "numerics": planned.numerics.model_dump(mode="json"),
-        "hpo": studies.quoted(study, priced) if study else None,
-        "warnings": list(planned.warnings),
-    }
-
-
-def _model_body(planned: Plan) -> dict[str, Any]:
-    found = layers(planned.spec.model, planned.facts.features, planned.facts.outputs, planned.facts.rows)
-    parameters = sum(layer.parameters for layer in found)
-    return {"parameters": parameters, "layers": [layer.model_dump(mode="json") for layer in found]}
-
-
-def events_of(mechanism: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The event tree of each account: what an accountant composes."""
-    if mechanism is None:
-        return None
-    config = MechanismConfig.model_validate(mechanism)
-    holdout = event_tree(config, "holdout")
-    return {"train": event_tree(config, "train"), "holdout": holdout if holdout["events"] else None}
+        return planned, study_quotes.unpriced(study)
+    priced = pricing.price_study(study.pricing)
+    return replace(planned, warnings=(*planned.warnings, *study_quotes.check_levels(study, priced))), priced
 
 
 def _replayed(session: Session, caller: Caller, idempotency_key: str, digest: str) -> str | None:
@@ -305,64 +263,40 @@ def _replayed(session: Session, caller: Caller, idempotency_key: str, digest: st
     return str(job.id)
 
 
-def _job(caller: Caller, planned: Plan, priced: dict[str, Any], idempotency_key: str, digest: str) -> dict[str, Any]:
-    """The row of a new job. Its first event is counted already."""
-    return {
-        "id": new_id("job"),
-        "dataset_id": planned.facts.id,
-        "key_id": caller.id,
-        "idempotency_key": idempotency_key,
-        "request_sha256": digest,
-        "name": planned.spec.name,
-        "status": "queued",
-        "spec": planned.spec.model_dump(mode="json"),
-        "mechanism": priced["mechanism"],
-        "quote": _quote_body(planned, priced),
-        "segments": [{"from_step": 0, "salt": secrets.token_hex(32), "key_id": None}],
-        "steps": len(planned.study.slots) if planned.study else planned.steps,
-        "steps_started": 0,
-        "step": 0,
-        "warnings": list(planned.warnings),
-        "events": 1,
-        "created_at": now(),
-        "study": studies.stored(planned.study, priced) if planned.study else None,
-    }
-
-
-def _write(session: Session, job: dict[str, Any], charge: dict[str, Any]) -> None:
+def write(session: Session, planned: Plan, priced: Price | StudyPrice, job: NewJob) -> None:
     """The job and what goes with it, a study's first runs too, but for its hold."""
-    session.execute(INSERT, job)
-    write_event(session, job["id"], 1, "queued", {"charge": charge})
-    if job["study"] is not None:
-        begin(session, get_job(session, job["id"]))
+    job.insert(session)
+    write_event(session, job.id, 1, "queued", {"charge": priced.charge.model_dump(mode="json")})
+    if planned.study is not None:
+        begin(session, get_job(session, job.id))
     else:
-        ring(session, job["id"])
-    audit.record(session, "job.submitted", job["id"], dataset=job["dataset_id"])
+        ring(session, job.id)
+    audit.record(session, "job.submitted", job.id, dataset=planned.facts.id)
 
 
-def _hold(session: Session, caller: Caller, planned: Plan, priced: dict[str, Any], job_id: str) -> None:
+def hold(session: Session, caller: Caller, planned: Plan, priced: Price | StudyPrice, job_id: str) -> None:
     """Last: all holds of a data set wait for its account's row, from here until the commit is on the disk."""
     if planned.facts.is_private:
+        epsilon = priced.epsilon.model_dump(mode="json") if priced.epsilon else None
         accounts.hold(
             session,
             dataset_id=planned.facts.id,
             job_id=job_id,
-            train=priced["charge"]["train"],
-            holdout=priced["charge"]["holdout"],
+            train=priced.charge.train,
+            holdout=priced.charge.holdout,
             actor=caller.id,
-            memo={"epsilon": priced["epsilon"], **({"study": len(planned.study.slots)} if planned.study else {})},
+            memo={"epsilon": epsilon, **({"study": len(planned.study.slots)} if planned.study else {})},
         )
 
 
-def _largest_that_fits(pricing: PricingService, planned: Plan, left: dict[str, int], access: Access) -> float | None:
+def _largest_that_fits(pricing: PricingService, planned: Plan, left: Units, access: Access) -> float | None:
     """The largest target ε that both the budget and the owner's policy for the key cover."""
-    if planned.pricing is None:
-        return None
-    largest: float | None
     if planned.study is not None and planned.study.pricing is not None:
-        largest = pricing.largest_study_that_fits(planned.study.pricing, left)["epsilon"]
+        largest = pricing.largest_study_that_fits(planned.study.pricing, left).epsilon
+    elif planned.pricing is not None:
+        largest = pricing.largest_that_fits(planned.pricing, left).epsilon
     else:
-        largest = pricing.largest_that_fits(planned.pricing, left)["epsilon"]
+        return None
     if largest is None or access.max_epsilon is None:
         return largest
     return min(largest, access.max_epsilon)
@@ -370,7 +304,8 @@ def _largest_that_fits(pricing: PricingService, planned: Plan, left: dict[str, i
 
 def _explain(refusal: BudgetError, pricing: PricingService, planned: Plan, access: Access) -> None:
     """Adds to a refusal what would still fit."""
-    largest = _largest_that_fits(pricing, planned, refusal.members["remaining"], access)
+    left = Units.model_validate(refusal.members["remaining"])
+    largest = _largest_that_fits(pricing, planned, left, access)
     refusal.members["largest_epsilon_that_fits"] = largest
     # Rounded down: what is printed must fit.
     more = (

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,7 +21,9 @@ from app.jobs import repository
 from app.jobs.pricing import PricingService
 from app.jobs.service import pinned, side_facts
 from app.jobs.studies import StudyPlan, plan_study
+from app.jobs.study_quotes import epsilon_of_run
 from app.keys.service import Caller
+from app.privacy.plans import FinalRunRequest
 
 MOST, MOST_SAMPLED = 400, 12  # points: of a millisecond or so each, and of seconds
 
@@ -103,20 +104,15 @@ def _point(
 ) -> SweepPoint:
     if study.pricing is None:
         raise InvalidRequest.at("/spec/privacy", "without privacy there is nothing to divide")
-    what = {"total_epsilon": total, "levels": levels, "runs_per_level": runs_per_level}
-    found = pricing.final_run({"study": study.pricing, **what})
-    return SweepPoint(
-        **what,
-        runs=len(levels) * runs_per_level + 1,
-        final=_epsilon(study.pricing, found["epsilon"]),
-        smallest_total_epsilon=found["smallest_total_epsilon"],
-        reason=found["reason"],
+    found = pricing.final_run(
+        FinalRunRequest(study=study.pricing, total_epsilon=total, levels=tuple(levels), runs_per_level=runs_per_level)
     )
-
-
-def _epsilon(pricing: dict[str, Any], value: float | None) -> Epsilon | None:
-    if value is None:
-        return None
-    accountant = "pld" if pricing["training"]["sampling"] == "poisson" else "gdp"
-    named = {"delta": pricing["target_delta"], "accountant": accountant, "unit": pricing["unit"]}
-    return Epsilon.model_validate({"value": value, **named})
+    return SweepPoint(
+        total_epsilon=total,
+        levels=levels,
+        runs_per_level=runs_per_level,
+        runs=len(levels) * runs_per_level + 1,
+        final=epsilon_of_run(study.pricing, found.epsilon),
+        smallest_total_epsilon=found.smallest_total_epsilon,
+        reason=found.reason,
+    )

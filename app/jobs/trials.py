@@ -12,7 +12,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.contracts.base import Epsilon
+from app.contracts.hpo import LinearScaling
 from app.db.models import Job, Metric
+from app.hpo.stored import StoredStudy
+from app.privacy.prices import Units
 
 
 class ScoreView(BaseModel):
@@ -37,7 +40,7 @@ class TrialView(BaseModel):
     r: float
     mu: float | None
     epsilon: Epsilon | None
-    charge: dict[str, Any]
+    charge: Units
     score: ScoreView | None
     chosen: bool
 
@@ -80,19 +83,20 @@ class StudyView(BaseModel):
     @classmethod
     def of(cls, job: Any) -> StudyView | None:
         """Of a job's row; None where it is no study."""
-        stored, hpo, quoted = job.study, job.spec.get("hpo"), job.quote.get("hpo")
-        if stored is None or hpo is None or quoted is None:
+        quoted = job.quote.get("hpo")
+        if job.study is None or quoted is None:
             return None
+        stored, hpo = StoredStudy.read(job.study), job.spec["hpo"]
         return cls(
             strategy=hpo["strategy"],
-            seed=stored["seed"],
+            seed=stored.seed,
             runs=job.steps,
             ended=job.step,
-            fit=_fit(stored, hpo),
-            chosen=stored["chosen"],
+            fit=_fit(stored, LinearScaling.model_validate(hpo)) if stored.decision is not None else None,
+            chosen=stored.chosen,
             procedure=quoted["procedure"],
             final_run=quoted["final"],
-            keeps_weights=stored["keep_weights"],
+            keeps_weights=stored.keep_weights,
         )
 
 
@@ -108,21 +112,22 @@ def trials(session: Session, job: Job) -> TrialList:
     """The runs of a study; none of another job."""
     if job.study is None:
         return TrialList(items=[], study=None)
+    study = StoredStudy.read(job.study)
     runs = session.scalars(select(Job).where(Job.parent_id == job.id).order_by(Job.trial_number)).all()
-    named = select(Metric).where(Metric.job_id.in_([run.id for run in runs]), Metric.name == job.study["score"])
+    named = select(Metric).where(Metric.job_id.in_([run.id for run in runs]), Metric.name == study.score)
     scores = {metric.job_id: metric for metric in session.scalars(named.order_by(Metric.step))}
-    return TrialList(items=[_trial(job, run, scores.get(run.id)) for run in runs], study=StudyView.of(job))
+    return TrialList(items=[_trial(study, run, scores.get(run.id)) for run in runs], study=StudyView.of(job))
 
 
-def _trial(study: Job, run: Job, metric: Metric | None) -> TrialView:
-    stored, point = study.study or {}, run.trial or {}
-    plan = stored["runs"][run.trial_number]
+def _trial(study: StoredStudy, run: Job, metric: Metric | None) -> TrialView:
+    point, number = run.trial or {}, run.trial_number or 0
+    plan = study.runs[number]
     score = None
     if metric is not None and point["role"] != "final":
         score = ScoreView(name=metric.name, value=metric.value, std=metric.std, on=metric.on)
     return TrialView(
         job=run.id,
-        number=run.trial_number or 0,
+        number=number,
         role=point["role"],
         level=point["level"],
         status=run.status,
@@ -130,25 +135,25 @@ def _trial(study: Job, run: Job, metric: Metric | None) -> TrialView:
         steps=point["steps"],
         max_grad_norm=point["max_grad_norm"],
         r=point["r"],
-        mu=plan["mu"],
-        epsilon=plan["training_epsilon"],
-        charge=plan["charge"],
+        mu=plan.mu,
+        epsilon=plan.training_epsilon,
+        charge=plan.charge,
         score=score,
-        chosen=run.trial_number == stored["chosen"],
+        chosen=number == study.chosen,
     )
 
 
-def _fit(stored: dict[str, Any], hpo: dict[str, Any]) -> FitView | None:
-    decided = stored["decision"]
+def _fit(stored: StoredStudy, hpo: LinearScaling) -> FitView | None:
+    decided = stored.decision
     if decided is None:
         return None
-    levels = zip(stored["levels"], decided["best"], decided["rs"], strict=True)
+    levels = zip(stored.levels, decided.best, decided.rs, strict=True)
     return FitView(
-        fit_in=hpo["fit_in"],
-        curve=hpo["curve"],
-        coefficients=decided["coefficients"],
+        fit_in=hpo.fit_in,
+        curve=hpo.curve,
+        coefficients=list(decided.coefficients),
         levels=[LevelView(level=k, at=at, best=best, r=r) for k, (at, best, r) in enumerate(levels)],
-        at_final=stored["at_final"],
-        r_star=decided["r_star"],
-        fallbacks=decided["fallbacks"],
+        at_final=stored.at_final,
+        r_star=decided.r_star,
+        fallbacks=list(decided.fallbacks),
     )

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from app.contracts.hf import weights_file
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
+from app.hpo.stored import StoredStudy
 from app.ids import new_id, rfc3339, whole_second
 from app.ledger import signatures
 from app.ledger.accounts import filter_for, find
@@ -113,7 +114,7 @@ def _training(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
         "unit": mechanism.unit,
         "relation": mechanism.relation,
         "mechanism": job.mechanism,
-        "events": _events(mechanism),
+        "events": mechanism.events.model_dump(mode="json"),
         "sampling": {"kind": training.sampling, "sample_rate": training.sample_rate},
         "noise_multiplier": training.noise_multiplier,
         "gradient_noise_multiplier": training.gradient_noise_multiplier,  # more where a count is beside it
@@ -132,27 +133,29 @@ def _training(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
 def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[str, Any]:
     """What a study and each of its runs did. `events` is the plan of all of it: a full-batch run is one Gaussian sum
     with noise 1/μ there, which its T steps with σ = √T/μ are, exactly."""
-    stored = job.study or {}
+    stored = StoredStudy.read(job.study)
+    if stored.common is None:
+        raise PrivacyError("a search without privacy has no certificate")
     runs = list(session.scalars(select(Job).where(Job.parent_id == job.id).order_by(Job.trial_number)))
     posts = [find(session, job.dataset_id, f"settle:{run.id}") for run in runs]
     of_runs = select(Artifact.job_id).where(Artifact.job_id.in_([run.id for run in runs]), Artifact.name == weights)
     handed_out = set(session.scalars(of_runs))
-    chosen = next((run for run in runs if run.trial_number == stored["chosen"]), None)
+    chosen = next((run for run in runs if run.trial_number == stored.chosen), None)
     if chosen is not None and has_model:  # its model is the study's now
         handed_out.add(chosen.id)
     mechanisms = [MechanismConfig.model_validate(run.mechanism) for run in runs]
-    training = stored["common"]["training"]
+    training = stored.common.training
     return {
-        "unit": stored["common"]["unit"],
+        "unit": stored.common.unit,
         "relation": job.quote["epsilon"]["relation"],
         "mechanism": None,  # each run has its own
         "events": job.quote["mechanism"],
-        "sampling": {"kind": training["sampling"], "sample_rate": training["sample_rate"]},
+        "sampling": {"kind": training.sampling, "sample_rate": training.sample_rate},
         "noise_multiplier": None,
         "gradient_noise_multiplier": None,
         "max_grad_norm": None,
-        "records_per_unit": training["records_per_unit"],
-        "expected_batch_size": training["expected_batch_size"],
+        "records_per_unit": training.records_per_unit,
+        "expected_batch_size": training.expected_batch_size,
         "numerics": None,
         "steps": {
             "planned": sum(run.steps for run in runs),
@@ -161,19 +164,19 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
         },
         "study": {
             "search": job.spec["hpo"],
-            "seed": stored["seed"],  # of the draws; public
+            "seed": stored.seed,  # of the draws; public
             "procedure_epsilon": job.quote["hpo"]["procedure"],
             "final_run_epsilon": job.quote["hpo"]["final"],
-            "decision": stored["decision"],
+            "decision": stored.decision.model_dump(mode="json") if stored.decision else None,
             "chosen": chosen.id if chosen is not None else None,
-            "keeps_weights": stored["keep_weights"],
+            "keeps_weights": stored.keep_weights,
             "runs": [
                 {
                     "job": run.id,
                     **{name: (run.trial or {})[name] for name in ("role", "level")},
                     "status": run.status,
                     "mechanism": run.mechanism,
-                    "events": _events(mechanism),
+                    "events": mechanism.events.model_dump(mode="json"),
                     "gradient_noise_multiplier": mechanism.training.gradient_noise_multiplier,
                     "numerics": _numerics(session, run),
                     "steps": {"planned": run.steps, "started": run.steps_started},
@@ -205,16 +208,6 @@ def _side_information(session: Session, job: Job) -> dict[str, Any] | None:
     if dataset is None:
         raise PrivacyError("the job's side information is not there to be named")
     return {"id": dataset.id, "name": dataset.name, "content_hmac": dataset.content_hmac}
-
-
-def _events(mechanism: MechanismConfig) -> dict[str, Any]:
-    from app.privacy.events import event_tree  # noqa: PLC0415
-
-    on_holdout = any(release.account == "holdout" for release in mechanism.releases)
-    return {
-        "train": event_tree(mechanism, "train"),
-        "holdout": event_tree(mechanism, "holdout") if on_holdout else None,
-    }
 
 
 def _accountant(job: Job) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from app.contracts.base import AccountantName, AccountName, Epsilon, Unit
 from app.db.engine import Database
@@ -12,13 +12,17 @@ from app.errors import LimitError
 from app.ledger.accounts import filter_for
 from app.ledger.repository import Posted, dataset_with_account, posted
 from app.ledger.schemas import AccountsView, AccountView, Comparison, LedgerView
+from app.privacy import events
+from app.privacy.events import Event
 from app.privacy.mechanism import MechanismConfig, TrainingMechanism
+from app.privacy.plans import CompareRequest
+from app.privacy.prices import Compared
 
 
 class Comparer(Protocol):
-    """Composes event trees in a limited process, and remembers the answer."""
+    """Composes events in a limited process, and remembers the answer."""
 
-    def compare(self, trees: list[dict[str, Any]], delta: float) -> dict[str, Any]: ...
+    def compare(self, request: CompareRequest) -> Compared: ...
 
 
 def overview(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView:
@@ -67,51 +71,51 @@ def view(dataset: Dataset, account: Account, compared: Comparison | None) -> Led
 
 def comparison(pricing: Comparer, dataset: Dataset, account: Account, jobs: list[Posted]) -> Comparison | None:
     """Each figure for the account that is worse off; None where the computation runs past its limits."""
-    worst = {"basic": 0.0, "rdp_best_order": 0.0, "pld_if_fixed_in_advance": 0.0}
+    figures = [Compared(basic=0.0, rdp_best_order=0.0, pld_if_fixed_in_advance=0.0)]
     accounts: tuple[AccountName, AccountName] = ("train", "holdout")
     for name in accounts:
-        trees = settled_trees(jobs, name)
-        if not trees:
+        done = settled_events(jobs, name)
+        if not done:
             continue
         try:
-            figures = pricing.compare(trees, account.cap_delta)
+            figures.append(pricing.compare(CompareRequest(events=tuple(done), delta=account.cap_delta)))
         except LimitError:
             return None
-        worst = {figure: max(value, float(figures[figure])) for figure, value in worst.items()}
     within_a_job = "gdp" if account.filter == "gdp" else "pld"
     return Comparison(
-        basic=_epsilon(dataset, account, worst["basic"], within_a_job),
-        rdp_best_order=_epsilon(dataset, account, worst["rdp_best_order"], "rdp"),
-        pld_if_fixed_in_advance=_epsilon(dataset, account, worst["pld_if_fixed_in_advance"], "pld"),
+        basic=_epsilon(dataset, account, max(each.basic for each in figures), within_a_job),
+        rdp_best_order=_epsilon(dataset, account, max(each.rdp_best_order for each in figures), "rdp"),
+        pld_if_fixed_in_advance=_epsilon(
+            dataset, account, max(each.pld_if_fixed_in_advance for each in figures), "pld"
+        ),
     )
 
 
-def settled_trees(jobs: list[Posted], name: AccountName) -> list[dict[str, Any]]:
-    """The event tree of each job that posted something on an account. A study with its runs is one job: all of its plan
-    where all of its hold was posted, else the runs that there were.
+def settled_events(jobs: list[Posted], name: AccountName) -> list[Event]:
+    """What each job that posted something did to an account. A study with its runs is one job: all of its plan where
+    all of its hold was posted, else the runs that there were.
     """
     together: dict[str | int, list[Posted]] = {}
     for number, job in enumerate(jobs):
         together.setdefault(number if job.study is None else job.study, []).append(job)
-    trees = []
+    done: list[Event] = []
     for parts in together.values():
         whole = next((part for part in parts if part.planned is not None), None)
+        found: list[Event]
         if whole is not None and whole.planned is not None and sum(p.spent[name] for p in parts) == whole.held[name]:
-            found = [whole.planned[name]] if whole.held[name] else []
+            found = [events.read(whole.planned[name])] if whole.held[name] else []
         else:
-            found = [tree for part in parts if (tree := settled_tree(part, name)) is not None]
+            found = [event for part in parts if (event := settled_event(part, name)) is not None]
         if found:
-            trees.append(found[0] if len(found) == 1 else {"kind": "composed", "events": found})
-    return trees
+            done.append(found[0] if len(found) == 1 else events.composed(found))
+    return done
 
 
-def settled_tree(job: Posted, name: AccountName) -> dict[str, Any] | None:
-    """The event tree of what a job posted on an account; None where that is nothing.
+def settled_event(job: Posted, name: AccountName) -> Event | None:
+    """What a job that posted something did to an account; None where that is nothing.
 
     Charges grow in proportion to steps and releases, so that the part of the hold that was posted tells how many.
     """
-    from app.privacy.events import event_tree  # noqa: PLC0415
-
     spent, held = job.spent, job.held
     if spent[name] == 0 or job.mechanism is None:
         return None
@@ -123,8 +127,8 @@ def settled_tree(job: Posted, name: AccountName) -> dict[str, Any] | None:
 
     training = _part_of(mechanism.training, spent[name], held[name]) if name == "train" else mechanism.training
     # Releases on the training account are spread evenly over its steps, and share its part. A histogram is whole.
-    releases = tuple(each.model_copy(update={"times": part(each.times)}) for each in mechanism.releases)
-    return event_tree(mechanism.model_copy(update={"training": training, "releases": releases}), name)
+    scores = (each.model_copy(update={"times": part(each.times)}) for each in mechanism.scores)
+    return mechanism.started(training, scores).event(name)
 
 
 def _part_of(training: TrainingMechanism, spent: int, held: int) -> TrainingMechanism:

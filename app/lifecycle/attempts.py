@@ -335,7 +335,7 @@ def _release(session: Session, job: Job, metrics: list[dict[str, Any]]) -> None:
 def _check_declared(mechanism: MechanismConfig, metric: dict[str, Any], parts: set[str], before: int) -> None:
     """Raises PrivacyError unless the mechanism was charged for one more of this number."""
     name, released_by = metric["name"], metric["released_by"]
-    declared = next((each for each in mechanism.releases if each.metric == name), None)
+    declared = next((each for each in mechanism.scores if each.metric == name), None)
     if released_by in ("noisy_count", "noisy_sum"):
         if declared is None or before >= declared.times or not parts <= declared.parts:
             raise PrivacyError("more numbers would be released than the mechanism was charged for")

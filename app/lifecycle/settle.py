@@ -139,19 +139,19 @@ def _charge(session: Session, job: Job, *, whole: bool, unstarted_too: bool = Fa
     training = started_training(session, job, mechanism.training)
     on_train = [
         each.model_copy(update={"times": released[each.metric]})
-        for each in mechanism.releases
+        for each in mechanism.scores
         if each.account == "train" and released[each.metric] > 0
     ]
-    started = mechanism.model_copy(update={"training": training, "releases": tuple(on_train)})
+    started = mechanism.started(training, on_train)
     train = held["train"] if job.steps_started == mechanism.training.steps else of.charge(started, "train")
-    held_out = [each.metric for each in mechanism.releases if each.account == "holdout"]
+    held_out = [each.metric for each in mechanism.scores if each.account == "holdout"]
     counts = (sum(counted[name] for name in held_out) for counted in (released, planned))
     return {"train": min(train, held["train"]), "holdout": _released_charge(held["holdout"], *counts)}
 
 
 def _planned(mechanism: MechanismConfig) -> Counter[str]:
     """How often each noisy sum may be released."""
-    return Counter({each.metric: each.times for each in mechanism.releases})
+    return Counter({each.metric: each.times for each in mechanism.scores})
 
 
 def _released(session: Session, job_id: str) -> Counter[str]:

@@ -24,17 +24,17 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from app.contracts.job_spec import JobSpec
+from app.contracts.job_spec import Evaluation, JobSpec
 from app.contracts.optimizers import Dp2Settings
 from app.db.models import Artifact, Attempt, Job, Metric, table_of
 from app.hpo.space import Bounds
+from app.hpo.stored import StoredDecision, StoredStudy
 from app.hpo.strategies import Run, Study, decide, runs_of, winner
 from app.ids import new_id, now, whole_second
 from app.ledger import accounts
 from app.lifecycle.settle import Outcome, overrun, settle
 from app.lifecycle.states import FINISHED, append_event, discard, get_job, ring, want_certificate, write_event
 from app.privacy.mechanism import MechanismConfig
-from app.privacy.shares import run_mechanism
 
 
 def lock(session: Session, job_id: str) -> None:
@@ -103,17 +103,11 @@ def begin(session: Session, study: Job) -> None:
 
 def study_of(job: Job) -> Study:
     """The search that a study's row describes. All of it is public."""
-    stored, spec = job.study or {}, JobSpec.model_validate(job.spec)
+    stored, spec = StoredStudy.read(job.study), JobSpec.model_validate(job.spec)
     if spec.hpo is None:
         raise TypeError("this job is no study")
-    return Study(
-        spec.hpo,
-        Bounds.of(spec.hpo.space, stored["steps"]),
-        stored["seed"],
-        tuple(stored["levels"]),
-        stored["at_final"],
-        stored["larger_is_better"],
-    )
+    bounds = Bounds.of(spec.hpo.space, stored.steps)
+    return Study(spec.hpo, bounds, stored.seed, stored.levels, stored.at_final, stored.larger_is_better)
 
 
 def _advance(session: Session, study: Job, ended: Job) -> None:
@@ -153,13 +147,7 @@ def _go_on(session: Session, study: Job, runs: Sequence[Job]) -> None:
         _succeed(session, study, runs, winner(search, scores))
         return
     decision = decide(search, [run for run in known if run.number in there], scores)
-    decided = {
-        "best": list(decision.best),
-        "rs": list(decision.rs),
-        "coefficients": list(decision.fit.coefficients),
-        "r_star": decision.fit.r_star,
-        "fallbacks": list(decision.fit.fallbacks),
-    }
+    decided = StoredDecision.of(decision).model_dump(mode="json")
     study.study = {**(study.study or {}), "decision": decided}
     append_event(session, study.id, "decided", decided)
     _start(session, study, new)
@@ -179,19 +167,17 @@ def _start(session: Session, study: Job, runs: Sequence[Run]) -> None:
 
 def _row(study: Job, run: Run) -> dict[str, Any]:
     """A run as a job: its point in the study's specification, its share of the study's budget."""
-    stored = study.study or {}
-    plan, point = stored["runs"][run.number], run.point
-    mechanism = None
-    if stored["common"] is not None:
-        mechanism = run_mechanism(stored["common"], plan, point.steps, point.max_grad_norm)
-    spec = run_spec(JobSpec.model_validate(study.spec), run, mechanism, stored["trial_evaluation"], stored["seed"])
+    stored = StoredStudy.read(study.study)
+    plan, point = stored.runs[run.number], run.point
+    mechanism = stored.mechanism(run.number, point.steps, point.max_grad_norm)
+    spec = run_spec(JobSpec.model_validate(study.spec), run, mechanism, stored.trial_evaluation, stored.seed)
     quote = study.quote | {
         "noise_multiplier": mechanism.training.noise_multiplier if mechanism else None,
         "steps": point.steps,
         "mechanism": None,
         "comparison": None,
-        "epsilon": plan["epsilon"],
-        "charge": plan["charge"] | {"unit": study.quote["charge"]["unit"]},
+        "epsilon": plan.epsilon.model_dump(mode="json") if plan.epsilon else None,
+        "charge": plan.charge.model_dump(mode="json") | {"unit": study.quote["charge"]["unit"]},
         "lines": [],
         "hpo": None,
     }
@@ -224,13 +210,13 @@ def _row(study: Job, run: Run) -> dict[str, Any]:
             "steps": point.steps,
             "max_grad_norm": point.max_grad_norm,
             "r": point.r,
-            "keeps_weights": run.role != "pilot" or stored["keep_weights"],
+            "keeps_weights": run.role != "pilot" or stored.keep_weights,
         },
     }
 
 
 def run_spec(
-    spec: JobSpec, run: Run, mechanism: MechanismConfig | None, evaluation: dict[str, Any] | None, seed: str
+    spec: JobSpec, run: Run, mechanism: MechanismConfig | None, evaluation: Evaluation | None, seed: str
 ) -> JobSpec:
     """The specification of a run: the study's, at the run's point. A trial is scored, and nothing else of it is told.
 
@@ -251,7 +237,7 @@ def run_spec(
             "target_delta": mechanism.target_delta,
         }
     if run.role != "final":
-        said["evaluation"] = evaluation
+        said["evaluation"] = evaluation.model_dump(mode="json") if evaluation else None
     if spec.seed is not None:
         digest = hashlib.sha256(f"{seed}/{run.number}".encode()).digest()
         said["seed"] = int.from_bytes(digest[:8], "big") >> 1
@@ -260,8 +246,7 @@ def run_spec(
 
 def scores_of(session: Session, study: Job, runs: Sequence[Job]) -> dict[int, float]:
     """The score of each run that has succeeded, by number. On public data one may be no number: it is the worst."""
-    stored = study.study or {}
-    worst = -math.inf if stored["larger_is_better"] else math.inf
+    worst = -math.inf if StoredStudy.read(study.study).larger_is_better else math.inf
     found = {}
     for run in runs:
         metric = score_of(session, study, run.id)
@@ -272,7 +257,7 @@ def scores_of(session: Session, study: Job, runs: Sequence[Job]) -> dict[int, fl
 
 def score_of(session: Session, study: Job, run_id: str) -> Metric | None:
     """What a trial is compared by."""
-    name = (study.study or {})["score"]
+    name = StoredStudy.read(study.study).score
     of_run = select(Metric).where(Metric.job_id == run_id, Metric.name == name).order_by(Metric.step.desc()).limit(1)
     return session.scalar(of_run)
 
@@ -322,11 +307,12 @@ def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> No
     private data: then it is spent too (`whole`), but for a study of which no step was ever started."""
     study.status, study.finished_at = outcome, whole_second()
     study.steps_started = sum(run.steps_started for run in _runs(session, study))
-    if not (study.study or {})["keep_weights"]:
+    stored = StoredStudy.read(study.study)
+    if not stored.keep_weights:
         _drop_weights(session, study)
     data: dict[str, Any] = {"runs": study.step} | (study.failure or {})
     held = study.quote["charge"]
-    if study.study is not None and study.study["common"] is not None and held["unit"] is not None:
+    if stored.common is not None and held["unit"] is not None:
         left = accounts.left_of_hold(session, study.dataset_id, study.id)
         drawn = held["train"] - left[0], held["holdout"] - left[1]
         named: dict[str, Any] = {"dataset_id": study.dataset_id, "job_id": study.id, "actor": "worker"}

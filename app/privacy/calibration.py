@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from app.errors import InvalidRequest
 from app.privacy import events, gdp, pld, rdp
-from app.privacy.events import Tree
+from app.privacy.events import Event
 
 SIGMA_MIN, SIGMA_MAX = 0.1, 1e5
 
@@ -27,7 +27,7 @@ _STRIDE = 2.0  # ln ε is clipped to this far from the aim, so that one wild val
 
 _TARGET = "/privacy/target_epsilon"
 
-Plan = Callable[[float], Tree]  # σ → event tree
+Plan = Callable[[float], Event]  # σ → what the account is done
 EpsilonAt = Callable[[float], float]  # σ → ε
 
 
@@ -44,7 +44,7 @@ def noise_multiplier(
     sampling: str,
     sample_rate: float,
     steps: int,
-    others: Sequence[Tree] = (),
+    others: Sequence[Event] = (),
 ) -> float:
     """The σ at which `steps` noisy sums, composed with `others`, are (ε, δ)-DP with ε ≤ target_epsilon.
 
@@ -54,7 +54,7 @@ def noise_multiplier(
         sampling: `full_batch` or `poisson`.
         sample_rate: q in (0, 1]; 1 for full batch.
         steps: T ≥ 1.
-        others: event trees that the same account pays for out of the same target, with noise already fixed.
+        others: events that the same account pays for out of the same target, with noise already fixed.
 
     Returns:
         σ in [0.1, 1e5], the noise's std over the sensitivity. Public: a function of the plan alone.
@@ -71,7 +71,7 @@ def calibrate(
     sampling: str,
     sample_rate: float,
     steps: int,
-    others: Sequence[Tree] = (),
+    others: Sequence[Event] = (),
     double_steps: int = 0,
 ) -> Calibration:
     """As `noise_multiplier`, with the ε that was computed on the way. `double_steps` of the T query a batch twice."""
@@ -82,10 +82,10 @@ def calibrate(
     if sampling == "full_batch" and sample_rate != 1.0:
         raise InvalidRequest.at("/sampling", "full batch has sample rate 1")
 
-    def plan(sigma: float) -> Tree:
+    def plan(sigma: float) -> Event:
         return events.composed([events.gradient_sums(sample_rate, sigma, steps, double_steps), *others])
 
-    others_mu = gdp.mu_of_tree(events.composed(others)) or 0.0
+    others_mu = gdp.mu_of_event(events.composed(others)) or 0.0
     left = gdp.mu_from_epsilon(target_epsilon, target_delta) ** 2 - others_mu**2
     if left <= 0.0:
         raise InvalidRequest.at(
@@ -118,7 +118,7 @@ def rough_noise_multiplier(target_epsilon: float, target_delta: float, sample_ra
 def _full_batch(plan: Plan, target: float, delta: float, sigma: float) -> Calibration:
     """σ = √(T / (μ² − μ_others²)), moved up by what float arithmetic needs for ε(σ) ≤ target."""
     nudge = 1e-12
-    while (epsilon := gdp.epsilon_from_mu(gdp.mu_of_tree(plan(sigma)) or 0.0, delta)) > target:
+    while (epsilon := gdp.epsilon_from_mu(gdp.mu_of_event(plan(sigma)) or 0.0, delta)) > target:
         sigma *= 1.0 + nudge
         nudge *= 2.0
     if sigma < SIGMA_MIN:
@@ -142,8 +142,8 @@ def _foretell(plan: Plan, target: float, delta: float, steps: int) -> EpsilonAt:
         return lambda sigma: pld.epsilon(plan(sigma), delta)
 
     def foretold(sigma: float) -> float:
-        tree = plan(sigma)
-        at_2h, at_h = pld.epsilon(tree, delta, 2.0 * h), pld.epsilon(tree, delta, h)
+        event = plan(sigma)
+        at_2h, at_h = pld.epsilon(event, delta, 2.0 * h), pld.epsilon(event, delta, h)
         if math.isinf(at_2h):
             return at_h
         return max(at_h - (at_2h - at_h) / 3.0 * (1.0 - (pld.GRID / h) ** 2), 0.0)

@@ -1,49 +1,70 @@
-"""What the pricing process answers to: a function's name and its arguments, JSON in and out."""
+"""What the pricing process answers to: a question's name and its arguments, JSON in and out.
+
+This is the one place on that side where JSON is read and written. A member that the question does not have is refused.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic
 
 from app.contracts.dataset_spec import TypicalJob
-from app.privacy import filters, pricing, study, sweep
+from app.privacy import accounting, filters, pricing, questions, study, sweep
+from app.privacy.plans import FilterChoice, OrderRequest, PlanRequest, TrainingPlan, WarmRequest
+from app.privacy.prices import ChosenOrder, Warmed
+from app.privacy.questions import Answer, Asked, Question
 
-Json = dict[str, Any]
+
+@dataclass(frozen=True)
+class _Answered(Generic[Asked, Answer]):
+    """A question with the function that answers it."""
+
+    question: Question[Asked, Answer]
+    function: Callable[[Asked], Answer]
+
+    def __call__(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return self.function(self.question.asks.model_validate(arguments)).model_dump(mode="json")
 
 
-def answer(request: Json) -> Json:
+def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Runs `request["function"]` on `request["arguments"]`.
 
     Raises:
         ServiceError: what the function refuses.
+        ValidationError: arguments that are not what the question asks for.
     """
-    functions: dict[str, Callable[[Json], Json]] = {
-        "price": pricing.price,
-        "largest_that_fits": pricing.largest_that_fits,
-        "price_study": study.price,
-        "largest_study_that_fits": study.largest_that_fits,
-        "final_run": sweep.final_run,
-        "compare": pricing.compare,
-        "choose_order": choose_order,
-        "warm": warm,
-    }
-    return functions[request["function"]](request["arguments"])
+    function: str = request["function"]
+    answered = {each.question.name: each for each in _QUESTIONS}
+    return answered[function](request["arguments"])
 
 
-def choose_order(request: Json) -> Json:
-    """α* of an `rdp` filter, for `cap_epsilon`, `cap_delta`, `records` and the `typical_job` (or null)."""
-    typical = request["typical_job"]
-    job = TypicalJob.model_validate(typical) if typical is not None else None
-    order = filters.choose_order(request["cap_epsilon"], request["cap_delta"], request["records"], job)
-    return {"order": order}
+def choose_order(request: OrderRequest) -> ChosenOrder:
+    """α* of an `rdp` filter."""
+    job: TypicalJob | None = request.typical_job
+    return ChosenOrder(order=filters.choose_order(request.cap_epsilon, request.cap_delta, request.records, job))
 
 
-def warm(_request: Json) -> Json:
+def warm(_request: WarmRequest) -> Warmed:
     """Prices one plan of each kind, so that the libraries are loaded before somebody waits for them."""
-    training = {"max_grad_norm": 1.0, "clipping": "flat", "steps": 10}
-    request: Json = {"target_epsilon": None, "noise_multiplier": 2.0, "target_delta": 1e-5, "releases": []}
-    full = {"sampling": "full_batch", "sample_rate": 1.0, "expected_batch_size": 100}
-    part = {"sampling": "poisson", "sample_rate": 0.01, "expected_batch_size": 1}
-    pricing.price(request | {"training": training | full, "filter": {"kind": "gdp", "order": None}})
-    pricing.price(request | {"training": training | part, "filter": {"kind": "rdp", "order": 8.0}})
-    return {}
+    full = TrainingPlan(
+        sampling="full_batch", sample_rate=1.0, steps=10, max_grad_norm=1.0, clipping="flat", expected_batch_size=100
+    )
+    part = full.model_copy(update={"sampling": "poisson", "sample_rate": 0.01, "expected_batch_size": 1})
+    for training, choice in ((full, FilterChoice(kind="gdp")), (part, FilterChoice(kind="rdp", order=8.0))):
+        pricing.price(
+            PlanRequest(training=training, target_epsilon=None, noise_multiplier=2.0, target_delta=1e-5, filter=choice)
+        )
+    return Warmed()
+
+
+_QUESTIONS: tuple[_Answered[Any, Any], ...] = (
+    _Answered(questions.PRICE, pricing.price),
+    _Answered(questions.LARGEST_THAT_FITS, pricing.largest_that_fits),
+    _Answered(questions.PRICE_STUDY, study.price),
+    _Answered(questions.LARGEST_STUDY_THAT_FITS, study.largest_that_fits),
+    _Answered(questions.FINAL_RUN, sweep.final_run),
+    _Answered(questions.COMPARE, accounting.compare),
+    _Answered(questions.CHOOSE_ORDER, choose_order),
+    _Answered(questions.WARM, warm),
+)

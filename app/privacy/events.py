@@ -1,32 +1,74 @@
-"""Event trees: what a mechanism does to one account, as plain JSON.
+"""Events: what a mechanism does to one account, as frozen classes with one JSON form.
 
-    {"kind": "composed", "events": [tree, …]}
-    {"kind": "self_composed", "count": T, "event": tree}
-    {"kind": "gaussian", "noise_multiplier": σ}                   noise std σ at sensitivity 1
-    {"kind": "poisson_sampled", "sample_rate": q, "event": {"kind": "gaussian", …}}
+    Composed        {"kind": "composed", "events": [event, …]}
+    SelfComposed    {"kind": "self_composed", "count": T, "event": event}
+    Gaussian        {"kind": "gaussian", "noise_multiplier": σ}                   noise std σ at sensitivity 1
+    PoissonSampled  {"kind": "poisson_sampled", "sample_rate": q, "event": {"kind": "gaussian", …}}
 
-The same shape as dp_accounting's `DpEvent`, but stored, signed and read without it. Every accountant here is a pure
-function of such a tree: nothing is accumulated, so asking twice cannot change an answer.
+The same classes as dp_accounting's `DpEvent`, but stored, signed and read without it. Every accountant here is a pure
+function of such an event: nothing is accumulated, so asking twice cannot change an answer.
+
+`event.model_dump(mode="json")` writes the JSON form, `read` reads it; documents with events in them do both by
+themselves.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, assert_never
 
-from app.contracts.base import AccountName
+from pydantic import Field, TypeAdapter, ValidationError
+
+from app.contracts.base import Document
 from app.errors import PrivacyError
-from app.privacy.mechanism import (
-    MechanismConfig,
-    NoisyFrequencies,
-    NoisyMean,
-    NoisySum,
-    TrainingMechanism,
-    of_two_queries,
-)
 
-Tree = dict[str, Any]
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+class Gaussian(Document):
+    """One noisy sum: noise of std `noise_multiplier` on a sum of sensitivity 1."""
+
+    kind: Literal["gaussian"] = "gaussian"
+    noise_multiplier: float
+
+
+class PoissonSampled(Document):
+    """A noisy sum over a Poisson sample: each unit takes part independently with probability `sample_rate`."""
+
+    kind: Literal["poisson_sampled"] = "poisson_sampled"
+    sample_rate: float
+    event: Gaussian
+
+
+class SelfComposed(Document):
+    """The same event `count` times, each with fresh noise and a fresh sample."""
+
+    kind: Literal["self_composed"] = "self_composed"
+    count: int
+    event: Event
+
+
+class Composed(Document):
+    """Several events, in any order."""
+
+    kind: Literal["composed"] = "composed"
+    events: tuple[Event, ...]
+
+
+Event = Annotated[Gaussian | PoissonSampled | SelfComposed | Composed, Field(discriminator="kind")]
+SelfComposed.model_rebuild()
+Composed.model_rebuild()
+_EVENT: TypeAdapter[Gaussian | PoissonSampled | SelfComposed | Composed] = TypeAdapter(Event)
+
+
+class AccountEvents(Document):
+    """All that something does to each account; None where it never touches the hold-out."""
+
+    train: Composed
+    holdout: Composed | None
 
 
 class Leaf(NamedTuple):
@@ -36,19 +78,38 @@ class Leaf(NamedTuple):
     noise_multiplier: float
 
 
-def composed(trees: Iterable[Tree]) -> Tree:
-    return {"kind": "composed", "events": list(trees)}
+def read(stored: object) -> Event:
+    """An event from its JSON form.
+
+    Raises:
+        PrivacyError: it has an event of a kind that is not accounted here.
+    """
+    try:
+        return _EVENT.validate_python(stored)
+    except ValidationError:
+        raise PrivacyError("no accountant for an event of this kind") from None
 
 
-def noisy_sums(sample_rate: float, noise_multiplier: float, count: int) -> Tree:
+def composed(events: Iterable[Event]) -> Composed:
+    return Composed(events=tuple(events))
+
+
+def of_two_queries(noise_multiplier: float) -> float:
+    """The noise multiplier of two Gaussian queries of one batch together, each with σ: σ/√2, rounded down."""
+    return math.nextafter(noise_multiplier / math.sqrt(2.0), 0.0)
+
+
+def noisy_sums(sample_rate: float, noise_multiplier: float, count: int) -> SelfComposed:
     """`count` noisy sums, each over a fresh Poisson sample of rate q; at q = 1 nothing is sampled."""
-    event: Tree = {"kind": "gaussian", "noise_multiplier": noise_multiplier}
+    event = Gaussian(noise_multiplier=noise_multiplier)
     if sample_rate < 1.0:
-        event = {"kind": "poisson_sampled", "sample_rate": sample_rate, "event": event}
-    return {"kind": "self_composed", "count": count, "event": event}
+        return SelfComposed(count=count, event=PoissonSampled(sample_rate=sample_rate, event=event))
+    return SelfComposed(count=count, event=event)
 
 
-def gradient_sums(sample_rate: float, noise_multiplier: float, steps: int, double_steps: int = 0) -> Tree:
+def gradient_sums(
+    sample_rate: float, noise_multiplier: float, steps: int, double_steps: int = 0
+) -> SelfComposed | Composed:
     """T-fold Gaussian(σ) for full batch, T-fold PoissonSampled(q, Gaussian(σ)) for Poisson sampling.
 
     Args:
@@ -61,87 +122,36 @@ def gradient_sums(sample_rate: float, noise_multiplier: float, steps: int, doubl
     return composed([*single, noisy_sums(sample_rate, of_two_queries(noise_multiplier), double_steps)])
 
 
-def training_tree(training: TrainingMechanism) -> Tree:
-    """All steps of a training."""
-    return gradient_sums(training.sample_rate, training.noise_multiplier, training.steps, training.double_steps)
-
-
-def release_tree(release: NoisySum) -> Tree:
-    """A sum in which one record weighs `sensitivity`, with std sensitivity/μ: Gaussian(1/μ), `times` times."""
-    return noisy_sums(1.0, 1.0 / release.noise_mu, release.times)
-
-
-def frequencies_tree(frequencies: NoisyFrequencies) -> Tree:
-    """A histogram of sensitivity √T with std √T/μ: Gaussian(1/μ), once."""
-    return noisy_sums(1.0, 1.0 / frequencies.noise_mu, 1)
-
-
-def mean_tree(mean: NoisyMean) -> Tree:
-    """A sum of sensitivity B with std B/μ: Gaussian(1/μ), once."""
-    return noisy_sums(1.0, 1.0 / mean.noise_mu, 1)
-
-
-def first_releases(frequencies: NoisyFrequencies | None, mean: NoisyMean | None) -> dict[str, Tree]:
-    """What a job releases of its training part before the first step, by the name of its line on the bill."""
-    found = {"frequencies": frequencies and frequencies_tree(frequencies), "mean": mean and mean_tree(mean)}
-    return {what: tree for what, tree in found.items() if tree}
-
-
-def event_tree(mechanism: MechanismConfig, account: AccountName) -> Tree:
-    """All that `mechanism` does to the records of one account, as a `composed` tree.
-
-    Training part and a split hold-out are disjoint, so each account has a tree of its own and the job's guarantee is
-    the larger of the two ε's (parallel composition).
-
-    Args:
-        mechanism: the stored configuration of the job.
-        account: `train` or `holdout`.
-
-    Returns:
-        A `composed` tree, with no events where the mechanism never touches the account. Public.
-    """
-    training = [training_tree(mechanism.training)] if account == "train" else []
-    if account == "train":
-        training += first_releases(mechanism.frequencies, mechanism.mean).values()
-    return composed(training + [release_tree(r) for r in mechanism.releases if r.account == account])
-
-
-def leaves(tree: Tree) -> Counter[Leaf]:
-    """How often each distinct noisy sum occurs in `tree`.
+def leaves(event: Event) -> Counter[Leaf]:
+    """How often each distinct noisy sum occurs in `event`.
 
     Composition is commutative for every accountant used here, so this multiset is all that an ε depends on.
-
-    Raises:
-        PrivacyError: the tree has an event of a kind that is not accounted here.
     """
-    kind = tree.get("kind")
-    if kind == "composed":
-        return sum((leaves(event) for event in tree["events"]), Counter())
-    if kind == "self_composed":
-        inner = leaves(tree["event"])
-        return Counter({leaf: count * tree["count"] for leaf, count in inner.items()})
-    if kind == "gaussian":
-        return Counter({Leaf(1.0, tree["noise_multiplier"]): 1})
-    if kind == "poisson_sampled" and tree["event"].get("kind") == "gaussian":
-        return Counter({Leaf(tree["sample_rate"], tree["event"]["noise_multiplier"]): 1})
-    raise PrivacyError(f"no accountant for an event of kind {kind!r}")
+    match event:
+        case Composed():
+            return sum((leaves(each) for each in event.events), Counter())
+        case SelfComposed():
+            return Counter({leaf: count * event.count for leaf, count in leaves(event.event).items()})
+        case Gaussian():
+            return Counter({Leaf(1.0, event.noise_multiplier): 1})
+        case PoissonSampled():
+            return Counter({Leaf(event.sample_rate, event.event.noise_multiplier): 1})
+        case _:
+            assert_never(event)
 
 
-def to_dp_event(tree: Tree) -> Any:
-    """The `dp_accounting.DpEvent` of a tree.
-
-    Raises:
-        PrivacyError: the tree has an event of a kind that is not accounted here.
-    """
+def to_dp_event(event: Event) -> DpEvent:
+    """The `dp_accounting.DpEvent` of an event."""
     import dp_accounting as dp  # noqa: PLC0415 - slow to import: only pricing pays for it
 
-    kind = tree.get("kind")
-    if kind == "composed":
-        return dp.ComposedDpEvent([to_dp_event(event) for event in tree["events"]])
-    if kind == "self_composed":
-        return dp.SelfComposedDpEvent(to_dp_event(tree["event"]), tree["count"])
-    if kind == "gaussian":
-        return dp.GaussianDpEvent(tree["noise_multiplier"])
-    if kind == "poisson_sampled":
-        return dp.PoissonSampledDpEvent(tree["sample_rate"], to_dp_event(tree["event"]))
-    raise PrivacyError(f"no accountant for an event of kind {kind!r}")
+    match event:
+        case Composed():
+            return dp.ComposedDpEvent([to_dp_event(each) for each in event.events])
+        case SelfComposed():
+            return dp.SelfComposedDpEvent(to_dp_event(event.event), event.count)
+        case Gaussian():
+            return dp.GaussianDpEvent(event.noise_multiplier)
+        case PoissonSampled():
+            return dp.PoissonSampledDpEvent(event.sample_rate, to_dp_event(event.event))
+        case _:
+            assert_never(event)

@@ -22,7 +22,7 @@ from app.contracts.base import AccountName
 from app.contracts.dataset_spec import TypicalJob
 from app.errors import InvalidRequest, PrivacyError
 from app.privacy import calibration, events, gdp, rdp
-from app.privacy.events import Leaf, Tree
+from app.privacy.events import Event, Leaf
 from app.privacy.mechanism import MechanismConfig
 
 # Orders among which `choose_order` looks. Below 1.25 no cap of use has a budget; a cap of 0.1 at δ = 1e-5 needs > 64.
@@ -60,11 +60,11 @@ class GdpFilter:
         Raises:
             InvalidRequest: the mechanism samples, so that it has no exact μ.
         """
-        return sum(self.charge_tree(line) for line in events.event_tree(mechanism, account)["events"])
+        return sum(self.charge_event(line) for line in mechanism.event(account).events)
 
-    def charge_tree(self, tree: Tree) -> int:
+    def charge_event(self, event: Event) -> int:
         """⌈Σ 1/σ²⌉ of one line, in units."""
-        mu = gdp.mu_of_tree(tree)
+        mu = gdp.mu_of_event(event)
         if mu is None:
             detail = "this data set's `gdp` filter admits full-batch jobs only: use full_batch sampling"
             raise InvalidRequest.at("/sampling/kind", detail)
@@ -98,15 +98,15 @@ class RdpFilter:
 
     def charge(self, mechanism: MechanismConfig, account: AccountName) -> int:
         """What `mechanism` costs on `account`: the sum over its lines of ⌈T · ε_step(α*)⌉ units."""
-        return sum(self.charge_tree(line) for line in events.event_tree(mechanism, account)["events"])
+        return sum(self.charge_event(line) for line in mechanism.event(account).events)
 
-    def charge_tree(self, tree: Tree) -> int:
+    def charge_event(self, event: Event) -> int:
         """⌈T · ε_step(α*)⌉ of one line, in units.
 
         Raises:
             PrivacyError: the divergence at this order is not finite.
         """
-        cost = sum(count * _step(self.order, leaf) for leaf, count in events.leaves(tree).items())
+        cost = sum(count * _step(self.order, leaf) for leaf, count in events.leaves(event).items())
         if not math.isfinite(cost):
             raise PrivacyError(f"the Rényi divergence at order {self.order:g} could not be computed")
         return math.ceil(cost * (1.0 + _ROUNDING) * 1e9)

@@ -2,7 +2,7 @@
 
 A mechanism is μ-GDP if telling two neighbours apart is as hard as telling N(0, 1) from N(μ, 1). A Gaussian sum with
 noise multiplier σ is (1/σ)-GDP, and μ's compose as √(Σ μ²), so T full-batch steps are exactly (√T/σ)-GDP. For Poisson
-sampling there is no exact μ (the central limit form can be low by a factor of three), so `mu_of` answers None there.
+sampling there is no exact μ (the central limit form can be low by a factor of three): `mu_of_event` answers None.
 
     δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)
 
@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import math
 
-from app.contracts.base import AccountName
 from app.privacy import events
-from app.privacy.events import Tree
-from app.privacy.mechanism import MechanismConfig
+from app.privacy.events import Event
 
 _SQRT2 = math.sqrt(2.0)
 _RTOL = 1e-15  # relative tolerance of the roots: about four units in the last place
@@ -99,14 +97,9 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     return root
 
 
-def mu_of_tree(tree: Tree) -> float | None:
-    """√(Σ 1/σ²) of a tree of plain Gaussian events; None where anything is sampled."""
-    counts = events.leaves(tree)
+def mu_of_event(event: Event) -> float | None:
+    """√(Σ 1/σ²) of plain Gaussian events; None where anything is sampled."""
+    counts = events.leaves(event)
     if any(leaf.sample_rate < 1.0 for leaf in counts):
         return None
     return math.sqrt(math.fsum(count / leaf.noise_multiplier**2 for leaf, count in counts.items()))
-
-
-def mu_of(mechanism: MechanismConfig, account: AccountName) -> float | None:
-    """The exact μ of what a mechanism does to one account; None where it samples."""
-    return mu_of_tree(events.event_tree(mechanism, account))

@@ -1,20 +1,29 @@
 """MechanismConfig: the one description of what a job does to private data.
 
 Built once, at admission, stored with the job and read back by the worker. The event that is charged
-(app.privacy.events) and the sampler, clipping and noise that run (worker.training.plan) are both made from it, so that
-what runs is what is charged.
+(`MechanismConfig.event`) and the sampler, clipping and noise that run (worker.training.plan) are both made from it, so
+that what runs is what is charged.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from app.contracts.base import AccountName, DeltaValue, Document, NoiseMultiplier, Relation, Steps, Unit
-from app.contracts.hf import rank_groups
-from app.contracts.optimizers import Dp2Settings, Optimizer
+from app.privacy.events import AccountEvents, Composed, SelfComposed, composed, gradient_sums, of_two_queries
+from app.privacy.releases import (
+    BeforeFirstStep,
+    NoisyCount,
+    NoisyHistogram,
+    NoisyMean,
+    NoisyScore,
+    NoisySum,
+    Release,
+)
 
 # Progress and scores of a Poisson-sampled job are seen no closer together than this: the time that a single step took
 # would tell how large its batch was, and amplification by sampling needs batches hidden.
@@ -35,11 +44,6 @@ class AdaptiveMechanism(Document):
     count_noise_multiplier: Annotated[float, Field(gt=0.0)]
 
 
-def of_two_queries(noise_multiplier: float) -> float:
-    """The noise multiplier of two Gaussian queries of one batch together, each with σ: σ/√2, rounded down."""
-    return math.nextafter(noise_multiplier / math.sqrt(2.0), 0.0)
-
-
 class DelayedMechanism(Document):
     """What a delayed preconditioner D, made of noised gradients of earlier steps, changes in a step. σ and L stay.
 
@@ -54,29 +58,30 @@ class DelayedMechanism(Document):
     delay_adaptive: Annotated[int, Field(ge=1)]
     max_grad_norm_adaptive: Annotated[float, Field(gt=0.0)]
 
+    def is_adaptive(self, step: int) -> bool:
+        """Whether a step, counted from 1, moves along what D divides: steps s₁+1 … s₁+s₂ of every s₁+s₂, or all but
+        every s-th with an extra query."""
+        return self._place(step) >= (1 if self.variant == "extra_query" else self.delay_sgd)
+
+    def completes(self, step: int) -> bool:
+        """Whether D changes after a step: the last of s₁ plain ones, or every s-th with an extra query."""
+        return self._place(step) == (0 if self.variant == "extra_query" else self.delay_sgd - 1)
+
+    def _place(self, step: int) -> int:
+        period = self.delay_sgd if self.variant == "extra_query" else self.delay_sgd + self.delay_adaptive
+        return (step - 1) % period
+
     def norms(self, step: int, max_grad_norm: float) -> tuple[float, ...]:
         """The clipping norm of each query of a step, counted from 1."""
+        if not self.is_adaptive(step):
+            return (max_grad_norm,)
         if self.variant == "extra_query":
-            single = (step - 1) % self.delay_sgd == 0
-            return (max_grad_norm,) if single else (max_grad_norm, self.max_grad_norm_adaptive)
-        adaptive = (step - 1) % (self.delay_sgd + self.delay_adaptive) >= self.delay_sgd
-        return (self.max_grad_norm_adaptive if adaptive else max_grad_norm,)
+            return (max_grad_norm, self.max_grad_norm_adaptive)
+        return (self.max_grad_norm_adaptive,)
 
     def double_steps(self, steps: int) -> int:
         """How many of so many steps make two queries."""
         return steps - -(-steps // self.delay_sgd) if self.variant == "extra_query" else 0
-
-
-def delayed_of(optimizer: Optimizer) -> DelayedMechanism | None:
-    """What an optimizer changes in the mechanism. Only delayed preconditioners do."""
-    if not isinstance(optimizer, Dp2Settings):
-        return None
-    return DelayedMechanism(
-        variant=optimizer.variant,
-        delay_sgd=optimizer.delays[0],
-        delay_adaptive=optimizer.delays[1],
-        max_grad_norm_adaptive=optimizer.max_grad_norm_adaptive,
-    )
 
 
 class TrainingMechanism(Document):
@@ -112,6 +117,11 @@ class TrainingMechanism(Document):
     def double_steps(self) -> int:
         """How many of the T steps release two noisy sums of their batch."""
         return self.delayed.double_steps(self.steps) if self.delayed else 0
+
+    @property
+    def event(self) -> SelfComposed | Composed:
+        """All steps."""
+        return gradient_sums(self.sample_rate, self.noise_multiplier, self.steps, self.double_steps)
 
     @property
     def repeatable_steps(self) -> int:
@@ -155,103 +165,21 @@ class TrainingMechanism(Document):
         return self.noise_multiplier / math.sqrt(1.0 - share) * (1.0 + 2.0**-48)
 
 
-class NoisySum(Document):
-    """`times` releases of sums where one record weighs at most `sensitivity` in ℓ₂, a unit `records_per_unit` times it.
-
-    Their noise has std sensitivity · records_per_unit / noise_mu.
-
-    Of each score both the sum and its complement are released: (s, Δ − s) of one record has ℓ₂ norm at most Δ. With
-    `groups` of classes they are released for each group, and for all other classes together: the sums of one record's
-    group change, and no others.
-
-    With `ranks` the losses are those of single tokens, each clipped to [0, Δ], released for each of `rank_groups`. The
-    T tokens of a record weigh 1/T each: what it adds to all sums is at least 0 and adds up to Δ, so that its ℓ₂ norm is
-    at most Δ, however its tokens are spread over the groups.
-
-    `ranking`: of a record with HIT h ∈ {0, 1} and NDCG g ∈ [0, h] at `cutoff`, three sums, of (g, h − g, 1 − h): they
-    are at least 0 and add up to 1, so that their ℓ₂ norm is at most Δ = 1.
-    """
-
-    what: Literal["accuracy", "loss", "ranking"]
-    account: AccountName
-    noise_mu: Annotated[float, Field(gt=0.0)]
-    sensitivity: Annotated[float, Field(gt=0.0)] = 1.0
-    times: Annotated[int, Field(ge=1)] = 1
-    records_per_unit: Annotated[int, Field(ge=1)] = 1
-    records: Annotated[int, Field(ge=1)]  # the public size of what is summed over; information, not a divisor
-    groups: dict[str, tuple[int, ...]] = Field(default_factory=dict)
-    ranks: Annotated[int, Field(ge=1)] | None = None  # how many tokens there are
-    cutoff: Annotated[int, Field(ge=1)] | None = None  # k of a ranking
-
-    @model_validator(mode="after")
-    def _groups_are_disjoint(self) -> NoisySum:
-        places = [place for group in self.groups.values() for place in group]
-        if len(set(places)) != len(places):
-            raise ValueError("groups that overlap would let one record change several sums")
-        if (self.what == "ranking") != (self.cutoff is not None) or (self.cutoff is not None and self.groups):
-            raise ValueError("a ranking, and nothing else, has a cutoff; it has no groups")
-        if self.ranks is not None and (self.what != "loss" or self.groups):
-            raise ValueError("tokens have losses, and groups of their own")
-        return self
-
-    @property
-    def metric(self) -> str:
-        """The name that it is released under."""
-        return f"ndcg@{self.cutoff}" if self.what == "ranking" else self.what
-
-    @property
-    def parts(self) -> frozenset[str]:
-        """The names of what leaves with it, out of the same release."""
-        if self.what == "ranking":
-            return frozenset({f"hit@{self.cutoff}"})
-        return frozenset(f"{self.what}:{name}" for name in self.group_names)
-
-    @property
-    def group_names(self) -> tuple[str, ...]:
-        """Of the groups, in the order of their sums."""
-        return tuple(self.groups if self.ranks is None else rank_groups(self.ranks))
-
-    @property
-    def noise_std(self) -> float:
-        return self.sensitivity * self.records_per_unit / self.noise_mu
-
-
-class NoisyFrequencies(Document):
-    """Of each item, of how many users' sequences it is: one histogram of the training part, before the first step.
-
-    A user adds one to each of at most `max_items` bins: ℓ₂ norm at most √max_items. The noise has std √max_items /
-    noise_mu, and the histogram is one Gaussian mechanism with noise multiplier 1 / noise_mu.
-    """
-
-    noise_mu: Annotated[float, Field(gt=0.0)]
-    max_items: Annotated[int, Field(ge=1)]
-
-    @property
-    def noise_std(self) -> float:
-        return math.sqrt(self.max_items) / self.noise_mu
-
-
-class NoisyMean(Document):
-    """The sum of the features of the training part, before the first step, each record's clipped to `max_norm`: its ℓ₂
-    sensitivity. The noise has std max_norm / noise_mu, and the sum is one Gaussian mechanism with noise multiplier
-    1 / noise_mu. Divided by the public `records` it is their mean."""
-
-    noise_mu: Annotated[float, Field(gt=0.0)]
-    max_norm: Annotated[float, Field(gt=0.0)]
-    records: Annotated[int, Field(ge=1)]
-
-    @property
-    def noise_std(self) -> float:
-        """Of the sum."""
-        return self.max_norm / self.noise_mu
+# Of version 1's JSON: what is released before the first step, in this order.
+_OWN_MEMBERS = ("frequencies", "mean")
 
 
 class MechanismConfig(Document):
-    """Everything that a job does to private data. Training is on the `train` account, and so are a histogram of items
-    and a mean of features.
+    """Everything that a job does to private data: the training, on the `train` account, and releases.
 
     A split hold-out is disjoint from the training part, so the two accounts compose in parallel. Last items are held
     out of the same users: scores on them are on the `train` account too.
+
+    The JSON form is that of version 1, which is read for ever: scores are its `releases`, and what is released before
+    the first step has a member of its own (`frequencies`, `mean`), null where there is none.
+
+    Attributes:
+        releases: those before the first step, then scores, in the order of their lines on the bill.
     """
 
     version: Literal[1] = 1
@@ -259,17 +187,72 @@ class MechanismConfig(Document):
     relation: Relation = "add_or_remove_one"
     target_delta: DeltaValue
     training: TrainingMechanism
-    releases: tuple[NoisySum, ...] = ()
-    frequencies: NoisyFrequencies | None = None
-    mean: NoisyMean | None = None
+    releases: tuple[Release, ...] = ()
+
+    @property
+    def before(self) -> tuple[BeforeFirstStep, ...]:
+        """What is released of the training part before the first step, once."""
+        return tuple(each for each in self.releases if not isinstance(each, NoisyScore))
+
+    @property
+    def scores(self) -> tuple[NoisyCount | NoisySum, ...]:
+        """What is released at evaluations."""
+        return tuple(each for each in self.releases if isinstance(each, NoisyScore))
+
+    def started(self, training: TrainingMechanism, scores: Iterable[NoisyCount | NoisySum]) -> MechanismConfig:
+        """The part of it that was started: of what comes before the first step, all."""
+        return self.model_copy(update={"training": training, "releases": (*self.before, *scores)})
+
+    def event(self, account: AccountName) -> Composed:
+        """All that it does to the records of one account.
+
+        Training part and a split hold-out are disjoint, so each account has an event of its own and the job's guarantee
+        is the larger of the two ε's (parallel composition).
+
+        Returns:
+            No events where it never touches the account. Public.
+        """
+        training = [self.training.event] if account == "train" else []
+        return composed([*training, *(each.event for each in self.releases if each.account == account)])
+
+    @property
+    def events(self) -> AccountEvents:
+        """What an accountant composes, for each account."""
+        holdout = self.event("holdout")
+        return AccountEvents(train=self.event("train"), holdout=holdout if holdout.events else None)
 
     @model_validator(mode="after")
     def _one_unit(self) -> MechanismConfig:
-        sizes = {self.training.records_per_unit, *(release.records_per_unit for release in self.releases)}
+        sizes = {self.training.records_per_unit, *(score.records_per_unit for score in self.scores)}
         if len(sizes) > 1 or (self.unit == "example" and sizes != {1}):
             raise ValueError("an example is one record, and a user has the same number of them everywhere")
-        if self.frequencies is not None and sizes != {1}:
-            raise ValueError("items are counted where a record is all of a user")
-        if self.mean is not None and self.unit != "example":
-            raise ValueError("a mean of features is one of records, each of which is a unit")
+        for each in self.before:
+            if isinstance(each, NoisyHistogram) and sizes != {1}:
+                raise ValueError("items are counted where a record is all of a user")
+            if isinstance(each, NoisyMean) and self.unit != "example":
+                raise ValueError("a mean of features is one of records, each of which is a unit")
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_version_1(cls, stored: Any) -> Any:
+        """Members of their own become releases, before the scores."""
+        if not isinstance(stored, dict):
+            return stored
+        rest = {name: value for name, value in stored.items() if name not in _OWN_MEMBERS}
+        own = {name: stored[name] for name in _OWN_MEMBERS if stored.get(name) is not None}
+        scores = tuple(stored.get("releases", ()))
+        if not all(isinstance(each, dict) for each in own.values()) or any(
+            isinstance(each, dict) and each.get("what") in _OWN_MEMBERS for each in scores
+        ):
+            raise ValueError("what is released before the first step has a member of its own")
+        return rest | {"releases": (*({**value, "what": name} for name, value in own.items()), *scores)}
+
+    @model_serializer(mode="wrap")
+    def _write_version_1(self, write: SerializerFunctionWrapHandler) -> object:
+        written = write(self)
+        own = {each["what"]: each for each in written["releases"] if each["what"] in _OWN_MEMBERS}
+        for each in own.values():
+            del each["what"]
+        written["releases"] = [each for each in written["releases"] if "what" in each]
+        return written | {name: own.get(name) for name in _OWN_MEMBERS}

@@ -13,7 +13,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from app.privacy import events
-from app.privacy.events import Leaf, Tree
+from app.privacy.events import Event, Leaf
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,21 +36,21 @@ def resolves(delta: float, steps: int) -> bool:
     return CONVOLUTION_ERROR_PER_STEP * steps < 0.5 * delta
 
 
-def epsilon(tree: Tree, delta: float, grid: float = GRID) -> float:
+def epsilon(event: Event, delta: float, grid: float = GRID) -> float:
     """An upper bound on ε at δ, tight up to the grid.
 
-    All plain Gaussians of the tree are folded into one exactly (T-fold Gaussian(σ) = Gaussian(σ/√T)); equal sampled
+    All plain Gaussians of the event are folded into one exactly (T-fold Gaussian(σ) = Gaussian(σ/√T)); equal sampled
     events are composed T-fold by one Fourier transform.
 
     Args:
-        tree: an event tree.
+        event: what is done to one account.
         delta: δ in (0, 1).
         grid: spacing of the discretized privacy losses, in nats.
 
     Returns:
         ε ≥ 0; ∞ where δ is too small for what double precision resolves after that many steps. Public.
     """
-    sampled = events.leaves(tree)
+    sampled = events.leaves(event)
     gaussian_precision = math.fsum(
         sampled.pop(leaf) / leaf.noise_multiplier**2 for leaf in list(sampled) if leaf.sample_rate >= 1.0
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from app.privacy import events
-from app.privacy.events import Tree
+from app.privacy.events import Event
 
 # dp_accounting's own default orders, written out so that reading them needs no import of it.
 ORDERS: tuple[float, ...] = (
@@ -22,45 +22,45 @@ ORDERS: tuple[float, ...] = (
 )
 
 
-def _divergences(tree: Tree, orders: tuple[float, ...]) -> list[float]:
+def _divergences(event: Event, orders: tuple[float, ...]) -> list[float]:
     from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415 - slow to import
 
     accountant = RdpAccountant(orders)
-    accountant.compose(events.to_dp_event(tree))
+    accountant.compose(events.to_dp_event(event))
     return [float(r) for r in accountant.rdp]
 
 
-def rdp_at(tree: Tree, order: float) -> float:
-    """The Rényi divergence bound of `tree` at one order, in nats.
+def rdp_at(event: Event, order: float) -> float:
+    """The Rényi divergence bound of `event` at one order, in nats.
 
     For fractional orders dp_accounting's series sometimes does not converge. (α−1)·D_α is convex in α and 0 at α = 1,
     so the line through its values at the neighbouring whole orders is an upper bound, used there instead.
 
     Args:
-        tree: an event tree.
+        event: what is done to one account.
         order: α > 1.
 
     Returns:
         An upper bound up to the rounding of floats (app.privacy.filters adds what that may cost). Public.
     """
-    value = _divergences(tree, (order,))[0]
+    value = _divergences(event, (order,))[0]
     if math.isfinite(value) or order == math.floor(order):
         return value
     low, high = float(math.floor(order)), float(math.ceil(order))
-    at_low, at_high = (0.0 if a == 1.0 else (a - 1.0) * _divergences(tree, (a,))[0] for a in (low, high))
+    at_low, at_high = (0.0 if a == 1.0 else (a - 1.0) * _divergences(event, (a,))[0] for a in (low, high))
     return ((high - order) * at_low + (order - low) * at_high) / (order - 1.0)
 
 
-def epsilon(tree: Tree, delta: float) -> tuple[float, float]:
+def epsilon(event: Event, delta: float) -> tuple[float, float]:
     """The best (ε, δ) over ORDERS, and the order that gives it.
 
     Valid for one mechanism that is fixed in advance. The filter never takes this minimum: its order is fixed.
 
     Args:
-        tree: an event tree.
+        event: what is done to one account.
         delta: δ in (0, 1).
     """
     from dp_accounting.rdp import compute_epsilon  # noqa: PLC0415 - slow to import
 
-    best, order = compute_epsilon(ORDERS, _divergences(tree, ORDERS), delta)
+    best, order = compute_epsilon(ORDERS, _divergences(event, ORDERS), delta)
     return float(best), float(order)

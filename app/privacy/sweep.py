@@ -5,33 +5,23 @@ Answers are functions of the plan alone.
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.errors import InvalidRequest
-from app.privacy.study import price_runs
+from app.privacy.division import price_runs
+from app.privacy.plans import FinalRunRequest
+from app.privacy.prices import FinalRun
 
-Json = dict[str, Any]
 
-
-def final_run(request: Json) -> Json:
-    """The privacy of the final run of a study like another one.
-
-    Args:
-        request: `study`, as `price_runs` is asked of it, with a pilot and a final run; and in the place of its own
-            `total_epsilon`, `levels` (ε of each) and `runs_per_level`.
-
-    Returns:
-        `epsilon` of the final run alone, and its `mu`; both None where there is no such study: then `reason` says why,
-        and `smallest_total_epsilon` what total would do, where one would.
-    """
-    study, levels = request["study"], request["levels"]
-    pilot = next(run for run in study["runs"] if run["level"] is not None)
-    places = [place for place in range(len(levels)) for _ in range(request["runs_per_level"])]
-    runs = [*({**pilot, "level": place} for place in places), study["runs"][-1]]
+def final_run(request: FinalRunRequest) -> FinalRun:
+    """The privacy of the final run of a study like another one, which has a pilot and a final run."""
+    study, levels = request.study, request.levels
+    pilot = next(run for run in study.runs if run.level is not None)
+    places = [place for place in range(len(levels)) for _ in range(request.runs_per_level)]
+    pilots = [pilot.model_copy(update={"level": place}) for place in places]
+    changes = {"runs": (*pilots, study.runs[-1]), "levels": levels, "total_epsilon": request.total_epsilon}
     try:
-        *_, final = price_runs({**study, "runs": runs, "levels": levels, "total_epsilon": request["total_epsilon"]})
+        *_, final = price_runs(study.model_copy(update=changes))
     except InvalidRequest as refusal:
         fault = refusal.members["errors"][0]
         smallest = fault.get("smallest_total_epsilon")
-        return {"epsilon": None, "mu": None, "smallest_total_epsilon": smallest, "reason": fault["detail"]}
-    return {"epsilon": final["epsilon"], "mu": final["mu"], "smallest_total_epsilon": None, "reason": None}
+        return FinalRun(epsilon=None, mu=None, smallest_total_epsilon=smallest, reason=fault["detail"])
+    return FinalRun(epsilon=final.epsilon, mu=final.mu, smallest_total_epsilon=None, reason=None)

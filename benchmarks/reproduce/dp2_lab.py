@@ -86,8 +86,10 @@ def rdp_epsilon(data: Data, setting: Setting, epochs: float) -> float:
     asked = plan(spec, data.facts()).pricing
     if asked is None:
         raise ValueError("a private job has a price")
-    found: float = price(asked)["comparison"]["rdp"]
-    return found
+    found = price(asked).comparison
+    if found is None:
+        raise ValueError("a private job has a price")
+    return found.rdp
 
 
 def delayed(kind: str, rates: tuple[float, float], clips: tuple[float, float], eps: float, delay: int) -> Setting:

@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from app.privacy.plans import FilterChoice, PlanRequest, TrainingPlan
 from app.privacy.pricing import price
 from benchmarks.reproduce.dp2_lab import METRIC, PRIVATE, RATED, SIGMA, TUNING_EPOCHS, Setting
 from benchmarks.reproduce.dp2_settings import LONG_EPOCHS, RATINGS_EPOCHS, SHORT_EPOCHS, SWEEP_EPOCHS
@@ -55,19 +56,25 @@ def write(found: dict[str, Entries], rdp: dict[str, float]) -> Path:
 
 def _paper_setting() -> dict[str, float]:
     """ε of the paper's run, by both accountants."""
-    training = {
-        "sampling": "poisson",
-        "sample_rate": 64 / 25_000,
-        "steps": 39_062,
-        "max_grad_norm": 1.0,
-        "clipping": "flat",
-        "expected_batch_size": 64,
-        "records_per_unit": 1,
-    }
-    asked = {"training": training, "target_epsilon": None, "noise_multiplier": 1.0, "target_delta": 1e-5}
-    rest = {"releases": [], "unit": "example", "filter": {"kind": "rdp", "order": 8.0}}
-    found: dict[str, float] = price(asked | rest)["comparison"]
-    return {"paper_rdp": found["rdp"], "paper_pld": found["pld"]}
+    training = TrainingPlan(
+        sampling="poisson",
+        sample_rate=64 / 25_000,
+        steps=39_062,
+        max_grad_norm=1.0,
+        clipping="flat",
+        expected_batch_size=64,
+    )
+    asked = PlanRequest(
+        training=training,
+        target_epsilon=None,
+        noise_multiplier=1.0,
+        target_delta=1e-5,
+        filter=FilterChoice(kind="rdp", order=8.0),
+    )
+    found = price(asked).comparison
+    if found is None:
+        raise ValueError("a private job has a price")
+    return {"paper_rdp": found.rdp, "paper_pld": found.pld}
 
 
 def _by_name(entries: Entries) -> dict[str, list[float]]:

@@ -10,8 +10,11 @@ import numpy as np
 from app.contracts.hpo import Hpo, LinearScaling, PrivateCount, Random, Space
 from app.hpo.space import Bounds
 from app.hpo.strategies import Decision, Run, Study, decide, runs_of, slots
+from app.privacy.division import price_runs
 from app.privacy.gdp import mu_from_epsilon
-from app.privacy.study import price_runs
+from app.privacy.plans import FilterChoice, StudyRequest, StudyRun, TrainingPlan
+from app.privacy.prices import PricedRun
+from app.privacy.releases import NoisyCount
 from benchmarks.reproduce.linear_scaling_runs import DELTA, SETTINGS, data, trial
 
 SCORE_MU = 0.01
@@ -43,13 +46,13 @@ def linear_scaling(name: str, total: float, seed: int, **options: Any) -> Search
     score = PrivateCount(noise_mu=SCORE_MU)
     hpo = LinearScaling.model_validate({"space": space(name), "score": score, **options})
     priced = price_runs(_request(name, hpo, total))
-    study = _study(name, hpo, seed, priced[-1]["mu"])
+    study = _study(name, hpo, seed, mu_of(priced[-1]))
     pilots, scores = runs_of(study, {}), {}
     for run in pilots:
-        scores[run.number] = _noisy_score(name, _run(name, run, priced[run.number]["mu"], seed), seed, run.number)
+        scores[run.number] = _noisy_score(name, _run(name, run, mu_of(priced[run.number]), seed), seed, run.number)
     final, decision = runs_of(study, scores)[-1], decide(study, pilots, scores)
-    result = _run(name, final, priced[-1]["mu"], seed)
-    return Search(priced[-1]["epsilon"], decision, final, result)
+    result = _run(name, final, mu_of(priced[-1]), seed)
+    return Search(epsilon_of(priced[-1]), decision, final, result)
 
 
 def random(name: str, total: float, seed: int) -> Search:
@@ -57,7 +60,7 @@ def random(name: str, total: float, seed: int) -> Search:
     hpo = Random(space=space(name))
     priced = price_runs(_request(name, hpo, total))
     [run] = runs_of(_study(name, hpo, seed, 0.0), {})
-    return Search(priced[0]["epsilon"], None, run, _run(name, run, priced[0]["mu"], seed))
+    return Search(epsilon_of(priced[0]), None, run, _run(name, run, mu_of(priced[0]), seed))
 
 
 def space(name: str) -> Space:
@@ -75,31 +78,45 @@ def _bounds(hpo: Hpo) -> Bounds:
     return Bounds.of(hpo.space, hpo.space.steps[1])
 
 
-def _request(name: str, hpo: Hpo, total: float) -> dict[str, Any]:
+def _request(name: str, hpo: Hpo, total: float) -> StudyRequest:
     """What the service asks of its pricing."""
-    records = len(data(name).train)
-    release = {"what": "accuracy", "account": "train", "noise_mu": SCORE_MU, "records": records}
-    return {
-        "runs": [
-            {"role": slot.role, "level": slot.level, "releases": [release] if slot.level is not None else []}
-            for slot in slots(hpo, _bounds(hpo))
-        ],
-        "levels": list(hpo.levels) if isinstance(hpo, LinearScaling) else [],
-        "total_epsilon": total,
-        "target_delta": DELTA,
-        "unit": "example",
-        "filter": {"kind": "gdp", "order": None},
-        "steps": list(_bounds(hpo).steps),
-        "oracle": False,
-        "training": {
-            "sampling": "full_batch",
-            "sample_rate": 1.0,
-            "steps": _bounds(hpo).steps[1],
-            "max_grad_norm": 1.0,
-            "clipping": "flat",
-            "expected_batch_size": records,
-        },
-    }
+    records, bounds = len(data(name).train), _bounds(hpo)
+    release = NoisyCount(account="train", noise_mu=SCORE_MU, records=records)
+    return StudyRequest(
+        runs=tuple(
+            StudyRun(role=slot.role, level=slot.level, releases=(release,) if slot.level is not None else ())
+            for slot in slots(hpo, bounds)
+        ),
+        levels=tuple(hpo.levels) if isinstance(hpo, LinearScaling) else (),
+        total_epsilon=total,
+        target_delta=DELTA,
+        unit="example",
+        filter=FilterChoice(kind="gdp"),
+        steps=bounds.steps,
+        oracle=False,
+        training=TrainingPlan(
+            sampling="full_batch",
+            sample_rate=1.0,
+            steps=bounds.steps[1],
+            max_grad_norm=1.0,
+            clipping="flat",
+            expected_batch_size=records,
+        ),
+    )
+
+
+def mu_of(run: PricedRun) -> float:
+    """Of a run with privacy."""
+    if run.mu is None:
+        raise ValueError("the experiment's runs are private")
+    return run.mu
+
+
+def epsilon_of(run: PricedRun) -> float:
+    """Of a run with privacy."""
+    if run.epsilon is None:
+        raise ValueError("the experiment's runs are private")
+    return run.epsilon
 
 
 def _run(name: str, run: Run, mu: float, seed: int) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from app.catalogue import model_folders
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.jobs.planning import DatasetFacts, plan
-from app.privacy.mechanism import MechanismConfig
+from app.privacy.plans import PlanRequest
+from app.privacy.prices import Price
 from app.privacy.pricing import price
 from worker.data.records import Records
 from worker.messages import Digest, MetricValue, Resalt, Segment, Shape
@@ -243,8 +244,8 @@ def run(
     spec = JobSpec.model_validate(job | {"dataset": "ds_0", "seed": seed})
     side = data.facts("ds_1", data.side) if data.side is not None else None
     planned = plan(model_folders.resolved(spec, data.models_root, data.outputs), data.facts(), side)
-    priced = _priced(json.dumps(planned.pricing, sort_keys=True)) if planned.pricing is not None else None
-    mechanism = MechanismConfig.model_validate(priced["mechanism"]) if priced else None
+    priced = _priced(planned.pricing.model_dump_json()) if planned.pricing is not None else Price.nothing()
+    mechanism = priced.mechanism
     what = data.spec()
     built = build_plan(
         planned.spec,
@@ -280,7 +281,7 @@ def run(
     return Result(
         steps=planned.steps,
         seconds=seconds,
-        epsilon=priced["epsilon"]["value"] if priced else None,
+        epsilon=priced.epsilon.value if priced.epsilon else None,
         noise_multiplier=mechanism.training.noise_multiplier if mechanism else None,
         metrics=book.metrics,
         parameters=outcome.parameters,
@@ -344,9 +345,9 @@ def machine() -> str:
 
 
 @cache
-def _priced(request: str) -> dict[str, Any]:
+def _priced(request: str) -> Price:
     """The price of a plan, as JSON: the runs of a sweep have one mechanism, and pricing takes seconds."""
-    return price(json.loads(request))
+    return price(PlanRequest.model_validate_json(request))
 
 
 def _key(seed: int, name: str) -> str:

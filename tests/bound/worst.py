@@ -23,8 +23,9 @@ from app.contracts.job_spec import (
     ReAttention,
     TransformerRecModel,
 )
-from app.privacy.mechanism import NoisySum, TrainingMechanism
 from app.privacy.numerics import sensitivity_slack
+from app.privacy.mechanism import TrainingMechanism
+from app.privacy.releases import SCORE, NoisyScore
 from worker.clipping.build import build_engine
 from worker.clipping.engine import Clip, GradientEngine
 from worker.data.records import Records
@@ -197,14 +198,14 @@ def scores(case: Case, what: str) -> bool:
     return what == "loss" or case.model.classification
 
 
-def sums_of(release: NoisySum, model: Model, parameters: Parameters, records: Records) -> Tensor:
+def sums_of(release: NoisyScore, model: Model, parameters: Parameters, records: Records) -> Tensor:
     """A score's sums, before their noise."""
     return torch.tensor(_private_sums(release, model, parameters, records), dtype=torch.float64)
 
 
 def worst_score(case: Case, what: str, numbers: tuple[int, ...] | None = None) -> float:
     """How far one record moves a score's sums, in parts of their sensitivity."""
-    release = NoisySum.model_validate({"account": "holdout", "noise_mu": 0.5, "records": 34} | SCORES[what])
+    release = SCORE.validate_python({"account": "holdout", "noise_mu": 0.5, "records": 34} | SCORES[what])
     parameters, records = drawn(case)
 
     def summed(some: Records) -> Tensor:

@@ -76,7 +76,7 @@ def test_a_planted_data_set_can_be_registered_and_holds_the_canaries_that_are_in
 def test_jobs_that_share_a_data_set_fit_its_cap() -> None:
     def price(kind: Kind) -> int:
         twice = 2 if kind.optimizer.get("variant") == "extra_query" else 1
-        return twice * rdp.charge_tree(events.noisy_sums(kind.sample_rate, kind.noise_multiplier, kind.steps))
+        return twice * rdp.charge_event(events.noisy_sums(kind.sample_rate, kind.noise_multiplier, kind.steps))
 
     rdp = filter_of("rdp", ORDER)
     dearest = sorted((price(kind) for kind in KINDS if kind.layout != "array" and not kind.of_scores), reverse=True)

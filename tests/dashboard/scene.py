@@ -21,6 +21,7 @@ from app.ledger.signing_keys import publish
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.states import append_event
+from app.privacy.prices import Price
 from app.privacy.pricing import price
 from app.secrets import load_secret
 from app.settings import Settings
@@ -83,10 +84,9 @@ class Scene:
         spec = JobSpec.model_validate(job_spec(dataset, name=name, **changes))
         with self.db.read() as session:
             planned = plan(spec, repository.dataset_facts(session, session.get_one(Dataset, dataset)))
-        unpriced = {"mechanism": None, "epsilon": None, "comparison": None, "charge": service.NO_CHARGE, "lines": []}
-        priced = price(planned.pricing) if planned.pricing else unpriced
+        priced = price(planned.pricing) if planned.pricing else Price.nothing()
         with self.db.write() as session:
-            once = f"{name}-{dataset}-{priced['charge']}"
+            once = f"{name}-{dataset}-{priced.charge}"
             return admit(session, by.caller, planned, priced, once)
 
     def start(self, job_id: str, worker: str = "worker-1") -> AttemptLog:

@@ -45,7 +45,7 @@ def uncharged_scores() -> None:
     """Twice as many scores as the mechanism declares, each with fresh noise."""
 
     def steps(self: Plan) -> tuple[int, ...]:
-        points = 2 * self.evaluation_points
+        points = 2 * self.scores.points
         return tuple(-(-self.steps * k // points) for k in range(1, points + 1))
 
     def may_release(self: Telemetry, name: str, step: int) -> bool:

@@ -32,7 +32,7 @@ HONEST_COUNT = settle._released
 
 def _no_more_than_planned(session: Session, job_id: str) -> Counter[str]:
     """The ledger's own count of scores, blind to those that nobody pays for."""
-    releases = MechanismConfig.model_validate(session.get_one(Job, job_id).mechanism).releases
+    releases = MechanismConfig.model_validate(session.get_one(Job, job_id).mechanism).scores
     return HONEST_COUNT(session, job_id) & Counter({each.metric: each.times for each in releases})
 
 

@@ -13,7 +13,7 @@ import torch
 from app.contracts.hf import rank_groups
 from app.contracts.job_spec import Clipping
 from app.errors import PrivacyError
-from app.privacy.mechanism import NoisySum
+from app.privacy.releases import NoisyCount, NoisySum
 from tests.hf.test_norms import KEY, model, records, some_parameters, training
 from tests.hf.tiny import write
 from worker.clipping.build import build_engine
@@ -99,7 +99,7 @@ def test_noisy_losses_of_tokens_by_rank(tmp_path: Path) -> None:
     with pytest.raises(PrivacyError):
         noisy_score(ranked(1199, 1.0, 6.0), KEY, 3, 0, m, parameters, batch)
     with pytest.raises(ValueError, match="losses"):
-        NoisySum(what="accuracy", account="holdout", noise_mu=1.0, records=6, ranks=1200)
+        NoisyCount(account="holdout", noise_mu=1.0, records=6, ranks=1200)
 
 
 def test_groups_of_ranks_hold_every_token_once() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,8 @@ from app.ledger.heads import Heads
 from app.ledger.verify import verify
 from app.lifecycle.attempts import AttemptLog
 from app.privacy import pricing, study
+from app.privacy.plans import FitRequest, PlanRequest, StudyFitRequest, StudyRequest
+from app.privacy.prices import Largest, Price, StudyPrice, Units
 from tests.factories import add_dataset, add_key, job_spec
 from tests.lifecycle.conftest import claimed
 
@@ -26,21 +27,28 @@ Submit = Callable[..., str]
 
 
 @cache
-def price_once(request: str) -> dict[str, Any]:
-    return study.price(json.loads(request))
+def _priced(request: str) -> StudyPrice:
+    return study.price(StudyRequest.model_validate_json(request))
+
+
+def price_once(request: StudyRequest) -> StudyPrice:
+    return _priced(request.model_dump_json())
 
 
 class PlainPricing:
     """The real prices, made in this process, each once: the helper process has tests of its own."""
 
-    def price(self, request: dict[str, Any]) -> dict[str, Any]:
+    def price(self, request: PlanRequest) -> Price:
         return pricing.price(request)
 
-    def price_study(self, request: dict[str, Any]) -> dict[str, Any]:
-        return price_once(json.dumps(request))
+    def price_study(self, request: StudyRequest) -> StudyPrice:
+        return price_once(request)
 
-    def largest_study_that_fits(self, request: dict[str, Any], remaining: dict[str, int]) -> dict[str, Any]:
-        return study.largest_that_fits(request | {"remaining": remaining})
+    def largest_that_fits(self, plan: PlanRequest, remaining: Units) -> Largest:
+        return pricing.largest_that_fits(FitRequest(plan=plan, remaining=remaining))
+
+    def largest_study_that_fits(self, study_: StudyRequest, remaining: Units) -> Largest:
+        return study.largest_that_fits(StudyFitRequest(study=study_, remaining=remaining))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from app.hpo.strategies import runs_of as runs_at
 from app.jobs import repository
 from app.jobs.studies import plan_study
 from app.lifecycle.studies import run_spec
-from app.privacy.shares import COMMON, run_mechanism
+from app.privacy.shares import run_mechanism
 from scrimp.cli import show
 from scrimp.models import Trials
 from tests.conftest import Api
@@ -242,14 +241,19 @@ def test_what_runs_of_a_search_is_what_is_charged(db: Database, kind: str, sampl
         facts, other = (repository.dataset_facts(session, session.get_one(Dataset, each)) for each in (dataset, side))
     planned = plan_study(spec, facts, other)
     assert planned.pricing is not None and planned.evaluation is not None
-    priced = price_once(json.dumps(planned.pricing))
+    priced = price_once(planned.pricing)
     search = Study(planned.hpo, planned.bounds, "s", (0.05, 0.1), 0.4)
     for run in runs_at(search, {0: 0.5, 1: 0.6}):
-        asked = planned.pricing["runs"][run.number]
-        common = {name: planned.pricing[name] for name in COMMON}
-        share = priced["runs"][run.number] | {"releases": asked["releases"]}
-        mechanism = run_mechanism(common, share, run.point.steps, run.point.max_grad_norm)
-        child = run_spec(planned.spec, run, mechanism, planned.evaluation.model_dump(mode="json"), "s")
+        priced_run = priced.runs[run.number]
+        mechanism = run_mechanism(
+            planned.pricing.common,
+            share=priced_run.share,
+            sigma=priced_run.noise_multiplier,
+            scores=planned.pricing.runs[run.number].releases,
+            steps=run.point.steps,
+            max_grad_norm=run.point.max_grad_norm,
+        )
+        child = run_spec(planned.spec, run, mechanism, planned.evaluation, "s")
         task, features = facts.spec.task, facts.spec.features
         built = build_plan(
             child, mechanism, SHAPE, task, features, steps=run.point.steps, data_public=False, holdout_public=False

@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 
 from app.errors import InvalidRequest
 from app.privacy import events, gdp, pld
+from app.privacy.division import price_runs
 from app.privacy.filters import filter_of
-from app.privacy.shares import COMMON, noise_multiplier, run_mechanism, units_of
-from app.privacy.study import largest_that_fits, price, price_runs, study_tree
+from app.privacy.mechanism import MechanismConfig
+from app.privacy.plans import StudyFitRequest, StudyRequest
+from app.privacy.prices import PricedRun, Units
+from app.privacy.releases import NoisyCount, NoisySum
+from app.privacy.shares import noise_multiplier, run_mechanism, units_of
+from app.privacy.study import largest_that_fits, price, study_event
 
 DELTA = 1e-5
 
@@ -34,13 +39,13 @@ def study(
     oracle: bool = False,
     mean: dict[str, Any] | None = None,
     **training: Any,
-) -> dict[str, Any]:
+) -> StudyRequest:
     """What the pricing process is asked of a study."""
     release = {"what": "accuracy", "account": account, "noise_mu": score_mu, "records": 5000}
     score = [release] if score_mu else []
     runs = [{"role": "pilot", "level": j, "releases": score} for j in range(len(levels)) for _ in range(per_level)]
     role = "final" if levels else "candidate"
-    return {
+    asked = {
         "runs": runs + [{"role": role, "level": None, "releases": [] if levels else score}] * takers,
         "levels": list(levels),
         "total_epsilon": total,
@@ -60,6 +65,15 @@ def study(
             **training,
         },
     }
+    return StudyRequest.model_validate(asked)
+
+
+def mechanism_of(
+    asked: StudyRequest, run: PricedRun, steps: int, scores: tuple[NoisyCount | NoisySum, ...] = ()
+) -> MechanismConfig:
+    """What a priced run does."""
+    sigma = run.noise_multiplier
+    return run_mechanism(asked.common, share=run.share, sigma=sigma, scores=scores, steps=steps)
 
 
 # Of a total of 1 at δ = 1e-5, three pilots a level: what is left for the final run.
@@ -76,19 +90,19 @@ GOLDEN = [
 def test_what_pilots_leave_of_one(levels: tuple[float, ...], epsilon: float) -> None:
     """Panda et al. 2024, Table 13 (printed there with two digits)."""
     *_, final = price_runs(study(1.0, levels))
-    assert final["epsilon"] == pytest.approx(epsilon, abs=1e-4)
+    assert final.epsilon == pytest.approx(epsilon, abs=1e-4)
 
 
 def test_six_scores_of_the_training_part_cost_half_a_hundredth() -> None:
     *_, final = price_runs(study(1.0, score_mu=0.01))
-    assert final["epsilon"] == pytest.approx(0.8790, abs=1e-4)
+    assert final.epsilon == pytest.approx(0.8790, abs=1e-4)
 
 
 def test_scores_of_the_holdout_leave_the_training_part_alone() -> None:
     *_, final = price_runs(study(1.0, score_mu=0.01, account="holdout"))
-    assert final["epsilon"] == pytest.approx(0.8840, abs=1e-4)
-    assert final["charge"]["holdout"] == 0
-    assert price_runs(study(1.0, score_mu=0.01, account="holdout"))[0]["charge"]["holdout"] == 100_000_001
+    assert final.epsilon == pytest.approx(0.8840, abs=1e-4)
+    assert final.charge.holdout == 0
+    assert price_runs(study(1.0, score_mu=0.01, account="holdout"))[0].charge.holdout == 100_000_001
 
 
 def test_a_private_mean_is_a_charge_of_its_own_in_every_run() -> None:
@@ -97,16 +111,16 @@ def test_a_private_mean_is_a_charge_of_its_own_in_every_run() -> None:
     assert gdp.epsilon_from_mu(0.0173, DELTA) == pytest.approx(0.05, abs=1e-4)
     asked = study(1.0, score_mu=0.01, mean=mean)
     priced = price(asked)
-    assert priced["runs"][-1]["epsilon"] == pytest.approx(0.8611, abs=1e-4)
-    (line,) = [each for each in priced["lines"] if each["what"] == "mean"]
-    assert (line["account"], line["count"]) == ("train", 7)
-    assert line["charge"] == 7 * math.ceil(0.0173**2 * 1e12 * (1 + 1e-12))
-    assert priced["charge"]["train"] == units_of(gdp.mu_from_epsilon(1.0, DELTA) ** 2, filter_of("gdp"))
-    assert sum(each["charge"] for each in priced["lines"]) == priced["charge"]["train"]
-    common = {name: asked[name] for name in COMMON}
-    mechanism = run_mechanism(common, priced["runs"][-1] | {"releases": []}, 50)
-    assert mechanism.mean is not None and mechanism.mean.noise_std == 1.0 / 0.0173
-    assert filter_of("gdp").charge(mechanism, "train") <= priced["runs"][-1]["charge"]["train"]
+    assert priced.runs[-1].epsilon == pytest.approx(0.8611, abs=1e-4)
+    (line,) = [each for each in priced.lines if each.what == "mean"]
+    assert (line.account, line.count) == ("train", 7)
+    assert line.charge == 7 * math.ceil(0.0173**2 * 1e12 * (1 + 1e-12))
+    assert priced.charge.train == units_of(gdp.mu_from_epsilon(1.0, DELTA) ** 2, filter_of("gdp"))
+    assert sum(each.charge for each in priced.lines) == priced.charge.train
+    mechanism = mechanism_of(asked, priced.runs[-1], 50)
+    (released,) = mechanism.before
+    assert released.what == "mean" and released.noise_std == 1.0 / 0.0173
+    assert filter_of("gdp").charge(mechanism, "train") <= priced.runs[-1].charge.train
 
 
 def test_noise_of_a_hundred_steps_at_a_hundredth() -> None:
@@ -132,7 +146,7 @@ SPECS = st.builds(
 )
 
 
-def price_or_skip(asked: dict[str, Any]) -> list[dict[str, Any]]:
+def price_or_skip(asked: StudyRequest) -> list[PricedRun]:
     try:
         return price_runs(asked)
     except InvalidRequest:
@@ -140,7 +154,7 @@ def price_or_skip(asked: dict[str, Any]) -> list[dict[str, Any]]:
         raise
 
 
-def random_studies() -> Iterator[dict[str, Any]]:
+def random_studies() -> Iterator[StudyRequest]:
     """The same ones each time. Drawn here, as drawing so many took longer than pricing them."""
     draw = random.Random(0)
     orders = [("gdp", None), ("rdp", 6.0), ("rdp", 2.75), ("rdp", 64.0)]
@@ -165,9 +179,8 @@ def test_the_parts_of_a_thousand_studies_add_up_to_their_totals_to_the_unit() ->
             runs = price_runs(asked)
         except InvalidRequest:
             continue
-        of = filter_of(asked["filter"]["kind"], asked["filter"]["order"])
-        total = gdp.mu_from_epsilon(asked["total_epsilon"], asked["target_delta"]) ** 2
-        assert sum(run["charge"]["train"] for run in runs) == units_of(total, of), asked
+        total = gdp.mu_from_epsilon(asked.total_epsilon, asked.target_delta) ** 2
+        assert sum(run.charge.train for run in runs) == units_of(total, asked.filter.build()), asked
         priced += 1
         if priced == 1000:
             return
@@ -175,24 +188,22 @@ def test_the_parts_of_a_thousand_studies_add_up_to_their_totals_to_the_unit() ->
 
 @given(SPECS, st.integers(5, 300))
 @settings(max_examples=100, deadline=None)
-def test_whatever_runs_is_within_its_share_and_the_whole_within_the_total(asked: dict[str, Any], steps: int) -> None:
-    priced, delta = price_or_skip(asked), asked["target_delta"]
-    of = filter_of(asked["filter"]["kind"], asked["filter"]["order"])
-    common = {name: asked[name] for name in COMMON}
-    trees = []
-    for run, plan in zip(priced, asked["runs"], strict=True):
-        mechanism = run_mechanism(common, run | {"releases": plan["releases"]}, steps)
-        assert of.charge(mechanism, "train") <= run["charge"]["train"]
-        trees.append(events.event_tree(mechanism, "train"))
-    for tree in (events.composed(trees), study_tree(asked, priced, "train")):
-        assert gdp.epsilon_from_mu(gdp.mu_of_tree(tree) or 0.0, delta) <= asked["total_epsilon"]
+def test_whatever_runs_is_within_its_share_and_the_whole_within_the_total(asked: StudyRequest, steps: int) -> None:
+    priced, of = price_or_skip(asked), asked.filter.build()
+    done = []
+    for run, plan in zip(priced, asked.runs, strict=True):
+        mechanism = mechanism_of(asked, run, steps, plan.releases)
+        assert of.charge(mechanism, "train") <= run.charge.train
+        done.append(mechanism.event("train"))
+    for event in (events.composed(done), study_event(asked, priced, "train")):
+        assert gdp.epsilon_from_mu(gdp.mu_of_event(event) or 0.0, asked.target_delta) <= asked.total_epsilon
 
 
 @given(st.floats(0.3, 8.0), st.integers(2, 50), FILTERS)
 @settings(max_examples=40, deadline=None)
 def test_candidates_share_to_the_unit(total: float, runs: int, filter_: tuple[str, float | None]) -> None:
     asked = study(total, (), 0, 0.005, filter_=filter_, takers=runs)
-    charges = [run["charge"]["train"] for run in price_runs(asked)]
+    charges = [run.charge.train for run in price_runs(asked)]
     assert sum(charges) == units_of(gdp.mu_from_epsilon(total, DELTA) ** 2, filter_of(*filter_))
     assert max(charges) - min(charges) <= 1
 
@@ -205,7 +216,7 @@ def test_a_total_that_is_too_small_names_the_smallest_that_works(filter_: tuple[
     smallest = error["smallest_total_epsilon"]
     assert error["pointer"] == "/privacy/target_epsilon"
     assert 0.38 < smallest < 0.42
-    assert price_runs(study(smallest, filter_=filter_))[-1]["share"] > 0
+    assert price_runs(study(smallest, filter_=filter_))[-1].share > 0
     with pytest.raises(InvalidRequest):
         price_runs(study(smallest * 0.998, filter_=filter_))
 
@@ -214,10 +225,14 @@ def test_under_poisson_sampling_all_noise_is_fixed() -> None:
     training = {"sampling": "poisson", "sample_rate": 0.05, "expected_batch_size": 250}
     asked = study(2.0, (0.3, 0.6), 2, 0.01, filter_=("rdp", 6.0), steps=(50, 50), **training)
     priced = price_runs(asked)
-    sigmas = [run["noise_multiplier"] for run in priced]
+    sigmas = [run.noise_multiplier for run in priced]
     assert sigmas[0] == sigmas[1] > sigmas[2] == sigmas[3] > sigmas[4]
-    assert 2.0 * (1 - 2e-3) < pld.epsilon(study_tree(asked, priced, "train"), DELTA) <= 2.0
-    assert math.isclose(priced[0]["epsilon"], 0.3, rel_tol=1e-3)
+    assert 2.0 * (1 - 2e-3) < pld.epsilon(study_event(asked, priced, "train"), DELTA) <= 2.0
+    assert math.isclose(priced[0].epsilon or 0.0, 0.3, rel_tol=1e-3)
+
+
+def fits(asked: StudyRequest, train: int) -> float | None:
+    return largest_that_fits(StudyFitRequest(study=asked, remaining=Units(train=train, holdout=0))).epsilon
 
 
 @pytest.mark.parametrize("remaining", [300_000_000, 120_000_000])
@@ -225,13 +240,11 @@ def test_under_poisson_sampling_the_largest_total_truly_fits(remaining: int) -> 
     """And nothing that is half a percent larger does; None where the pilots alone take more."""
     training = {"sampling": "poisson", "sample_rate": 0.05, "expected_batch_size": 250}
     asked = study(2.0, (0.3, 0.6), 1, 0.01, filter_=("rdp", 6.0), steps=(50, 50), **training)
-    most = largest_that_fits(asked | {"remaining": {"train": remaining, "holdout": 0}})["epsilon"]
-    charged = [
-        sum(run["charge"]["train"] for run in price_runs(asked | {"total_epsilon": most * factor}))
-        for factor in (1.0, 1.005)
-    ]
+    most = fits(asked, remaining)
+    assert most is not None
+    charged = [sum(run.charge.train for run in price_runs(asked.with_total(most * factor))) for factor in (1.0, 1.005)]
     assert charged[0] <= remaining < charged[1]
-    assert largest_that_fits(asked | {"remaining": {"train": 1_000_000, "holdout": 0}}) == {"epsilon": None}
+    assert fits(asked, 1_000_000) is None
 
 
 def test_under_poisson_sampling_too_a_small_total_is_refused() -> None:
@@ -240,4 +253,4 @@ def test_under_poisson_sampling_too_a_small_total_is_refused() -> None:
     with pytest.raises(InvalidRequest) as refused:
         price_runs(asked)
     smallest = refused.value.members["errors"][0]["smallest_total_epsilon"]
-    assert price_runs(asked | {"total_epsilon": smallest})[-1]["noise_multiplier"] <= 1e5
+    assert (price_runs(asked.with_total(smallest))[-1].noise_multiplier or 1e9) <= 1e5

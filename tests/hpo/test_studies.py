@@ -16,10 +16,11 @@ from app.db.engine import Database
 from app.db.models import Artifact, Certificate, Job, JobEvent, Metric, Outbox
 from app.ledger import certificates
 from app.ledger.repository import posted
-from app.ledger.summary import settled_trees
+from app.ledger.summary import settled_events
 from app.lifecycle import studies
 from app.lifecycle.claims import claim
 from app.privacy import gdp
+from app.privacy.events import Event, read
 from tests.conftest import BACKINGS
 from tests.hpo.conftest import Submit, account_of, artifacts_of, finish, job_of, play, release, runs_of
 from tests.lifecycle.conftest import claimed
@@ -194,19 +195,19 @@ def test_the_ledgers_comparison_has_a_study_as_one_job(db: Database, submit: Sub
     play(db, pilots[0])
     dataset = job_of(db, study).dataset_id
 
-    def trees() -> list[dict[str, Any]]:
+    def trees() -> list[Event]:
         with db.read() as session:
-            return settled_trees(posted(session, dataset), "train")
+            return settled_events(posted(session, dataset), "train")
 
     (tree,) = trees()
-    assert gdp.epsilon_from_mu(gdp.mu_of_tree(tree) or 0.0, 1e-5) == pytest.approx(0.1, abs=0.01)
+    assert gdp.epsilon_from_mu(gdp.mu_of_event(tree) or 0.0, 1e-5) == pytest.approx(0.1, abs=0.01)
     play(db, pilots[1])
     assert len(trees()) == 1
     for _ in range(2):
         for run in runs_of(db, study, "queued"):
             play(db, run)
-    assert trees() == [job_of(db, study).quote["mechanism"]["train"]]
-    assert gdp.epsilon_from_mu(gdp.mu_of_tree(trees()[0]) or 0.0, 1e-5) == pytest.approx(1.0, abs=1e-6)
+    assert trees() == [read(job_of(db, study).quote["mechanism"]["train"])]
+    assert gdp.epsilon_from_mu(gdp.mu_of_event(trees()[0]) or 0.0, 1e-5) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_tampered_certificate_of_a_study_is_found(db: Database, submit: Submit) -> None:

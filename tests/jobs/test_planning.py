@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec
+from app.contracts.job_spec import AdaptiveNorm, JobSpec
 from app.errors import InvalidRequest
-from app.jobs.planning import DatasetFacts, default_delta, plan
+from app.jobs.planning import DatasetFacts, plan
+from app.privacy.derive import default_delta
 from app.privacy.pricing import price
+from app.privacy.releases import NoisyCount, NoisyScore
 from tests.factories import dataset_spec, job_spec
 
 
@@ -45,15 +47,8 @@ def test_full_batch_divides_by_the_public_count() -> None:
     made = plan(spec_of(), facts())
     assert (made.steps, made.expected_batch_size, made.sample_rate) == (50, 8000, 1.0)
     assert made.pricing is not None
-    assert made.pricing["releases"][0] == {
-        "what": "accuracy",
-        "account": "holdout",
-        "noise_mu": 0.05,
-        "sensitivity": 1.0,
-        "times": 1,
-        "records_per_unit": 1,
-        "records": 2000,
-    }
+    score = NoisyCount(account="holdout", noise_mu=0.05, sensitivity=1.0, times=1, records=2000)
+    assert made.pricing.releases == (score,)
 
 
 def test_steps_of_epochs_are_floored_as_everywhere() -> None:
@@ -124,7 +119,7 @@ def test_public_data_needs_no_privacy_and_has_no_price() -> None:
 def test_a_private_job_on_public_data_is_priced_but_scores_are_free() -> None:
     made = plan(spec_of(), facts(privacy=PUBLIC))
     assert made.pricing is not None
-    assert made.pricing["releases"] == []
+    assert made.pricing.releases == ()
 
 
 @given(st.integers(1, 10**12))
@@ -161,8 +156,7 @@ def test_a_model_that_does_not_fit_the_data_is_refused(
 def test_an_adaptive_norm_is_priced_with_its_count() -> None:
     made = plan(spec_of(clipping={"kind": "adaptive", "max_grad_norm": 0.1}), facts())
     assert made.pricing is not None
-    count = {"target_quantile": 0.5, "learning_rate": 0.2, "count_noise_multiplier": None}
-    assert made.pricing["training"]["clipping"] == "adaptive" and made.pricing["training"]["adaptive"] == count
+    assert made.pricing.training.clipping == "adaptive" and made.pricing.training.adaptive == AdaptiveNorm()
     with pytest.raises(ValueError, match="adaptive"):
         spec_of(clipping={"kind": "flat", "adaptive": {}})
 
@@ -173,15 +167,17 @@ OF_USERS = RDP | {"unit": "user", "user_column": "u", "max_records_per_user": 5}
 def test_users_are_priced_as_units_with_all_their_records() -> None:
     made = plan(spec_of(), facts(privacy=OF_USERS | {"filter": "gdp"}))
     assert made.pricing is not None
-    assert made.pricing["unit"] == "user" and made.pricing["training"]["records_per_unit"] == 5
-    assert [each["records_per_unit"] for each in made.pricing["releases"]] == [5]
+    assert made.pricing.unit == "user" and made.pricing.training.records_per_unit == 5
+    assert [each.records_per_unit for each in made.pricing.releases if isinstance(each, NoisyScore)] == [5]
     assert made.expected_batch_size == 8000  # users
     answer = price(made.pricing)
-    assert answer["mechanism"]["unit"] == answer["epsilon"]["unit"] == answer["lines"][0]["epsilon"]["unit"] == "user"
+    assert answer.mechanism is not None and answer.epsilon is not None
+    assert answer.mechanism.unit == answer.epsilon.unit == answer.lines[0].epsilon.unit == "user"
     one = plan(spec_of(), facts())
     assert one.pricing is not None
     alone = price(one.pricing)
-    assert answer["charge"] == alone["charge"] and answer["epsilon"]["value"] == alone["epsilon"]["value"]
+    assert alone.epsilon is not None
+    assert answer.charge == alone.charge and answer.epsilon.value == alone.epsilon.value
 
 
 def test_an_adaptive_norm_counts_records_and_is_refused_for_users() -> None:
@@ -194,16 +190,21 @@ def test_groups_of_classes_cost_what_the_score_costs() -> None:
     grouped = {"on": "holdout", "noise_mu": 0.05, "groups": {"rare": [1]}}
     made = plan(spec_of(evaluation=grouped), facts())
     assert made.pricing is not None
-    (release,) = made.pricing["releases"]
-    assert release["groups"] == {"rare": [1]} and release["sensitivity"] == 1.0 and release["times"] == 1
+    (release,) = made.pricing.releases
+    assert (
+        isinstance(release, NoisyCount)
+        and release.groups == {"rare": (1,)}
+        and release.sensitivity == 1.0
+        and release.times == 1
+    )
 
 
 def test_accuracy_and_loss_are_two_releases_each_charged() -> None:
     asked = {"on": "holdout", "noise_mu": 0.05, "metrics": ["accuracy", "loss"], "loss_bound": 0.5}
     one, two = (plan(spec_of(evaluation=each), facts()) for each in (asked | {"metrics": ["accuracy"]}, asked))
     assert one.pricing is not None and two.pricing is not None
-    assert [(r["what"], r["sensitivity"]) for r in two.pricing["releases"]] == [("accuracy", 1.0), ("loss", 0.5)]
-    charges = [price(each.pricing)["charge"]["holdout"] for each in (one, two) if each.pricing]
+    assert [(r.what, r.sensitivity) for r in two.pricing.releases] == [("accuracy", 1.0), ("loss", 0.5)]
+    charges = [price(each.pricing).charge.holdout for each in (one, two) if each.pricing]
     assert charges[1] == 2 * charges[0] > 0
     assert not one.warnings and "a guess among all classes" in two.warnings[0]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -12,7 +11,10 @@ from app.db.engine import Database
 from app.db.models import PriceCache
 from app.errors import LimitError
 from app.jobs.pricing import PricingService
+from app.privacy import events
+from app.privacy.plans import CompareRequest
 from app.settings import Settings
+from tests.privacy.support import request
 
 
 @pytest.fixture
@@ -22,22 +24,21 @@ def pricing(db: Database, settings: Settings) -> Iterator[PricingService]:
     service.close()
 
 
-def poisson(sigma: float, steps: int = 500) -> dict[str, Any]:
-    gaussian = {"kind": "gaussian", "noise_multiplier": sigma}
-    sampled = {"kind": "poisson_sampled", "sample_rate": 0.01, "event": gaussian}
-    return {"kind": "composed", "events": [{"kind": "self_composed", "count": steps, "event": sampled}]}
+def compared(*sigmas: float) -> CompareRequest:
+    return CompareRequest(
+        events=tuple(events.composed([events.noisy_sums(0.01, sigma, 500)]) for sigma in sigmas), delta=1e-5
+    )
 
 
 def test_a_comparison_past_its_limits_is_not_tried_again(pricing: PricingService) -> None:
     pricing.comparing.time_s = 0.05  # starting the process alone takes longer
-    trees = [poisson(1.0), poisson(1.1)]
     with pytest.raises(LimitError):
-        pricing.compare(trees, 1e-5)
+        pricing.compare(compared(1.0, 1.1))
     pricing.comparing.time_s = 20.0
     with pytest.raises(LimitError):
-        pricing.compare(trees, 1e-5)
-    figures = pricing.compare([poisson(1.2)], 1e-5)
-    assert 0 < figures["pld_if_fixed_in_advance"] <= figures["rdp_best_order"]
+        pricing.compare(compared(1.0, 1.1))
+    figures = pricing.compare(compared(1.2))
+    assert 0 < figures.pld_if_fixed_in_advance <= figures.rdp_best_order
 
 
 def test_the_oldest_prices_are_dropped(db: Database, settings: Settings) -> None:
@@ -50,24 +51,9 @@ def test_the_oldest_prices_are_dropped(db: Database, settings: Settings) -> None
 
 
 def test_a_kept_price_needs_no_process(pricing: PricingService) -> None:
-    training = {
-        "sampling": "poisson",
-        "sample_rate": 0.01,
-        "steps": 500,
-        "max_grad_norm": 1.0,
-        "clipping": "flat",
-        "expected_batch_size": 10,
-    }
-    request = {
-        "training": training,
-        "target_epsilon": 1.0,
-        "noise_multiplier": None,
-        "target_delta": 1e-5,
-        "releases": [],
-        "filter": {"kind": "rdp", "order": 8.0},
-    }
-    first = pricing.price(request)
+    asked = request("poisson", 10, 1000, 500, epsilon=1.0, filter_=("rdp", 8.0))
+    first = pricing.price(asked)
     pricing.close()
     for server in pricing.servers:
         server.time_s = 0.001  # a call would fail now
-    assert pricing.price(request) == first
+    assert pricing.price(asked) == first

@@ -11,11 +11,13 @@ from sqlalchemy import update
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Job
-from app.jobs import repository, service
+from app.jobs import repository
 from app.jobs.planning import plan
 from app.keys.service import Caller
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
+from app.privacy.plans import PlanRequest
+from app.privacy.prices import Price
 from app.privacy.pricing import price
 from tests.conftest import BACKINGS
 from tests.factories import AT_ONCE, add_dataset, add_key, admit, job_spec
@@ -31,7 +33,7 @@ def backing(request: pytest.FixtureRequest) -> str:
 class PlainPricing:
     """The real prices, made in this process: the helper process has tests of its own."""
 
-    def price(self, request: dict[str, Any]) -> dict[str, Any]:
+    def price(self, request: PlanRequest) -> Price:
         return price(request)
 
 
@@ -46,17 +48,9 @@ def submit(db: Database) -> Submit:
         spec = JobSpec.model_validate(job_spec(dataset, **changes))
         with db.read() as session:
             planned = plan(spec, repository.dataset_facts(session, session.get_one(Dataset, dataset)))
-        priced = PlainPricing().price(planned.pricing) if planned.pricing else None
+        priced = PlainPricing().price(planned.pricing) if planned.pricing else Price.nothing()
         with db.write() as session:
-            caller = Caller(key, "test", "admin")
-            unpriced = {
-                "mechanism": None,
-                "epsilon": None,
-                "comparison": None,
-                "charge": service.NO_CHARGE,
-                "lines": [],
-            }
-            return admit(session, caller, planned, priced or unpriced, once)
+            return admit(session, Caller(key, "test", "admin"), planned, priced, once)
 
     return submitted
 

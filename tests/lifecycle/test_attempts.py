@@ -14,7 +14,6 @@ from app.errors import PrivacyError, StaleAttempt
 from app.lifecycle import settle
 from app.lifecycle.claims import Claim, claim
 from app.lifecycle.sweeper import expire_all_leases, reap_expired, unclaimed
-from app.privacy.events import release_tree
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
 from tests.factories import add_dataset
@@ -365,7 +364,7 @@ def test_scores_on_the_training_account_are_posted_with_the_steps(db: Database, 
         account = session.get_one(Account, job.dataset_id)
         job.mechanism = {**job.mechanism, "releases": [ranking]}
         mechanism = MechanismConfig.model_validate(job.mechanism)
-        cost = filter_of(account.filter, account.order).charge_tree(release_tree(mechanism.releases[0]))
+        cost = filter_of(account.filter, account.order).charge_event(mechanism.releases[0].event)
         job.quote = {**job.quote, "charge": {**job.quote["charge"], "train": whole + cost}}
     log = claimed(db, job_id)
     log.start_block(1, 25)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.privacy.events import Tree, noisy_sums
+from app.privacy.events import SelfComposed, noisy_sums
+from app.privacy.plans import FitRequest, PlanRequest
+from app.privacy.prices import Units
 
 DELTA = 1e-5
 PAPER_RATE, PAPER_STEPS = 512 / 50_000, 1954  # n = 50,000, batch 512, 20 epochs
 
 
-def paper_jobs(sigma: float, count: int = 1) -> Tree:
+def paper_jobs(sigma: float, count: int = 1) -> SelfComposed:
     return noisy_sums(PAPER_RATE, sigma, PAPER_STEPS * count)
 
 
@@ -25,9 +27,9 @@ def request(
     delta: float = DELTA,
     filter_: tuple[str, float | None] = ("rdp", 6.0),
     releases: list[dict[str, Any]] | None = None,
-) -> dict[str, Any]:
+) -> PlanRequest:
     """What the pricing process is asked."""
-    return {
+    asked = {
         "training": {
             "sampling": sampling,
             "sample_rate": batch / records,
@@ -42,6 +44,16 @@ def request(
         "releases": releases or [],
         "filter": {"kind": filter_[0], "order": filter_[1]},
     }
+    return PlanRequest.model_validate(asked)
+
+
+def fits(plan: PlanRequest, train: int, holdout: int = 10**15) -> FitRequest:
+    """What the pricing process is asked, where so much is left."""
+    return FitRequest(plan=plan, remaining=Units(train=train, holdout=holdout))
+
+
+def with_target(plan: PlanRequest, epsilon: float) -> PlanRequest:
+    return plan.model_copy(update={"target_epsilon": epsilon, "noise_multiplier": None})
 
 
 def release(noise_mu: float, account: str = "holdout", times: int = 1) -> dict[str, Any]:

@@ -29,7 +29,7 @@ IMDB = noisy_sums(64 / 25_000, 1.0, 39_062)
         (IMDB, 2.789, 3.033),
     ],
 )
-def test_golden(tree: events.Tree, tight: float, renyi: float) -> None:
+def test_golden(tree: events.Event, tight: float, renyi: float) -> None:
     assert pld.epsilon(tree, DELTA) == pytest.approx(
         tight, abs=1e-5 if tight == 1.00007 else 5e-4 if tree is IMDB else 5e-5
     )
@@ -101,7 +101,7 @@ def test_one_sampled_step_against_its_integral(rate: float, sigma: float) -> Non
 
 
 @pytest.mark.parametrize("tree", [paper_jobs(1.862), noisy_sums(0.3, 4.0, 300), noisy_sums(0.002, 1.2, 50)])
-def test_the_faster_discretization_is_the_librarys(tree: events.Tree) -> None:
+def test_the_faster_discretization_is_the_librarys(tree: events.Event) -> None:
     accountant = dp.pld.PLDAccountant(value_discretization_interval=pld.GRID)
     accountant.compose(events.to_dp_event(tree))
     assert pld.epsilon(tree, DELTA) == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-6)

@@ -31,7 +31,7 @@ def test_full_batch_never_spends_more_than_the_target(target: float, log_delta: 
         exact = math.sqrt(steps) / gdp.mu_from_epsilon(target, delta)
         assert not calibration.SIGMA_MIN * (1 + 1e-9) < exact < calibration.SIGMA_MAX * (1 - 1e-9)
         return
-    spent = gdp.epsilon_from_mu(gdp.mu_of_tree(events.noisy_sums(1.0, sigma, steps)) or 0.0, delta)
+    spent = gdp.epsilon_from_mu(gdp.mu_of_event(events.noisy_sums(1.0, sigma, steps)) or 0.0, delta)
     assert target * (1.0 - 1e-8) <= spent <= target
 
 
@@ -71,7 +71,7 @@ def test_the_fine_grid_is_asked_no_more_than_needed(monkeypatch: pytest.MonkeyPa
     asked: list[float] = []
     inner = pld.epsilon
 
-    def counted(tree: events.Tree, delta: float, grid: float = pld.GRID) -> float:
+    def counted(tree: events.Event, delta: float, grid: float = pld.GRID) -> float:
         asked.append(grid)
         return inner(tree, delta, grid)
 

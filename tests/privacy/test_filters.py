@@ -21,16 +21,13 @@ JOB = paper_jobs(2.002)
 
 
 def mechanism(sampling: str, batch: int, sigma: float, steps: int, noise_mu: float = 0.05) -> MechanismConfig:
-    training = request(sampling, batch, 20_000, steps)["training"] | {"noise_multiplier": sigma}
-    return MechanismConfig.model_validate(
-        {"target_delta": DELTA, "training": training, "releases": [release(noise_mu, times=3)]}
-    )
+    return request(sampling, batch, 20_000, steps, releases=[release(noise_mu, times=3)]).mechanism(sigma)
 
 
 @pytest.mark.parametrize(("cap", "order", "jobs"), [(3.0, 6.0, 7), (8.0, 4.0, 42), (8.0, 6.0, 35)])
 def test_golden_jobs_that_fit_at_a_fixed_order(cap: float, order: float, jobs: int) -> None:
     enforced = filter_of("rdp", order)
-    assert enforced.budget(cap, DELTA) // enforced.charge_tree(JOB) == jobs
+    assert enforced.budget(cap, DELTA) // enforced.charge_event(JOB) == jobs
 
 
 @pytest.mark.parametrize(("cap", "basic", "tight"), [(3.0, 3, 8), (8.0, 8, 47)])
@@ -43,7 +40,7 @@ def test_golden_jobs_that_fit_by_the_figures_that_are_only_shown(cap: float, bas
 def test_the_chosen_order_fits_as_many_jobs_as_any(cap: float, jobs: int) -> None:
     typical = TypicalJob(epsilon=0.9111, expected_batch_size=512, epochs=20)
     enforced = filter_of("rdp", choose_order(cap, DELTA, 50_000, typical))
-    assert enforced.budget(cap, DELTA) // enforced.charge_tree(JOB) == jobs
+    assert enforced.budget(cap, DELTA) // enforced.charge_event(JOB) == jobs
 
 
 def test_a_small_cap_has_a_budget_at_high_orders_only() -> None:

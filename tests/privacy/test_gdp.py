@@ -99,7 +99,7 @@ def test_golden_final_run_when_six_scores_are_charged() -> None:
 
 def test_sampling_has_no_exact_mu() -> None:
     """The central limit form would say ε = 1.25 of this plan; it is 3.65."""
-    assert gdp.mu_of_tree(events.noisy_sums(0.001, 0.5, 2000)) is None
-    assert gdp.mu_of_tree(events.noisy_sums(1.0, 10.0, 100)) == pytest.approx(1.0)
+    assert gdp.mu_of_event(events.noisy_sums(0.001, 0.5, 2000)) is None
+    assert gdp.mu_of_event(events.noisy_sums(1.0, 10.0, 100)) == pytest.approx(1.0)
     mixed = events.composed([events.noisy_sums(1.0, 10.0, 100), events.noisy_sums(0.5, 10.0, 1)])
-    assert gdp.mu_of_tree(mixed) is None
+    assert gdp.mu_of_event(mixed) is None

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from app.privacy import events
-from app.privacy.mechanism import MechanismConfig
+from app.contracts.job_spec import AdaptiveNorm
+from app.privacy.plans import FilterChoice, PlanRequest
 from app.privacy.pricing import price
+from app.privacy.releases import NoisyHistogram, NoisyMean
 from tests.privacy.support import release, request
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
@@ -26,15 +27,19 @@ PUBLIC = base64.b64encode(KEY.public_key().public_bytes_raw()).decode()
 
 FULL = request("full_batch", 20_000, 20_000, 50, epsilon=1.0, filter_=("gdp", None), releases=[release(0.05)])
 POISSON = request("poisson", 500, 10_000, 60, epsilon=1.0)
-COUNT = {"target_quantile": 0.5, "learning_rate": 0.2, "count_noise_multiplier": None}
-ADAPTIVE = POISSON | {"training": POISSON["training"] | {"clipping": "adaptive", "adaptive": COUNT}}
+ADAPTIVE = POISSON.model_copy(
+    update={
+        "training": POISSON.training.model_copy(update={"clipping": "adaptive", "adaptive": AdaptiveNorm()}),
+    }
+)
 
 
-def body_of(asked: dict[str, Any]) -> dict[str, Any]:
-    answer = price(asked)
-    mechanism = MechanismConfig.model_validate(answer["mechanism"])
+def body_of(asked: PlanRequest) -> dict[str, Any]:
+    priced = price(asked)
+    mechanism = priced.mechanism
+    assert mechanism is not None
+    answer = priced.model_dump(mode="json")
     training, pld = answer["mechanism"]["training"], answer["epsilon"]["accountant"] == "pld"
-    holdout = events.event_tree(mechanism, "holdout")
     return {
         "version": 1,
         "certificate_id": "cert_1",
@@ -43,7 +48,7 @@ def body_of(asked: dict[str, Any]) -> dict[str, Any]:
         "unit": "example",
         "relation": "add_or_remove_one",
         "mechanism": answer["mechanism"],
-        "events": {"train": events.event_tree(mechanism, "train"), "holdout": holdout if holdout["events"] else None},
+        "events": mechanism.events.model_dump(mode="json"),
         "sampling": {"kind": training["sampling"], "sample_rate": training["sample_rate"]},
         "noise_multiplier": training["noise_multiplier"],
         "gradient_noise_multiplier": mechanism.training.gradient_noise_multiplier,
@@ -78,8 +83,13 @@ def recompute(tmp_path: Path) -> Callable[..., int]:
     return run
 
 
-MEAN = FULL | {"mean": {"noise_mu": 0.0173, "max_norm": 1.0, "records": 20_000}}
-COUNTED = FULL | {"frequencies": {"noise_mu": 0.1, "max_items": 50}, "filter": {"kind": "rdp", "order": 6.0}}
+MEAN = FULL.model_copy(update={"releases": (NoisyMean(noise_mu=0.0173, max_norm=1.0, records=20_000), *FULL.releases)})
+COUNTED = FULL.model_copy(
+    update={
+        "releases": (NoisyHistogram(noise_mu=0.1, max_items=50), *FULL.releases),
+        "filter": FilterChoice(kind="rdp", order=6.0),
+    }
+)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +97,7 @@ COUNTED = FULL | {"frequencies": {"noise_mu": 0.1, "max_items": 50}, "filter": {
     [FULL, POISSON, ADAPTIVE, MEAN, COUNTED],
     ids=["full batch", "poisson", "adaptive", "mean", "frequencies"],
 )
-def test_an_honest_certificate_holds(asked: dict[str, Any], recompute: Callable[..., int]) -> None:
+def test_an_honest_certificate_holds(asked: PlanRequest, recompute: Callable[..., int]) -> None:
     assert recompute(signed(body_of(asked)), "--public-key", PUBLIC) == 0
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 
+from app.privacy.mechanism import DelayedMechanism
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.ada_dps import AdaDps
@@ -22,6 +24,14 @@ from worker.optimizers.scale_then_privatize import ScaleThenPrivatize
 from worker.optimizers.schedules import WarmupLinear
 
 NOISE_VARIANCE = 0.09
+
+
+def phases(
+    sgd: int, adaptive: int, variant: Literal["delayed", "extra_query", "noise_first"] = "delayed"
+) -> DelayedMechanism:
+    """So many plain steps, then so many adaptive ones."""
+    return DelayedMechanism(variant=variant, delay_sgd=sgd, delay_adaptive=adaptive, max_grad_norm_adaptive=1.0)
+
 
 # Every optimizer has its cases here, and passes the whole contract in each.
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
@@ -41,13 +51,13 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "dp_rmsprop decays": lambda: DpRmsProp(Descent(0.1, weight_decay=0.1), beta=0.5, eps=0.1),
     "dp_adagrad": lambda: DpAdaGrad(Descent(0.1)),
     "dp_adagrad decays": lambda: DpAdaGrad(Descent(0.1, weight_decay=0.1)),
-    "dp2_rmsprop": lambda: Dp2(Descent(0.3), Descent(0.1), RmsPropMoment(0.9), 1, 2, 0.1),
-    "dp2_rmsprop debias": lambda: Dp2(Descent(0.3), Descent(0.1), RmsPropMoment(0.9), 2, 1, 0.1, debias=True),
-    "dp2_adagrad": lambda: Dp2(Descent(0.3), Descent(0.1, weight_decay=0.1), AdaGradMoment(), 2, 1, 0.1),
-    "dp2_yogi": lambda: Dp2(Descent(0.3), Descent(0.1), YogiMoment(0.9), 2, 1, 0.1),
-    "dp2_yogi noise_first": lambda: Dp2(Descent(0.3), Descent(0.1), YogiMoment(0.9), 2, 1, 0.1, variant="noise_first"),
+    "dp2_rmsprop": lambda: Dp2(Descent(0.3), Descent(0.1), RmsPropMoment(0.9), phases(1, 2), 0.1),
+    "dp2_rmsprop debias": lambda: Dp2(Descent(0.3), Descent(0.1), RmsPropMoment(0.9), phases(2, 1), 0.1, debias=True),
+    "dp2_adagrad": lambda: Dp2(Descent(0.3), Descent(0.1, weight_decay=0.1), AdaGradMoment(), phases(2, 1), 0.1),
+    "dp2_yogi": lambda: Dp2(Descent(0.3), Descent(0.1), YogiMoment(0.9), phases(2, 1), 0.1),
+    "dp2_yogi noise_first": lambda: Dp2(Descent(0.3), Descent(0.1), YogiMoment(0.9), phases(2, 1, "noise_first"), 0.1),
     "dp2_rmsprop extra_query": lambda: Dp2(
-        Descent(0.3), Descent(0.1), RmsPropMoment(0.9), 2, 2, 0.1, variant="extra_query"
+        Descent(0.3), Descent(0.1), RmsPropMoment(0.9), phases(2, 2, "extra_query"), 0.1
     ),
     "scale_then_privatize": lambda: ScaleThenPrivatize(Descent(0.1), "adam", (0.9, 0.999), 1e-8, 0.0, 1e-2),
     "scale_then_privatize rmsprop": lambda: ScaleThenPrivatize(

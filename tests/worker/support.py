@@ -18,7 +18,8 @@ import torch
 
 from app.contracts.job_spec import JobSpec
 from app.formats.stored import Csr, StoredPart, save_part
-from app.privacy.mechanism import MechanismConfig, delayed_of
+from app.privacy.derive import delayed_of
+from app.privacy.mechanism import MechanismConfig
 from worker.attempt.child import StopRequested, serve
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.messages import (

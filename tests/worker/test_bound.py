@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from app.contracts.extractor import ImageInput
 from app.formats.stored import StoredPart, Texts
-from app.privacy.mechanism import NoisySum
 from app.privacy.numerics import sensitivity_slack
+from app.privacy.releases import NoisySum
 from tests.bound.worst import (
     CASES,
     FEW,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from app.contracts.job_spec import MlpModel
 from app.errors import PrivacyError
-from app.privacy.mechanism import NoisySum
+from app.privacy.releases import SCORE, NoisyCount, NoisySum
 from tests.worker.support import dense, records
 from worker.metrics.scores import _private_sums, frequency_groups, noisy_score, public_scores, public_training_loss
 from worker.models.base import Parameters
@@ -30,8 +30,8 @@ def fitted(model: Linear) -> Parameters:
     }
 
 
-def declared(what: str = "accuracy", **changes: float) -> NoisySum:
-    return NoisySum.model_validate({"what": what, "account": "holdout", "noise_mu": 0.5, "records": 100} | changes)
+def declared(what: str = "accuracy", **changes: float) -> NoisyCount | NoisySum:
+    return SCORE.validate_python({"what": what, "account": "holdout", "noise_mu": 0.5, "records": 100} | changes)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -150,7 +150,7 @@ def test_parameters_that_are_not_finite_count_as_wrong() -> None:
         (Linear(6, 1), declared("accuracy")),
     ],
 )
-def test_a_sensitivity_that_is_not_the_measurement_s_is_refused(model: Linear, release: NoisySum) -> None:
+def test_a_sensitivity_that_is_not_the_measurement_s_is_refused(model: Linear, release: NoisyCount | NoisySum) -> None:
     x, y = dense(10, 6, model.outputs)
     with pytest.raises(PrivacyError):
         noisy_score(release, KEY, 1, 0, model, model.init(), records(x, y))

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from app.errors import PrivacyError
-from tests.worker.optimizing import gradients, parameters
+from tests.worker.optimizing import gradients, parameters, phases
 from tests.worker.support import (
     Supervisor,
     dense,
@@ -204,7 +204,7 @@ def test_without_noise_dp2_alternates_between_sgd_and_a_stale_rmsprop() -> None:
 
 @pytest.mark.parametrize("moment", [RmsPropMoment(0.9), AdaGradMoment(), YogiMoment(0.9)])
 def test_gradients_of_adaptive_steps_never_feed_the_second_moment(moment: SecondMoment) -> None:
-    optimizer = Dp2(Descent(0.1), Descent(0.1), moment, 2, 3, 1e-3)
+    optimizer = Dp2(Descent(0.1), Descent(0.1), moment, phases(2, 3), 1e-3)
     at = parameters()
     state = optimizer.init(at)
     seen = []
@@ -226,7 +226,7 @@ def test_yogi_moves_by_the_sign_and_stays_positive() -> None:
 
 
 def test_a_second_query_that_was_not_made_is_an_error() -> None:
-    optimizer = Dp2(Descent(0.1), Descent(0.1), AdaGradMoment(), 2, 2, 1e-3, variant="extra_query")
+    optimizer = Dp2(Descent(0.1), Descent(0.1), AdaGradMoment(), phases(2, 2, "extra_query"), 1e-3)
     state = optimizer.init(parameters())
     with pytest.raises(PrivacyError):
         optimizer.update(gradients(1)[0], state, parameters(), StepInfo(2, 0.0))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from app.contracts.job_spec import Ranking
 from app.errors import PrivacyError
-from app.privacy.mechanism import NoisySum
+from app.privacy.releases import NoisySum
 from tests.worker.support import Supervisor, dense, key, plan_of, run_thread, spec, start_of
 from tests.worker.support import records as feature_records
 from tests.worker.test_next_item import ITEMS, LENGTH, SHAPE, features, model, parameters_of, records, stored

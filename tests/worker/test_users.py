@@ -11,7 +11,8 @@ import torch
 
 from app.errors import PrivacyError
 from app.formats.stored import StoredPart, save_part
-from app.privacy.mechanism import MechanismConfig, NoisySum
+from app.privacy.mechanism import MechanismConfig
+from app.privacy.releases import NoisyCount
 from tests.worker.support import Supervisor, dense, key, mechanism, plan_of, records, run_child, spec, start_of
 from worker.data.parts import users_of
 from worker.data.units import Users
@@ -96,7 +97,7 @@ def test_a_mechanism_has_one_unit() -> None:
 
 
 def test_scores_have_noise_for_all_that_a_user_has() -> None:
-    declared = NoisySum(what="accuracy", account="holdout", noise_mu=0.5, records_per_unit=3, records=10)
+    declared = NoisyCount(account="holdout", noise_mu=0.5, records_per_unit=3, records=10)
     assert declared.noise_std == 6.0
     model = Linear(5, 3)
     score = noisy_score(declared, bytes(range(32)), 1, 0, model, model.init(), records(X, Y))

@@ -157,7 +157,7 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     load = _loader(start, link, plan.model)
     stored = load(start.parts.train)
     users, train = users_of(stored, start.mechanism), records_of(stored)
-    scored = start.parts.holdout is not None and plan.evaluation_points > 0 and plan.evaluated_on == "holdout"
+    scored = start.parts.holdout is not None and plan.scores.points > 0 and plan.scores.on == "holdout"
     held_out = load(start.parts.holdout) if start.parts.holdout and scored else None
     if held_out is not None and not start.holdout_public:
         users_of(held_out, start.mechanism)  # no user has more of them than the scores' noise is for

@@ -13,8 +13,8 @@ from torch import Tensor
 from app.contracts.hf import rank_groups
 from app.contracts.job_spec import Ranking
 from app.errors import PrivacyError
-from app.privacy.mechanism import NoisySum
 from app.privacy.numerics import RELEASE_SLACK
+from app.privacy.releases import NoisyScore
 from worker.data.records import Records
 from worker.models.base import Model, Parameters
 from worker.noise.generator import GaussianGenerator
@@ -134,7 +134,7 @@ def public_training_loss(model: Model, parameters: Parameters, records: Records)
 
 
 def noisy_score(
-    release: NoisySum, key: bytes, step: int, index: int, model: Model, parameters: Parameters, records: Records
+    release: NoisyScore, key: bytes, step: int, index: int, model: Model, parameters: Parameters, records: Records
 ) -> Score:
     """A mean over private records, from two noisy sums: a = S̃ / (S̃ + M̃), times Δ.
 
@@ -180,7 +180,7 @@ def noisy_score(
 
 
 def noisy_ranking(
-    release: NoisySum,
+    release: NoisyScore,
     key: bytes,
     step: int,
     index: int,
@@ -237,7 +237,7 @@ def _ratio(noisy_sum: float, noisy_rest: float, noise_std: float, bound: float) 
     return share * bound, noise_std * math.hypot(share, 1.0 - share) / total * bound
 
 
-def _private_sums(release: NoisySum, model: Model, parameters: Parameters, records: Records) -> tuple[float, ...]:
+def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, records: Records) -> tuple[float, ...]:
     """Σ s and Σ (Δ − s): of each group of classes, and last of all records that are in none."""
     if release.ranks is not None:
         return _sums_by_rank(release, release.ranks, model, parameters, records)
@@ -258,7 +258,7 @@ def _private_sums(release: NoisySum, model: Model, parameters: Parameters, recor
 
 
 def _sums_by_rank(
-    release: NoisySum, ranks: int, model: Model, parameters: Parameters, records: Records
+    release: NoisyScore, ranks: int, model: Model, parameters: Parameters, records: Records
 ) -> tuple[float, ...]:
     """Σ s/T and Σ (Δ − s)/T over the tokens of each group, s a token's clipped loss and T how many its record has; last
     of all records without any, which count as records without loss."""

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import assert_never
 
 import torch
 
-from app.contracts.dataset_spec import Features, Task
-from app.contracts.job_spec import JobSpec, RecommenderModel
+from app.contracts.dataset_spec import (
+    ClassificationTask,
+    Features,
+    Interactions,
+    LanguageModelTask,
+    NextItemTask,
+    RatingTask,
+    Task,
+)
+from app.contracts.hf import HfModel
+from app.contracts.job_spec import (
+    CnnModel,
+    GruRecModel,
+    JobSpec,
+    LinearModel,
+    LstmRecModel,
+    MatrixFactorizationModel,
+    MlpModel,
+    TransformerRecModel,
+)
 from app.errors import PrivacyError
 from app.privacy.numerics import Numerics
 from worker.messages import Shape
@@ -39,31 +58,36 @@ def build_model(
     """
     dtype: torch.dtype = getattr(torch, numerics.passes)
     rows = numerics.rows_per_pass
-    if spec.model.kind == "linear":
-        inputs = (spec.model.extractor.features if spec.model.extractor else None) or shape.features
-        return Linear(inputs, shape.outputs, bias=spec.model.bias, rows_per_pass=rows)
-    if spec.model.kind == "matrix_factorization":
-        if task.kind != "rating" or features.kind != "interactions" or features.users is None:
-            raise PrivacyError("matrix factorization is admitted for ratings only")
-        users, items = features.users.rows, features.items.rows
-        asked = spec.model
-        return MatrixFactorization(users, items, asked.dim, task.scale, asked.bias, asked.init_std, rows)
-    if isinstance(spec.model, RecommenderModel):
-        if task.kind != "next_item" or features.kind != "interactions":
-            raise PrivacyError("recommenders of next items are admitted for sequences only")
-        return NextItem(features.items.rows, spec.model, dtype, rows)
-    if spec.model.kind == "hf":
-        return _hf(spec, task, dtype, rows, models_root)
-    if shape.sparse:
-        raise PrivacyError("this kind of model takes dense features")
-    return Network(shape.features, shape.outputs, spec.model, dtype, rows)
+    made: Model
+    match spec.model:
+        case LinearModel() as asked:
+            inputs = (asked.extractor.features if asked.extractor else None) or shape.features
+            made = Linear(inputs, shape.outputs, bias=asked.bias, rows_per_pass=rows)
+        case MatrixFactorizationModel() as asked:
+            if not isinstance(task, RatingTask) or not isinstance(features, Interactions) or features.users is None:
+                raise PrivacyError("matrix factorization is admitted for ratings only")
+            users, items = features.users.rows, features.items.rows
+            made = MatrixFactorization(users, items, asked.dim, task.scale, asked.bias, asked.init_std, rows)
+        case TransformerRecModel() | GruRecModel() | LstmRecModel() as asked:
+            if not isinstance(task, NextItemTask) or not isinstance(features, Interactions):
+                raise PrivacyError("recommenders of next items are admitted for sequences only")
+            made = NextItem(features.items.rows, asked, dtype, rows)
+        case HfModel() as asked:
+            made = _hf(asked, task, dtype, rows, models_root)
+        case MlpModel() | CnnModel() as asked:
+            if shape.sparse:
+                raise PrivacyError("this kind of model takes dense features")
+            made = Network(shape.features, shape.outputs, asked, dtype, rows)
+        case _:
+            assert_never(spec.model)
+    return made
 
 
-def _hf(spec: JobSpec, task: Task, dtype: torch.dtype, rows: int, models_root: Path | None) -> HfTuning:
-    if spec.model.kind != "hf" or task.kind not in ("classification", "language_model"):
+def _hf(asked: HfModel, task: Task, dtype: torch.dtype, rows: int, models_root: Path | None) -> HfTuning:
+    if not isinstance(task, ClassificationTask | LanguageModelTask):
         raise PrivacyError("Hugging Face models are admitted for texts only")
     if models_root is None:
         raise ModelMissingError("this worker has no models root")
-    folder = folder_of(models_root, spec.model)
-    classes = tuple(str(each) for each in task.classes) if task.kind == "classification" else ()
-    return HfTuning(folder, spec.model, classes, dtype, rows)
+    folder = folder_of(models_root, asked)
+    classes = tuple(str(each) for each in task.classes) if isinstance(task, ClassificationTask) else ()
+    return HfTuning(folder, asked, classes, dtype, rows)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import assert_never
 
 from app.contracts import optimizers as specs
+from app.privacy.derive import phases_of
 from worker.optimizers.ada_dps import AdaDps
 from worker.optimizers.base import Optimizer
 from worker.optimizers.descent import Descent
@@ -26,47 +28,49 @@ def build_optimizer(spec: specs.Optimizer, steps: int) -> Optimizer:
         spec: what was asked for.
         steps: T, which schedules run over.
     """
-    descent = Descent(spec.learning_rate, _schedule(spec, steps), spec.weight_decay, spec.decay == "coupled")
-    if spec.kind == "dp_sgd":
-        return DpSgd(descent, spec.momentum, spec.free_step)
-    if spec.kind == "dp_adam":
-        return DpAdam(descent, spec.betas, spec.eps)
-    if spec.kind == "dp_adambc":
-        return DpAdamBc(descent, spec.betas, spec.eps_root)
-    if spec.kind == "dp_rmsprop":
-        return DpRmsProp(descent, spec.beta, spec.eps)
-    if spec.kind == "dp_adagrad":
-        return DpAdaGrad(descent, spec.eps)
-    return _elaborate(spec, descent, steps)
+    descent = Descent(spec.learning_rate, _schedule(spec.schedule, steps), spec.weight_decay, spec.decay == "coupled")
+    made: Optimizer
+    match spec:
+        case specs.DpSgd():
+            made = DpSgd(descent, spec.momentum, spec.free_step)
+        case specs.DpAdam():
+            made = DpAdam(descent, spec.betas, spec.eps)
+        case specs.DpAdamBc():
+            made = DpAdamBc(descent, spec.betas, spec.eps_root)
+        case specs.DpRmsProp():
+            made = DpRmsProp(descent, spec.beta, spec.eps)
+        case specs.DpAdaGrad():
+            made = DpAdaGrad(descent, spec.eps)
+        case specs.Dp2RmsProp():
+            made = _dp2(spec, descent, RmsPropMoment(spec.beta))
+        case specs.Dp2AdaGrad():
+            made = _dp2(spec, descent, AdaGradMoment())
+        case specs.Dp2Yogi():
+            made = _dp2(spec, descent, YogiMoment(spec.beta))
+        case specs.ScaleThenPrivatize():
+            betas = spec.betas or ((0.9, 0.999) if spec.base == "adam" else (0.0, 0.9))
+            made = ScaleThenPrivatize(descent, spec.base, betas, spec.eps, spec.eps_root, spec.eps_scale)
+        case specs.AdaDps():
+            made = AdaDps(descent, spec.beta, spec.eps)
+        case specs.PdaDpmd():
+            made = PdaDpmd(descent, spec.horizon or steps)
+        case _:
+            assert_never(spec)
+    return made
 
 
-def _elaborate(
-    spec: specs.Dp2RmsProp | specs.Dp2AdaGrad | specs.Dp2Yogi | specs.ScaleThenPrivatize | specs.AdaDps | specs.PdaDpmd,
-    descent: Descent,
-    steps: int,
-) -> Optimizer:
-    """Those that divide gradients before the clip, or have public side information."""
-    if spec.kind == "pda_dpmd":
-        return PdaDpmd(descent, spec.horizon or steps)
-    if spec.kind == "ada_dps":
-        return AdaDps(descent, spec.beta, spec.eps)
-    if spec.kind == "scale_then_privatize":
-        betas = spec.betas or ((0.9, 0.999) if spec.base == "adam" else (0.0, 0.9))
-        return ScaleThenPrivatize(descent, spec.base, betas, spec.eps, spec.eps_root, spec.eps_scale)
+def _dp2(spec: specs.Dp2Settings, descent: Descent, moment: SecondMoment) -> Dp2:
     adaptive = replace(descent, learning_rate=spec.learning_rate_adaptive)
-    return Dp2(descent, adaptive, _moment(spec), *spec.delays, spec.eps, spec.debias, spec.variant)
+    return Dp2(descent, adaptive, moment, phases_of(spec), spec.eps, spec.debias)
 
 
-def _moment(spec: specs.Dp2RmsProp | specs.Dp2AdaGrad | specs.Dp2Yogi) -> SecondMoment:
-    if spec.kind == "dp2_adagrad":
-        return AdaGradMoment()
-    return RmsPropMoment(spec.beta) if spec.kind == "dp2_rmsprop" else YogiMoment(spec.beta)
-
-
-def _schedule(spec: specs.OptimizerSettings, steps: int) -> Schedule:
-    schedule = spec.schedule
-    if schedule.kind == "warmup_linear":
-        return WarmupLinear(steps, schedule.warmup)
-    if schedule.kind == "cosine":
-        return Cosine(steps, schedule.final)
-    return CONSTANT
+def _schedule(schedule: specs.Schedule, steps: int) -> Schedule:
+    match schedule:
+        case specs.ConstantSchedule():
+            return CONSTANT
+        case specs.WarmupLinearSchedule():
+            return WarmupLinear(steps, schedule.warmup)
+        case specs.CosineSchedule():
+            return Cosine(steps, schedule.final)
+        case _:
+            assert_never(schedule)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol, assert_never
 
 import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
+from app.privacy.mechanism import DelayedMechanism
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of
@@ -75,7 +76,7 @@ class Dp2:
     Attributes:
         descent, adaptive: η and weight decay of the phases.
         moment: U.
-        delay_sgd, delay_adaptive: s₁, s₂.
+        phases: which steps are adaptive, and after which v changes: the mechanism's own, with s₁, s₂ and the variant.
         eps: ε.
         debias: takes the noise's share, Φ/s₁, from ḡ², which is kept at 0 or above.
 
@@ -86,56 +87,57 @@ class Dp2:
     descent: Descent
     adaptive: Descent
     moment: SecondMoment
-    delay_sgd: int
-    delay_adaptive: int
+    phases: DelayedMechanism
     eps: float
     debias: bool = False
-    variant: Literal["delayed", "extra_query", "noise_first"] = "delayed"
 
     def init(self, parameters: Parameters) -> State:
         zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
         return named("v", zeros) | named("sum", zeros)
 
     def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor] | None:
-        extra = self.variant == "extra_query" and query == 1
-        return self._roots(state) if extra or (self.variant == "delayed" and self._is_adaptive(step)) else None
+        match self.phases.variant:
+            case "delayed":
+                divides = self.phases.is_adaptive(step)
+            case "extra_query":
+                divides = query == 1
+            case "noise_first":
+                divides = False
+            case _:
+                assert_never(self.phases.variant)
+        return self._roots(state) if divides else None
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
-        if self.variant == "extra_query":
-            return self._with_extra_query(noised, state, parameters, at)
-        if not self._is_adaptive(at.step):
-            last = (at.step - 1) % (self.delay_sgd + self.delay_adaptive) == self.delay_sgd - 1
-            return self.descent.move(parameters, noised, at.step), self._fed(noised, state, at, update=last)
+        if not self.phases.is_adaptive(at.step):
+            return self.descent.move(parameters, noised, at.step), self._fed(noised, state, at)
         direction: dict[str, Tensor] = noised
-        if self.variant == "noise_first":
-            direction = {name: noised[name] / root for name, root in self._roots(state).items()}
+        match self.phases.variant:
+            case "delayed":
+                pass  # divided before the clip
+            case "noise_first":
+                direction = {name: noised[name] / root for name, root in self._roots(state).items()}
+            case "extra_query":
+                if at.second is None:
+                    raise PrivacyError("this step moves along a second query, which was not made")
+                direction, state = at.second, self._fed(noised, state, at)
+            case _:
+                assert_never(self.phases.variant)
         return self.adaptive.move(parameters, direction, at.step), state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
         return parameters
 
-    def _is_adaptive(self, step: int) -> bool:
-        return (step - 1) % (self.delay_sgd + self.delay_adaptive) >= self.delay_sgd
-
-    def _with_extra_query(
-        self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
-    ) -> tuple[Parameters, State]:
-        if (at.step - 1) % self.delay_sgd == 0:
-            return self.descent.move(parameters, noised, at.step), self._fed(noised, state, at, update=True)
-        if at.second is None:
-            raise PrivacyError("this step moves along a second query, which was not made")
-        return self.adaptive.move(parameters, at.second, at.step), self._fed(noised, state, at, update=False)
-
-    def _fed(self, noised: NoisedGradient, state: State, at: StepInfo, *, update: bool) -> State:
+    def _fed(self, noised: NoisedGradient, state: State, at: StepInfo) -> State:
         """The state with the sum fed; and, where the delay is over, v updated and the sum begun again."""
         v, sums = slot_of(state, "v"), slot_of(state, "sum")
         sums = {name: sums[name] + gradient for name, gradient in noised.items()}
-        if not update:
+        if not self.phases.completes(at.step):
             return named("v", v) | named("sum", sums)
-        bias = at.noise_variance / self.delay_sgd if self.debias else 0.0
-        squares = {name: (value / self.delay_sgd).square().sub_(bias).clamp_(min=0.0) for name, value in sums.items()}
+        delay = self.phases.delay_sgd
+        bias = at.noise_variance / delay if self.debias else 0.0
+        squares = {name: (value / delay).square().sub_(bias).clamp_(min=0.0) for name, value in sums.items()}
         v = {name: self.moment(value, squares[name]) for name, value in v.items()}
         return named("v", v) | named("sum", {name: torch.zeros_like(value) for name, value in sums.items()})
 

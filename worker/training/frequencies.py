@@ -9,7 +9,8 @@ from torch import Tensor
 
 from app.contracts.dataset_spec import Features
 from app.errors import PrivacyError
-from app.privacy.mechanism import MechanismConfig
+from app.privacy.mechanism import MechanismConfig, TrainingMechanism
+from app.privacy.releases import NoisyHistogram
 from worker.data.records import Records
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Model
@@ -17,6 +18,7 @@ from worker.models.next_item import NextItem
 from worker.models.re_attention import Errors
 from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
+from worker.training.before import Released
 
 STEP, INDEX = 0, 0  # of the noise: scores begin at step 1
 
@@ -28,17 +30,19 @@ class ItemFrequencies:
     Attributes:
         errors: the model's.
         items, length: how many are declared, and how many of a user's are counted.
-        mechanism: the stored one.
+        training: the stored mechanism's: σ and L.
+        declared: what is counted and charged for; None: p_i are public.
         records: the public number of users.
-        declared: p_i from public knowledge; None: they are counted.
+        public: p_i from public knowledge; None: they are counted.
     """
 
     errors: Errors
     items: int
     length: int
-    mechanism: MechanismConfig
+    training: TrainingMechanism
+    declared: NoisyHistogram | None
     records: int
-    declared: Tensor | None
+    public: Tensor | None
 
     @classmethod
     def of(
@@ -54,15 +58,19 @@ class ItemFrequencies:
         if mechanism is None:
             raise PrivacyError("without noise there is nothing that attention is corrected for")
         given = features.item_frequencies if features.kind == "interactions" else None
-        declared = torch.tensor(given, dtype=torch.float64) if given is not None else None
-        length = model.spec.max_length
-        noisy = mechanism.frequencies is not None
-        return cls(model.effective_errors, model.items, length, mechanism, records, None if noisy else declared)
+        public = torch.tensor(given, dtype=torch.float64) if given is not None else None
+        declared = next((each for each in mechanism.before if isinstance(each, NoisyHistogram)), None)
+        errors, length = model.effective_errors, model.spec.max_length
+        return cls(errors, model.items, length, mechanism.training, declared, records, None if declared else public)
 
     @property
-    def noisy(self) -> bool:
-        """They are counted, and charged for."""
-        return self.mechanism.frequencies is not None
+    def charged(self) -> bool:
+        return self.declared is not None
+
+    def release(self, train: Records, key: bytes, *, data_public: bool) -> Released:
+        """The frequencies, which the model is told: records stay as they are."""
+        self.instantiate(train, key, data_public=data_public)
+        return Released()
 
     def instantiate(self, train: Records, key: bytes, *, data_public: bool) -> None:
         """p_i = (count + noise) / records, at least (1 or the noise's std) / records: less is not to be told from none.
@@ -77,8 +85,8 @@ class ItemFrequencies:
         Raises:
             PrivacyError: private items are counted without noise that was charged for.
         """
-        charged, least = self.mechanism.frequencies, 1.0
-        frequencies = self.declared
+        charged, least = self.declared, 1.0
+        frequencies = self.public
         if frequencies is None:
             if not isinstance(train, SequenceRecords) or (charged is None and not data_public):
                 raise PrivacyError("how often items occur is private, and counted only where that is charged for")
@@ -90,6 +98,5 @@ class ItemFrequencies:
                 noise = generator.noise(STEP, INDEX, self.items)
                 private_counts = add_noise(private_counts, noise, charged.noise_std, generator.stream, STEP, INDEX)
             frequencies = private_counts / self.records
-        training = self.mechanism.training
-        sigma, batch = training.gradient_noise_multiplier, training.expected_batch_size
+        sigma, batch = self.training.gradient_noise_multiplier, self.training.expected_batch_size
         self.errors.instantiate(sigma, batch, frequencies, least / self.records)

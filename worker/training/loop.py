@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from app.errors import PrivacyError
 from worker.clipping.engine import Clip
@@ -14,19 +13,11 @@ from worker.data.passes import Batch
 from worker.data.records import Records
 from worker.data.units import Users
 from worker.messages import Resalt, WarningCode
-from worker.metrics.scores import (
-    ScoresTokens,
-    frequency_groups,
-    noisy_ranking,
-    noisy_score,
-    public_scores,
-    public_training_loss,
-)
+from worker.metrics.scores import public_training_loss
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import Observing, Preconditioned, State, StepInfo
 from worker.telemetry import Telemetry, state_digest
-from worker.training.center import TENSOR, centered
 from worker.training.plan import Plan
 from worker.training.replay import Replay
 from worker.training.side import PublicSide
@@ -103,9 +94,10 @@ class Training:
         self._users, self._side = users, side
         if not plan.public and len(train) > plan.numerics.records_bound:
             raise PrivacyError("the data set has more than twice the records that it declares: register it anew")
-        self._mean: Tensor | None = None
+        self._prepared: set[int] = set()  # by which releases of the plan's `before`
+        self._handed_out: Parameters = {}
         self._use(train)
-        self._groups = self._by_frequency() if plan.by_frequency else plan.groups
+        self._groups = plan.scores.groups_in(plan.model, train, holdout)
         self._matched: Position | None = None
         self._warnings: list[WarningCode] = []
         self._rekey(1)
@@ -204,62 +196,43 @@ class Training:
         self._note(position.step == self._plan.steps, "steps-short")
         finite = all(bool(torch.isfinite(value.float()).all()) for value in parameters.values())  # as handed out
         self._note(finite, "parameters-not-finite")
-        handed_out = parameters if self._mean is None else {**parameters, TENSOR: self._mean}
-        return Outcome(position.step, handed_out, tuple(self._warnings))
+        return Outcome(position.step, {**parameters, **self._handed_out}, tuple(self._warnings))
 
     def _evaluate(self, position: Position, parameters: Parameters) -> None:
         """Scores, exactly where the data are public, else by a noisy sum that is still paid for. And tells C."""
         plan, step = self._plan, position.step
         if position.norm is not None:
             self._telemetry.clipping_norm(step, position.norm)
-        scored = self._train if plan.evaluated_on == "train" else self._holdout
-        if plan.evaluation_points == 0 or scored is None:
+        scores = plan.scores
+        scored = self._train if scores.on == "train" else self._holdout
+        if scores.points == 0 or scored is None:
             return
-        if plan.public if plan.evaluated_on == "train" else self._holdout_public:
-            for score in public_scores(plan.model, parameters, scored, self._groups, plan.ranking):
-                self._note(self._telemetry.public_metric(step, score, plan.evaluated_on), "metric-not-finite")
+        if plan.public if scores.on == "train" else self._holdout_public:
+            for score in scores.exact(plan.model, parameters, scored, self._groups):
+                self._note(self._telemetry.public_metric(step, score, scores.on), "metric-not-finite")
             return
-        for index, declared in enumerate(plan.mechanism.releases if plan.mechanism else ()):
+        for index, declared in enumerate(scores.declared):
             if self._telemetry.may_release(declared.metric, step):
-                of = (declared, plan.release_key(self._replay.keys(step)), step, index)
-                what = (plan.model, parameters, scored)
-                score = noisy_ranking(*of, *what, plan.ranking) if plan.ranking else noisy_score(*of, *what)
-                self._telemetry.noisy_metric(step, score)
+                key = plan.release_key(self._replay.keys(step))
+                self._telemetry.noisy_metric(step, scores.noisy(index, key, step, plan.model, parameters, scored))
             else:
                 self._note(self._telemetry.was_released(declared.metric, step), "evaluation-skipped")
 
-    def _by_frequency(self) -> dict[str, tuple[int, ...]]:
-        """Groups of classes, or of tokens, by their counts in data that the plan knows to be public."""
-        model, counted = self._plan.model, self._train if self._plan.by_frequency == "train" else self._holdout
-        if counted is None:
-            return {}
-        if isinstance(model, ScoresTokens) and not model.classification:
-            return frequency_groups(model.predicted(counted)[0], model.vocabulary)
-        return frequency_groups(counted.labels, model.outputs)
-
-    def _count_items(self) -> None:
-        """Once a job, where re-attention asks for it."""
-        frequencies = self._plan.frequencies
-        if frequencies is None:
-            return
-        if frequencies.noisy and self._replay.begins_again:
-            raise PrivacyError("items are counted once: with the fresh keys of a new beginning it would be twice")
-        key = self._plan.release_key(self._replay.initial_keys)
-        frequencies.instantiate(self._train, key, data_public=self._telemetry.data_public)
-
-    def _center(self) -> None:
-        """Once a job, where its features are centred: those of both parts, by a mean of the training part."""
-        centering = self._plan.centering
-        if centering is None:
-            return
-        if centering.charged is not None and self._replay.begins_again:
-            raise PrivacyError("a mean is released once: with the fresh keys of a new beginning it would be twice")
-        if self._mean is None:
-            key = self._plan.release_key(self._replay.initial_keys)
-            self._mean = centering.mean(self._train, key, data_public=self._telemetry.data_public)
-            if self._holdout is not None:
-                self._holdout = centered(self._holdout, self._mean)
-            self._use(centered(self._train, self._mean))
+    def _release_before(self) -> None:
+        """Once a job: what it releases before its first step, of the training part as it is given."""
+        plan = self._plan
+        key = plan.release_key(self._replay.initial_keys)
+        for number, each in enumerate(plan.before):
+            if each.charged and self._replay.begins_again:
+                raise PrivacyError("it is released once: with the fresh keys of a new beginning it would be twice")
+            if number in self._prepared:  # the records are what was made of them already
+                continue
+            released = each.release(self._train, key, data_public=self._telemetry.data_public)
+            self._handed_out |= released.tensors
+            if released.prepare is not None:
+                self._prepared.add(number)
+                self._holdout = None if self._holdout is None else released.prepare(self._holdout)
+                self._use(released.prepare(self._train))
 
     def _use(self, train: Records) -> None:
         """Has these as the training records."""
@@ -270,8 +243,7 @@ class Training:
             self._everything = train.prepared(plan.numerics.rows_per_pass, plan.model.dtype)
 
     def _initial(self) -> Position:
-        self._count_items()
-        self._center()
+        self._release_before()
         parameters = self._plan.model.init(self._plan.init_key(self._replay.initial_keys))
         adaptive = self._plan.adaptive_norm
         norm = adaptive.first if adaptive else None

@@ -1,31 +1,26 @@
 """From the stored mechanism to what runs: the one place where sampler, clipping, noise, model and optimizer are built.
 
 On private data every number that matters for privacy (q, σ, C, L, T, the kind of clipping) is the stored mechanism's,
-the one that was priced and charged; the specification must agree with it. Nothing here has seen the data: how many
-records there really are decides nothing.
+the one that was priced and charged; the mechanism that app.privacy.derive makes of the specification is the same.
+Nothing here has seen the data: how many records there really are decides nothing.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from app.contracts.base import AccountName
 from app.contracts.dataset_spec import Features, Task
-from app.contracts.job_spec import AdaptiveNorm as AdaptiveClipping
-from app.contracts.job_spec import Clipping, JobSpec, Ranking, token_ranks
+from app.contracts.job_spec import JobSpec
 from app.errors import PrivacyError
+from app.privacy.derive import PublicFacts, batch_of, check_agreement, delayed_of, rate_of
 from app.privacy.mechanism import (
     MIN_POISSON_BLOCK_STEPS,
-    AdaptiveMechanism,
     DelayedMechanism,
     MechanismConfig,
-    NoisyFrequencies,
-    NoisySum,
     TrainingMechanism,
-    delayed_of,
 )
 from app.privacy.numerics import Numerics, numerics_of
 from worker.clipping.adaptive import AdaptiveNorm
@@ -42,7 +37,9 @@ from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
 from worker.optimizers.build import build_optimizer
-from worker.training.center import Centering, mean_of
+from worker.training.before import Release
+from worker.training.center import Centering
+from worker.training.evaluation import Scores
 from worker.training.frequencies import ItemFrequencies
 from worker.training.side import PublicSide
 
@@ -58,16 +55,11 @@ class Plan:
     Attributes:
         mechanism: the stored one; None on public data without privacy.
         steps: T.
-        frequencies: of items, where attention is corrected for the noise in them.
-        centering: what features are centred by, where they are.
+        before: what is released of the training part once, before the first step.
+        scores: what is scored, and when.
         delayed: the phases or second queries of a delayed preconditioner, as asked for and as stored.
         public_batch_size: how many public records are drawn for a step, where the optimizer has side information.
         sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
-        groups: of classes, by name, that scores are given of too.
-        by_frequency: the groups are those of frequent and rare labels, or tokens, in this part, which is public.
-        evaluated_on: which part of the data is scored.
-        ranking: how next items are scored, where they are.
-        evaluation_points: at how many evenly spaced steps, the last one included, it is scored; 0: never.
         numerics: types and shapes of passes, and what sums may round: as fixed at admission, or with one record a pass
             where the self-test found that products depend on neighbours.
         sparse: features are.
@@ -83,15 +75,10 @@ class Plan:
     engine: GradientEngine
     adaptive_norm: AdaptiveNorm | None
     optimizer: Optimizer
-    frequencies: ItemFrequencies | None
-    centering: Centering | None
+    before: tuple[Release, ...]
+    scores: Scores
     delayed: DelayedMechanism | None
     public_batch_size: int | None
-    groups: dict[str, tuple[int, ...]]
-    by_frequency: Literal["train", "holdout"] | None
-    evaluated_on: AccountName
-    ranking: Ranking | None
-    evaluation_points: int
     numerics: Numerics
     sparse: bool
     seed: int | None
@@ -114,8 +101,7 @@ class Plan:
 
     @property
     def evaluation_steps(self) -> tuple[int, ...]:
-        points = self.evaluation_points
-        return tuple(-(-self.steps * k // points) for k in range(1, points + 1))
+        return self.scores.steps(self.steps)
 
     def block_end(self, first: int, end: int | None = None) -> int | None:
         """The last step of the block that begins at `first`: blocks end at multiples of clamp(⌈T/25⌉, least, 1000), at
@@ -242,56 +228,35 @@ def build_plan(
     """
     if not data_public and (mechanism is None or spec.seed is not None):
         raise PrivacyError("private data need a mechanism, and have no seed")
-    poisson = spec.sampling.kind == "poisson"
-    batch = spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else shape.records_train
     if mechanism is not None:
-        expected = _expected_releases(
-            spec, shape, mechanism, holdout_public=holdout_public, holdout_account=holdout_account
-        )
-        _check_agreement(spec, mechanism, shape, expected, steps=steps, batch=batch)
+        _check_agreement(spec, mechanism, shape, task, steps, holdout_public, holdout_account)
     numerics = numerics or numerics_of(spec, shape.public_sizes(mechanism), features)
     if one_record:
         numerics = numerics.of_one_record()
     model = build_model(spec, shape, task, features, numerics, models_root)
-    frequencies = ItemFrequencies.of(model, mechanism, features, shape.records_train)
+    counted = ItemFrequencies.of(model, mechanism, features, shape.records_train)
     training = mechanism.training if mechanism else None
     engine = build_engine(model, spec.clipping, training, positions=numerics.positions)
     return Plan(
         mechanism=mechanism,
         steps=steps,
         sampling=spec.sampling.kind,
-        sample_rate=mechanism.training.sample_rate if mechanism else batch / shape.records_train if poisson else 1.0,
-        expected_batch_size=mechanism.training.expected_batch_size if mechanism else batch,
+        sample_rate=mechanism.training.sample_rate if mechanism else rate_of(spec, shape.records_train),
+        expected_batch_size=(
+            mechanism.training.expected_batch_size if mechanism else batch_of(spec, shape.records_train)
+        ),
         model=model,
         engine=engine,
         adaptive_norm=_adaptive_norm(engine, mechanism.training) if mechanism else None,
         optimizer=build_optimizer(spec.optimizer, steps),
-        frequencies=frequencies,
-        centering=Centering.of(spec, mechanism, shape),
+        before=tuple(each for each in (counted, Centering.of(spec, mechanism, shape)) if each is not None),
+        scores=Scores.of(spec, mechanism, task, data_public=data_public, holdout_public=holdout_public),
         delayed=delayed_of(spec.optimizer),
         public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
-        groups=_groups(spec),
-        by_frequency=_counted_in(spec, task, data_public, holdout_public),
-        evaluated_on=spec.evaluation.on if spec.evaluation else "holdout",
-        ranking=spec.evaluation.ranking if spec.evaluation else None,
-        evaluation_points=spec.evaluation.points if spec.evaluation else 0,
         numerics=numerics,
         sparse=shape.sparse,
         seed=spec.seed,
     )
-
-
-def _counted_in(
-    spec: JobSpec, task: Task, data_public: bool, holdout_public: bool
-) -> Literal["train", "holdout"] | None:
-    """The public part whose labels or tokens make groups, where a job asks for them and scores are exact."""
-    if spec.evaluation is None or not spec.evaluation.by_frequency:
-        return None
-    if data_public:
-        return "train"
-    if task.kind == "language_model":
-        return "holdout" if holdout_public and spec.evaluation.on == "holdout" else None
-    raise PrivacyError("how frequent a label is, is private")
 
 
 def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> AdaptiveNorm | None:
@@ -306,77 +271,25 @@ def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> Adapt
 
 
 def _check_agreement(
-    spec: JobSpec, mechanism: MechanismConfig, shape: Shape, releases: tuple[NoisySum, ...], *, steps: int, batch: int
+    spec: JobSpec,
+    mechanism: MechanismConfig,
+    shape: Shape,
+    task: Task,
+    steps: int,
+    holdout_public: bool,
+    holdout_account: AccountName,
 ) -> None:
-    """What was asked for and what was charged are one mechanism, in public numbers."""
-    training, privacy = mechanism.training, spec.privacy
-    if privacy is None:
-        raise PrivacyError("a job with a mechanism asks for privacy")
-    clipping = spec.clipping or Clipping()
-    rate = 1.0 if spec.sampling.kind == "full_batch" else batch / shape.records_train
-    said: list[tuple[Any, Any]] = [
-        (training.sampling, spec.sampling.kind),
-        (training.expected_batch_size, batch),
-        (training.steps, steps),
-        (training.clipping, clipping.kind),
-        (training.max_grad_norm, clipping.max_grad_norm),
-        (training.adaptive, _expected_count(clipping, training)),
-        (mechanism.releases, releases),
-        (mechanism.frequencies, _expected_frequencies(spec)),
-        (mechanism.mean, mean_of(spec, shape)),
-        (training.delayed, delayed_of(spec.optimizer)),
-        (training.steps, spec.length.steps or training.steps),
-        (training.noise_multiplier, privacy.noise_multiplier or training.noise_multiplier),
-        (mechanism.target_delta, privacy.target_delta or mechanism.target_delta),
-    ]
-    agree = all(stored == asked for stored, asked in said)
-    if not agree or not math.isclose(training.sample_rate, rate, rel_tol=1e-12):
-        raise PrivacyError("the job's specification and its stored mechanism do not agree")
-
-
-def _expected_count(clipping: Clipping, training: TrainingMechanism) -> AdaptiveMechanism | None:
-    """What was asked for; where the count's noise was left to admission, its choice."""
-    if clipping.kind != "adaptive" or training.adaptive is None:
-        return None
-    asked = (clipping.adaptive or AdaptiveClipping()).model_dump()
-    noise = asked["count_noise_multiplier"] or training.adaptive.count_noise_multiplier
-    return AdaptiveMechanism(**{**asked, "count_noise_multiplier": noise})
-
-
-def _expected_frequencies(spec: JobSpec) -> NoisyFrequencies | None:
-    """The histogram of items that re-attention asks for."""
-    model = spec.model
-    if model.kind != "transformer_rec" or model.re_attention.noise_mu is None:
-        return None
-    return NoisyFrequencies(noise_mu=model.re_attention.noise_mu, max_items=model.max_length)
-
-
-def _expected_releases(
-    spec: JobSpec, shape: Shape, mechanism: MechanismConfig, *, holdout_public: bool, holdout_account: AccountName
-) -> tuple[NoisySum, ...]:
-    on = spec.evaluation.on if spec.evaluation else "holdout"
-    if spec.evaluation is None or (on == "holdout" and holdout_public):
-        return ()
-    records = shape.records_train if on == "train" else shape.records_holdout
-    if records < 1:
-        raise PrivacyError("there is no hold-out to score on")
-    return tuple(
-        NoisySum(
-            what=what,
-            account="train" if on == "train" else holdout_account,
-            noise_mu=spec.evaluation.noise_mu,
-            sensitivity=sensitivity,
-            times=spec.evaluation.points,
-            records_per_unit=mechanism.training.records_per_unit,
-            records=records,
-            groups=_groups(spec),
-            ranks=token_ranks(spec.evaluation, spec.model),
-            cutoff=spec.evaluation.ranking.k if spec.evaluation.ranking else None,
-        )
-        for what, sensitivity in spec.evaluation.sensitivities(classes=shape.outputs > 1).items()
+    """What is asked for, derived as at admission, and what was charged are one mechanism."""
+    facts = PublicFacts(
+        records_train=shape.records_train,
+        records_holdout=shape.records_holdout,
+        records_per_unit=mechanism.training.records_per_unit,
+        unit=mechanism.unit,
+        classification=task.kind == "classification",
+        holdout_is_private=not holdout_public,
+        holdout_account=holdout_account,
+        delta=mechanism.target_delta,
     )
-
-
-def _groups(spec: JobSpec) -> dict[str, tuple[int, ...]]:
-    asked = spec.evaluation.groups if spec.evaluation else None
-    return {name: tuple(places) for name, places in (asked or {}).items()}
+    check_agreement(spec, facts, mechanism)
+    if steps != mechanism.training.steps:
+        raise PrivacyError("the job's steps and its stored mechanism do not agree")

@@ -128,13 +128,13 @@ def _numbers(plan: Plan, parameters: Parameters, records: Records, clip: Clip | 
     found = plan.engine.trace(parameters, records)
     if clip is not None:
         found += plan.engine.trace(parameters, records, clip)
-    if plan.evaluation_points == 0:
+    if plan.scores.points == 0:
         return found
     model = plan.model
     if isinstance(model, ScoresTokens) and not model.classification:
         return [*found, model.token_scores(parameters, records)[0]]
-    if isinstance(model, Ranks) and plan.ranking is not None:
-        return [*found, model.ranks(parameters, records, leave_out_seen=plan.ranking.leave_out_seen)]
+    if isinstance(model, Ranks) and plan.scores.ranking is not None:
+        return [*found, model.ranks(parameters, records, leave_out_seen=plan.scores.ranking.leave_out_seen)]
     return [*found, model.forward(parameters, records).mT]
 
 

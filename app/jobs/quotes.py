@@ -1,0 +1,70 @@
+"""A job's quote, as it is stored and answered: what a plan is, and what it costs."""
+
+from __future__ import annotations
+
+from app.catalogue.models import Layer, layers
+from app.contracts.base import Document, Epsilon
+from app.jobs.planning import Plan
+from app.jobs.study_quotes import SearchQuote, quoted
+from app.privacy.events import AccountEvents
+from app.privacy.numerics import Numerics
+from app.privacy.prices import Charge, Comparison, Line, Price, StudyPrice
+
+
+class ModelQuote(Document):
+    """The model's parameters, and its layers with the shapes of their tensors."""
+
+    parameters: int
+    layers: tuple[Layer, ...]
+
+
+class StoredQuote(Document):
+    """The quote of a job, in the order in which it is stored. `mechanism` is the event of each account, for
+    accountants; `hpo` how a search divides the total."""
+
+    noise_multiplier: float | None
+    sample_rate: float
+    steps: int
+    expected_batch_size: int
+    mechanism: AccountEvents | None
+    epsilon: Epsilon | None
+    comparison: Comparison | None
+    charge: Charge
+    lines: tuple[Line, ...]
+    model: ModelQuote
+    numerics: Numerics
+    hpo: SearchQuote | None
+    warnings: tuple[str, ...]
+
+
+def quote_of(planned: Plan, priced: Price | StudyPrice) -> StoredQuote:
+    """The quote of a plan at its price."""
+    if isinstance(priced, StudyPrice):
+        sigma, events = priced.runs[-1].noise_multiplier, priced.events
+    elif priced.mechanism is not None:
+        sigma, events = priced.mechanism.training.noise_multiplier, priced.mechanism.events
+    else:
+        sigma, events = None, None
+    search = None
+    if planned.study is not None and isinstance(priced, StudyPrice):
+        search = quoted(planned.study, priced)
+    return StoredQuote(
+        noise_multiplier=sigma,
+        sample_rate=planned.sample_rate,
+        steps=planned.steps,
+        expected_batch_size=planned.expected_batch_size,
+        mechanism=events,
+        epsilon=priced.epsilon,
+        comparison=priced.comparison,
+        charge=priced.charge,
+        lines=priced.lines,
+        model=_model(planned),
+        numerics=planned.numerics,
+        hpo=search,
+        warnings=planned.warnings,
+    )
+
+
+def _model(planned: Plan) -> ModelQuote:
+    found = layers(planned.spec.model, planned.facts.features, planned.facts.outputs, planned.facts.rows)
+    return ModelQuote(parameters=sum(layer.parameters for layer in found), layers=tuple(found))

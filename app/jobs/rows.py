@@ -1,0 +1,73 @@
+"""A new job's row: where the plan and its price become the database's JSON columns."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from app.db.models import Job, table_of
+from app.ids import new_id, now
+from app.jobs import study_quotes
+from app.jobs.planning import Plan
+from app.jobs.quotes import quote_of
+from app.keys.service import Caller
+from app.privacy.prices import Price, StudyPrice
+
+_INSERT = insert(table_of(Job))
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A job's row before it is written.
+
+    Attributes:
+        columns: of the table of jobs. Its first event is counted already.
+    """
+
+    id: str
+    columns: dict[str, Any]
+
+    def insert(self, session: Session) -> None:
+        session.execute(_INSERT, self.columns)
+
+    def job(self) -> Job:
+        """The row as an object, which no session knows."""
+        return Job(**self.columns)
+
+
+def new_job(caller: Caller, planned: Plan, priced: Price | StudyPrice, idempotency_key: str, digest: str) -> NewJob:
+    """The job of a plan at its price.
+
+    Args:
+        digest: of the request, under the idempotency key.
+    """
+    job_id = new_id("job")
+    mechanism = priced.mechanism if isinstance(priced, Price) else None
+    study = None
+    if planned.study is not None and isinstance(priced, StudyPrice):
+        study = study_quotes.stored(planned.study, priced)
+    columns = {
+        "id": job_id,
+        "dataset_id": planned.facts.id,
+        "key_id": caller.id,
+        "idempotency_key": idempotency_key,
+        "request_sha256": digest,
+        "name": planned.spec.name,
+        "status": "queued",
+        "spec": planned.spec.model_dump(mode="json"),
+        "mechanism": mechanism.model_dump(mode="json") if mechanism else None,
+        "quote": quote_of(planned, priced).model_dump(mode="json"),
+        "segments": [{"from_step": 0, "salt": secrets.token_hex(32), "key_id": None}],
+        "steps": len(planned.study.slots) if planned.study else planned.steps,
+        "steps_started": 0,
+        "step": 0,
+        "warnings": list(planned.warnings),
+        "events": 1,
+        "created_at": now(),
+        "study": study.model_dump(mode="json") if study else None,
+    }
+    return NewJob(job_id, columns)

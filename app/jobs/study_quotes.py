@@ -1,0 +1,170 @@
+"""A study at its price: how the total is divided, as it is quoted and as it is stored."""
+
+from __future__ import annotations
+
+import secrets
+from itertools import pairwise
+
+from app.contracts.base import AccountantName, Document, Epsilon
+from app.contracts.hpo import GridOracle, LinearScaling, ScoredSearch
+from app.errors import InvalidRequest
+from app.hpo.stored import StoredRun, StoredStudy
+from app.jobs.studies import StudyPlan
+from app.privacy.plans import StudyRequest
+from app.privacy.prices import Charge, Line, PricedRun, StudyPrice, Units
+from app.privacy.releases import NoisyCount, NoisySum
+
+# From a level to the next, in the unit of the fit. Calibrated noise (Poisson sampling) is right to 5e-4.
+LEAST_RISE = 1.01
+
+
+class RunQuote(Document):
+    """A run's part of the total."""
+
+    mu: float | None
+    noise_multiplier: float | None
+    charge: Units
+    epsilon: Epsilon | None
+
+
+class PilotsQuote(Document):
+    """The pilots of a level, which are alike."""
+
+    level: int
+    runs: int
+    mu: float | None
+    noise_multiplier: float | None
+    charge: Units
+    epsilon: Epsilon | None
+
+
+class SearchQuote(Document):
+    """The `hpo` block of a quote: how the total is divided, before anything runs. `procedure` is None of an oracle:
+    its runs are not accounted together."""
+
+    strategy: str
+    runs: int
+    pilots: tuple[PilotsQuote, ...]
+    scores: Line | None
+    final: Epsilon | None
+    final_run: RunQuote
+    procedure: Epsilon | None
+
+
+def stored(study: StudyPlan, priced: StudyPrice) -> StoredStudy:
+    """What is kept of the plan with the job: all that its runs are made from."""
+    hpo = study.hpo
+    runs = [
+        StoredRun(
+            role=slot.role,
+            level=slot.level,
+            share=run.share,
+            mu=run.mu,
+            noise_multiplier=run.noise_multiplier,
+            charge=run.charge,
+            training_epsilon=_epsilon(study, run.epsilon),
+            epsilon=_epsilon(study, run.epsilon_with_scores),
+            releases=releases,
+        )
+        for slot, run, releases in zip(study.slots, priced.runs, _releases(study), strict=True)
+    ]
+    levels, final = _levels(study, priced)
+    score = study.evaluation.compared_by if study.evaluation else None
+    return StoredStudy(
+        seed=secrets.token_hex(16) if study.spec.seed is None else str(study.spec.seed),
+        steps=study.bounds.steps[1],
+        levels=tuple(levels),
+        at_final=final,
+        score=score,
+        larger_is_better=score != "loss",
+        trial_evaluation=study.evaluation,
+        keep_weights=hpo.keep_weights if isinstance(hpo, ScoredSearch | GridOracle) else False,
+        common=study.pricing.common if study.pricing else None,
+        runs=tuple(runs),
+        decision=None,
+        chosen=None,
+    )
+
+
+def unpriced(study: StudyPlan) -> StudyPrice:
+    """The price of a study without privacy."""
+    runs = tuple(PricedRun.unpriced() for _ in study.slots)
+    return StudyPrice(epsilon=None, comparison=None, charge=Charge.nothing(), lines=(), runs=runs, events=None)
+
+
+def quoted(study: StudyPlan, priced: StudyPrice) -> SearchQuote:
+    """How the total is divided, before anything runs."""
+    by_level: dict[int, list[PricedRun]] = {}
+    for slot, run in zip(study.slots, priced.runs, strict=True):
+        if slot.level is not None:
+            by_level.setdefault(slot.level, []).append(run)
+    final = _part(study, priced.runs[-1])
+    return SearchQuote(
+        strategy=study.hpo.strategy,
+        runs=len(priced.runs),
+        pilots=tuple(
+            PilotsQuote(level=level, runs=len(runs), **dict(_part(study, runs[0]))) for level, runs in by_level.items()
+        ),
+        scores=next((line for line in priced.lines if line.what == "scores"), None),
+        final=final.epsilon,
+        final_run=final,
+        procedure=None if isinstance(study.hpo, GridOracle) else priced.epsilon,
+    )
+
+
+def _part(study: StudyPlan, run: PricedRun) -> RunQuote:
+    return RunQuote(
+        mu=run.mu,
+        noise_multiplier=run.noise_multiplier,
+        charge=run.charge,
+        epsilon=_epsilon(study, run.epsilon),
+    )
+
+
+def _epsilon(study: StudyPlan, value: float | None) -> Epsilon | None:
+    return None if study.pricing is None else epsilon_of_run(study.pricing, value)
+
+
+def epsilon_of_run(request: StudyRequest, value: float | None) -> Epsilon | None:
+    """ε of a run by the accountant of record; None of None."""
+    if value is None:
+        return None
+    accountant: AccountantName = "pld" if request.training.sampling == "poisson" else "gdp"
+    return Epsilon(value=value, delta=request.target_delta, accountant=accountant, unit=request.unit)
+
+
+def _levels(study: StudyPlan, priced: StudyPrice) -> tuple[list[float], float]:
+    """Where the levels and the final run lie, in the unit of the fit."""
+    hpo = study.hpo
+    if not isinstance(hpo, LinearScaling):
+        return [], 0.0
+    by_level = {
+        slot.level: (run.mu if hpo.fit_in == "mu" else run.epsilon) or 0.0
+        for slot, run in zip(study.slots, priced.runs, strict=True)
+    }
+    return [by_level[level] for level in range(len(hpo.levels))], by_level[None]
+
+
+def check_levels(study: StudyPlan, priced: StudyPrice) -> tuple[str, ...]:
+    """Whether a curve can be laid through the levels, as they were priced.
+
+    Returns:
+        Warnings.
+
+    Raises:
+        InvalidRequest: two of them are all but one.
+    """
+    levels, final = _levels(study, priced)
+    if any(not other >= one * LEAST_RISE or one <= 0.0 for one, other in pairwise(levels)):
+        detail = (
+            "these lie too close together for a curve through them: let each be at least a hundredth above the last"
+        )
+        raise InvalidRequest.at("/hpo/levels", detail)
+    if levels and final < levels[-1]:
+        return ("The levels leave less privacy for the final run than a pilot of the top level has: lower them.",)
+    return ()
+
+
+def _releases(study: StudyPlan) -> list[tuple[NoisyCount | NoisySum, ...]]:
+    """The scores of each run."""
+    return [run.releases for run in study.pricing.runs] if study.pricing is not None else [() for _ in study.slots]

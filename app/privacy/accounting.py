@@ -1,0 +1,74 @@
+"""ε by the accountant of record, and what the other accountants say beside it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from app.contracts.base import Epsilon, Unit
+from app.errors import InvalidRequest
+from app.privacy import events, gdp, pld, rdp
+from app.privacy.events import Event
+from app.privacy.plans import CompareRequest
+from app.privacy.prices import Compared, Comparison
+
+
+def epsilon_of(event: Event, delta: float, unit: Unit = "example") -> Epsilon:
+    """ε by the accountant of record: exact where nothing is sampled, else pessimistic on the fine grid.
+
+    Raises:
+        InvalidRequest: δ is too small for a grid after so many sampled steps.
+    """
+    mu = gdp.mu_of_event(event)
+    if mu is not None:
+        return Epsilon(value=gdp.epsilon_from_mu(mu, delta), delta=delta, accountant="gdp", unit=unit)
+    value = pld.epsilon(event, delta)
+    if math.isinf(value):
+        detail = f"δ = {delta:g} is below what double precision resolves after so many sampled steps"
+        raise InvalidRequest.at("/privacy/target_delta", detail)
+    return Epsilon(value=value, delta=delta, accountant="pld", unit=unit)
+
+
+def comparison(event: Event, epsilon: Epsilon) -> Comparison:
+    """The three accountants' figures of an event whose ε by the accountant of record is known."""
+    exact = epsilon.accountant == "gdp"
+    return Comparison(
+        gdp=epsilon.value if exact else None,
+        rdp=rdp.epsilon(event, epsilon.delta)[0],
+        pld=_tight(event, epsilon.delta) if exact else epsilon.value,
+    )
+
+
+def compare(request: CompareRequest) -> Compared:
+    """What the accountants that are not enforced say of one account's jobs together.
+
+    Returns:
+        `basic`: the sum of the jobs' own ε's, each at δ. `rdp_best_order`: Rényi composition, best order.
+        `pld_if_fixed_in_advance`: the tight composition, valid only had all jobs been fixed before the first result.
+        Where a δ is too small for a grid after so many steps, the Rényi bound stands in.
+    """
+    delta = request.delta
+    alike = Counter(tuple(sorted(events.leaves(event).items())) for event in request.events)
+    one_of = {tuple(sorted(events.leaves(event).items())): event for event in request.events}
+    together = events.composed(request.events)
+    return Compared(
+        basic=math.fsum(count * _own(one_of[leaves], delta) for leaves, count in alike.items()),
+        rdp_best_order=rdp.epsilon(together, delta)[0],
+        pld_if_fixed_in_advance=_tight(together, delta),
+    )
+
+
+def _own(event: Event, delta: float) -> float:
+    """A job's own ε, as its price had it, at the ledger's δ."""
+    mu = gdp.mu_of_event(event)
+    return _tight(event, delta) if mu is None else gdp.epsilon_from_mu(mu, delta)
+
+
+def _tight(event: Event, delta: float) -> float:
+    """The PLD's figure, for comparison only, or the Rényi bound where no grid resolves δ.
+
+    Of plain Gaussians alone a grid of μ/100 is fine enough (1e-5 of ε), and as quick for any μ.
+    """
+    mu = gdp.mu_of_event(event)
+    value = pld.epsilon(event, delta, pld.GRID if mu is None else max(pld.GRID, mu / 100.0))
+    return value if math.isfinite(value) else rdp.epsilon(event, delta)[0]

@@ -1,0 +1,202 @@
+"""From a job's specification and public facts to its mechanism: derived once, for admission and for the worker.
+
+Admission prices the PlanRequest that `plan_request` returns. The worker derives it again from the same specification
+and compares (`check_agreement`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pydantic import ValidationError
+
+from app.contracts.base import AccountName, Unit
+from app.contracts.job_spec import (
+    AdaptiveNorm,
+    Clipping,
+    Evaluation,
+    JobSpec,
+    LinearModel,
+    Model,
+    TransformerRecModel,
+    token_ranks,
+)
+from app.contracts.optimizers import Dp2Settings, Optimizer
+from app.errors import InvalidRequest, PrivacyError
+from app.privacy.mechanism import DelayedMechanism, MechanismConfig
+from app.privacy.plans import FilterChoice, PlanRequest, TrainingPlan
+from app.privacy.releases import SCORE, BeforeFirstStep, NoisyCount, NoisyHistogram, NoisyMean, NoisySum
+
+# Public data have no account: a job on them is priced all the same, and charged nothing (app.jobs.service).
+ANY_FILTER = FilterChoice(kind="rdp", order=8.0)
+MOST_STEPS = 10_000_000
+
+
+@dataclass(frozen=True)
+class PublicFacts:
+    """What a mechanism depends on of a data set: all of it public.
+
+    Attributes:
+        records_train, records_holdout: as declared. Where users are protected, so many users.
+        records_per_unit: how many records share the protection of one unit at most.
+        classification: the task is.
+        holdout_is_private: scores on it are noisy sums.
+        holdout_account: who pays for them.
+        delta: of a job that names none: the cap's; None: a power of ten by the number of records.
+        filter: of the ledger that pays.
+    """
+
+    records_train: int
+    records_holdout: int
+    records_per_unit: int
+    unit: Unit
+    classification: bool
+    holdout_is_private: bool
+    holdout_account: AccountName
+    delta: float | None
+    filter: FilterChoice = ANY_FILTER
+
+
+def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
+    """What there is to price; None without privacy.
+
+    Raises:
+        InvalidRequest: as steps_of.
+    """
+    if spec.privacy is None:
+        return None
+    clip = spec.clipping or Clipping()
+    adaptive = (clip.adaptive or AdaptiveNorm()) if clip.kind == "adaptive" else None
+    batch = batch_of(spec, facts.records_train)
+    training = TrainingPlan(
+        sampling=spec.sampling.kind,
+        sample_rate=rate_of(spec, facts.records_train),
+        steps=steps_of(spec, facts.records_train),
+        max_grad_norm=clip.max_grad_norm,
+        clipping=clip.kind,
+        expected_batch_size=batch,
+        records_per_unit=facts.records_per_unit,
+        adaptive=adaptive,
+        delayed=delayed_of(spec.optimizer),
+    )
+    return PlanRequest(
+        training=training,
+        target_epsilon=spec.privacy.target_epsilon,
+        noise_multiplier=spec.privacy.noise_multiplier,
+        target_delta=spec.privacy.target_delta or facts.delta or default_delta(facts.records_train),
+        releases=(*before_of(spec.model, facts.records_train), *scores_of(spec.evaluation, facts, spec.model)),
+        unit=facts.unit,
+        filter=facts.filter,
+    )
+
+
+def check_agreement(spec: JobSpec, facts: PublicFacts, stored: MechanismConfig) -> None:
+    """That the stored mechanism, which was charged, is the one that the specification asks for: what runs.
+
+    What was left to admission is as it was charged: σ of a target, and the noise of an adaptive norm's count.
+
+    Raises:
+        PrivacyError: it is not.
+    """
+    try:
+        asked = plan_request(spec, facts)
+        derived = None if asked is None else _with_choices(asked, stored)
+    except (InvalidRequest, ValidationError):
+        derived = None
+    if derived != stored:
+        raise PrivacyError("the job's specification and its stored mechanism do not agree")
+
+
+def _with_choices(asked: PlanRequest, stored: MechanismConfig) -> MechanismConfig:
+    """The mechanism that was asked for, with what admission chose."""
+    training, chosen = asked.training, stored.training.adaptive
+    if training.adaptive is not None and training.adaptive.count_noise_multiplier is None and chosen is not None:
+        noise = {"count_noise_multiplier": chosen.count_noise_multiplier}
+        training = training.model_copy(update={"adaptive": training.adaptive.model_copy(update=noise)})
+    sigma = asked.noise_multiplier or stored.training.noise_multiplier
+    return asked.model_copy(update={"training": training}).mechanism(sigma)
+
+
+def batch_of(spec: JobSpec, records: int) -> int:
+    """L, the divisor of every step."""
+    return spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else records
+
+
+def rate_of(spec: JobSpec, records: int) -> float:
+    """q = L / records; 1 where every step takes all."""
+    return spec.sampling.expected_batch_size / records if spec.sampling.kind == "poisson" else 1.0
+
+
+def steps_of(spec: JobSpec, records: int) -> int:
+    """T: floor(epochs · records / L), at least 1. Exact in the decimal number that was sent.
+
+    Raises:
+        InvalidRequest: more than a job may have.
+    """
+    if spec.length.steps is not None:
+        return spec.length.steps
+    epochs = Fraction(repr(spec.length.epochs))
+    steps = max(1, math.floor(epochs * records / batch_of(spec, records)))
+    if steps > MOST_STEPS:
+        raise InvalidRequest.at("/length/epochs", f"that is {steps} steps; at most {MOST_STEPS}")
+    return steps
+
+
+def delayed_of(optimizer: Optimizer) -> DelayedMechanism | None:
+    """What an optimizer changes in the mechanism. Only delayed preconditioners do."""
+    return phases_of(optimizer) if isinstance(optimizer, Dp2Settings) else None
+
+
+def phases_of(settings: Dp2Settings) -> DelayedMechanism:
+    """The phases, or second queries, of a delayed preconditioner: the optimizer asks them which step is which."""
+    return DelayedMechanism(
+        variant=settings.variant,
+        delay_sgd=settings.delays[0],
+        delay_adaptive=settings.delays[1],
+        max_grad_norm_adaptive=settings.max_grad_norm_adaptive,
+    )
+
+
+def is_noisy(evaluation: Evaluation | None, facts: PublicFacts) -> bool:
+    """Whether scores are noisy sums, of a job that claims privacy. A public hold-out is scored exactly, free."""
+    return evaluation is not None and (evaluation.on == "train" or facts.holdout_is_private)
+
+
+def scores_of(evaluation: Evaluation | None, facts: PublicFacts, model: Model) -> tuple[NoisyCount | NoisySum, ...]:
+    """The noisy counts and sums released for evaluation."""
+    if evaluation is None or not is_noisy(evaluation, facts):
+        return ()
+    of_training = evaluation.on == "train"
+    common = {
+        "account": "train" if of_training else facts.holdout_account,
+        "noise_mu": evaluation.noise_mu,
+        "times": evaluation.points,
+        "records_per_unit": facts.records_per_unit,
+        "records": facts.records_train if of_training else facts.records_holdout,
+        "groups": evaluation.groups or {},
+        "ranks": token_ranks(evaluation, model),
+        "cutoff": evaluation.ranking.k if evaluation.ranking else None,
+    }
+    named = evaluation.sensitivities(classes=facts.classification)
+    return tuple(SCORE.validate_python(common | {"what": what, "sensitivity": bound}) for what, bound in named.items())
+
+
+def before_of(model: Model, records: int) -> tuple[BeforeFirstStep, ...]:
+    """What a job releases of its training part before the first step, as its model asks: how often items are, or the
+    mean of the features that it is centred by."""
+    match model:
+        case TransformerRecModel() if model.re_attention.noise_mu is not None:
+            return (NoisyHistogram(noise_mu=model.re_attention.noise_mu, max_items=model.max_length),)
+        case LinearModel() if model.center is not None:
+            asked = model.center
+            return (NoisyMean(noise_mu=asked.noise_mu, max_norm=asked.max_norm, records=records),)
+        case _:
+            return ()
+
+
+def default_delta(records: int) -> float:
+    """The largest 10⁻ᵏ ≤ 1/records (and within the contract's bounds)."""
+    exponent = max(3, len(str(records)) - (records == 10 ** (len(str(records)) - 1)))
+    return float(f"1e-{min(exponent, 15)}")

@@ -1,0 +1,221 @@
+"""How a study's total is divided among its runs, in integer units of the filter.
+
+Full batch: Gaussian differential privacy does the sums, exactly. The final run's μ is what the others leave,
+
+    μ_f² = μ(ε, δ)² − Σ μ_pilot² − Σ μ_score²
+
+so that the parts add up to the total to the unit. μ_f is frozen; T and σ of the runs may be chosen after scores were
+seen, as √T/σ = μ whatever T is.
+
+Poisson sampling: choosing q or T after results were seen and composing privacy loss distributions would not be valid.
+q, T and σ of every run are fixed here, and only the learning rate (and C, which costs nothing) adapts.
+
+Source: Panda et al. 2024, Algorithm 1; Dong, Roth & Su 2022, Corollary 2 (composition of μ's).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
+
+from app.errors import InvalidRequest
+from app.privacy import calibration, events, gdp, pld
+from app.privacy.accounting import epsilon_of
+from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN, Calibration
+from app.privacy.events import Event, of_two_queries
+from app.privacy.filters import Filter
+from app.privacy.plans import StudyRequest, StudyRun
+from app.privacy.prices import PricedRun, Units
+from app.privacy.shares import mu_of_share, noise_multiplier, run_mechanism, units_of, units_per_mu2
+
+_TOTAL, _LEVELS = "/privacy/target_epsilon", "/hpo/levels"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A run's training, before its releases are added: as PricedRun."""
+
+    units: int
+    mu: float
+    epsilon: float
+    noise_multiplier: float | None = None
+
+
+@dataclass(frozen=True)
+class Released:
+    """What a run does to each account beside its training."""
+
+    train: tuple[Event, ...]
+    holdout: tuple[Event, ...]
+
+
+def price_runs(request: StudyRequest) -> list[PricedRun]:
+    """Divides the total among the runs of a study.
+
+    Raises:
+        InvalidRequest: the total does not cover it: `smallest_total_epsilon` says what would; or no noise of the
+            bounds fits.
+    """
+    filter_ = request.filter.build()
+    released = [releases_of(request, run) for run in request.runs]
+    _check_holdout(request, released)
+    on_train = [_charge(filter_, each.train) for each in released]
+    on_holdout = [_charge(filter_, each.holdout) for each in released]
+    if request.training.sampling == "poisson":
+        shares = _sampled(request, filter_, released)
+    else:
+        shares = _full_batch(request, filter_, on_train)
+    return [
+        PricedRun(
+            share=share.units,
+            mu=share.mu,
+            epsilon=share.epsilon,
+            noise_multiplier=share.noise_multiplier,
+            charge=Units(train=share.units + train, holdout=holdout),
+        )
+        for share, train, holdout in zip(shares, on_train, on_holdout, strict=True)
+    ]
+
+
+def releases_of(request: StudyRequest, run: StudyRun) -> Released:
+    """Its own of what comes before the first step, and its scores."""
+    before = [each.event for each in request.before]
+    scores = {name: [each.event for each in run.releases if each.account == name] for name in ("train", "holdout")}
+    return Released(train=(*before, *scores["train"]), holdout=tuple(scores["holdout"]))
+
+
+def others_of(request: StudyRequest, released: list[Released]) -> list[Event]:
+    """Of a study that draws batches: all but the trainings of the runs that share what is left."""
+    training = request.training
+    others = [event for each in released for event in each.train]
+    for run in request.runs:
+        if run.level is not None:
+            sigma = _at_level(request, request.levels[run.level]).noise_multiplier
+            others.append(events.gradient_sums(training.sample_rate, sigma, training.steps, training.double_steps()))
+    return others
+
+
+def _charge(filter_: Filter, done: tuple[Event, ...]) -> int:
+    return sum(filter_.charge_event(event) for event in done)
+
+
+def _full_batch(request: StudyRequest, filter_: Filter, scores: list[int]) -> list[Share]:
+    """Shares in units: pilots what their levels are worth, scores their charge, and the rest to who takes it."""
+    delta, runs = request.target_delta, request.runs
+    total = units_of(gdp.mu_from_epsilon(request.total_epsilon, delta) ** 2, filter_)
+    levels = [units_of(gdp.mu_from_epsilon(level, delta) ** 2, filter_) for level in request.levels]
+    if request.oracle:
+        shares = [total - score for score in scores]
+    else:
+        fixed = sum(scores) + sum(levels[run.level] for run in runs if run.level is not None)
+        takers = [number for number, run in enumerate(runs) if run.level is None]
+        least = _least_share(request, filter_)
+        if total - fixed < least * len(takers):
+            raise _too_small(_smallest_gdp_total(request, filter_, fixed + least * len(takers)))
+        each, rest = divmod(total - fixed, len(takers))
+        shares = [levels[run.level] if run.level is not None else each for run in runs]
+        for number in takers[:rest]:
+            shares[number] += 1
+    for share, run in dict(zip(shares, runs, strict=True)).items():
+        _check_noise(request, filter_, run, share)
+    mus = {share: mu_of_share(share, filter_) for share in shares}
+    epsilons = {share: gdp.epsilon_from_mu(mu, delta) for share, mu in mus.items()}
+    return [Share(share, mus[share], epsilons[share]) for share in shares]
+
+
+def _sampled(request: StudyRequest, filter_: Filter, released: list[Released]) -> list[Share]:
+    """σ of each level by itself, then that of the rest, with everything else beside it."""
+    delta, training = request.target_delta, request.training
+    steps, rate, double = training.steps, training.sample_rate, training.double_steps()
+    at_level = [_at_level(request, level) for level in request.levels]
+    others, takers = others_of(request, released), request.takers
+    if request.oracle:  # each by itself: they are all alike
+        others, takers = list(released[0].train), 1
+    # Where the final run would be noisier than the noisiest pilot, or next to nothing is left, no σ is looked for.
+    noisiest = at_level[0].noise_multiplier if at_level else SIGMA_MAX
+    least = pld.epsilon(
+        events.composed([*others, *[events.gradient_sums(rate, noisiest, steps, double)] * takers]), delta
+    )
+    smallest = _round_up(least * (1.0 + 2.0 * calibration.SLACK if at_level else 1.05))
+    if request.total_epsilon < smallest:
+        raise _too_small(smallest)
+    rest = calibration.calibrate(
+        request.total_epsilon, delta, "poisson", rate, steps * takers, others, double * takers
+    ).noise_multiplier
+    alone = Calibration(rest, epsilon_of(events.gradient_sums(rate, rest, steps, double), delta).value)
+    shares = []
+    for run in request.runs:
+        sigma, epsilon = alone if run.level is None else at_level[run.level]
+        units = filter_.charge_event(events.gradient_sums(rate, sigma, steps, double))
+        training.count(sigma)
+        shares.append(Share(units, gdp.mu_from_epsilon(max(epsilon, 1e-6), delta), epsilon, sigma))
+    return shares
+
+
+def _at_level(request: StudyRequest, level: float) -> Calibration:
+    training = request.training
+    return _calibrated(level, request.target_delta, training.sample_rate, training.steps, training.double_steps())
+
+
+@lru_cache(maxsize=64)  # a sweep asks for the same ones again, and so does what would fit
+def _calibrated(level: float, delta: float, rate: float, steps: int, double: int) -> Calibration:
+    return calibration.calibrate(level, delta, "poisson", rate, steps, (), double)
+
+
+def _check_holdout(request: StudyRequest, released: list[Released]) -> None:
+    """Scores of the hold-out are on its own account, which has the same total."""
+    if request.oracle:
+        return
+    mu = gdp.mu_of_event(events.composed(event for each in released for event in each.holdout)) or 0.0
+    epsilon = gdp.epsilon_from_mu(mu, request.target_delta)
+    if epsilon > request.total_epsilon:
+        raise _too_small(_round_up(epsilon), "the scores of the hold-out alone cost more than the total")
+
+
+def _least_share(request: StudyRequest, filter_: Filter) -> int:
+    """The least that a run can spend: with the most noise that there is, at its longest."""
+    steps = request.steps[1]
+    queries = steps + request.training.double_steps(steps)
+    return max(1, math.ceil(queries * units_per_mu2(filter_) / SIGMA_MAX**2 * (1.0 + 1e-9)))
+
+
+def _check_noise(request: StudyRequest, filter_: Filter, run: StudyRun, share: int) -> None:
+    """σ grows with T: its bounds hold for every T where they do for the least and the largest."""
+    where = _TOTAL if run.level is None else f"{_LEVELS}/{run.level}"
+    if share < 1:
+        raise InvalidRequest.at(where, "this is less than one unit of the data set's filter: ask for more")
+    for steps in request.steps:
+        double = request.training.double_steps(steps)
+        sigma = noise_multiplier(share, steps, double, filter_)
+        if (of_two_queries(sigma) if double else sigma) < SIGMA_MIN:
+            raise InvalidRequest.at(where, f"{steps} steps would need a noise multiplier below {SIGMA_MIN:g}")
+        if sigma > SIGMA_MAX:
+            raise InvalidRequest.at(where, f"{steps} steps would need a noise multiplier above {SIGMA_MAX:g}")
+        run_mechanism(request.common, share=share, sigma=None, scores=(), steps=steps)
+
+
+def _smallest_gdp_total(request: StudyRequest, filter_: Filter, units: int) -> float:
+    """The least ε, to four digits, whose budget is at least so many units."""
+    delta = request.target_delta
+    epsilon = _round_up(gdp.epsilon_from_mu(mu_of_share(units, filter_) * (1.0 + 1e-11), delta))
+    while units_of(gdp.mu_from_epsilon(epsilon, delta) ** 2, filter_) < units:
+        epsilon = _round_up(epsilon * (1.0 + 1e-5))
+    return max(epsilon, 1e-4)
+
+
+def _round_up(epsilon: float) -> float:
+    return rounded(epsilon, ROUND_CEILING)
+
+
+def rounded(epsilon: float, direction: str) -> float:
+    """To four digits."""
+    value = Decimal(repr(epsilon))
+    return float(value.quantize(Decimal(1).scaleb(value.adjusted() - 3), rounding=direction))
+
+
+def _too_small(smallest: float, why: str | None = None) -> InvalidRequest:
+    why = why or "trials and scores leave nothing of the total for the run whose model is handed out"
+    detail = f"{why}: the smallest total that works is ε = {smallest:g}"
+    return InvalidRequest.at(_TOTAL, detail, smallest_total_epsilon=smallest)

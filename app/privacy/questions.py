@@ -1,0 +1,41 @@
+"""The questions that the pricing process answers: a name on the pipe, what is asked and what is answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from app.contracts.base import Document
+from app.privacy.plans import (
+    CompareRequest,
+    FinalRunRequest,
+    FitRequest,
+    OrderRequest,
+    PlanRequest,
+    StudyFitRequest,
+    StudyRequest,
+    WarmRequest,
+)
+from app.privacy.prices import ChosenOrder, Compared, FinalRun, Largest, Price, StudyPrice, Warmed
+
+Asked = TypeVar("Asked", bound=Document)
+Answer = TypeVar("Answer", bound=Document)
+
+
+@dataclass(frozen=True)
+class Question(Generic[Asked, Answer]):
+    """A function of the pricing process, by its name and its types."""
+
+    name: str
+    asks: type[Asked]
+    answers: type[Answer]
+
+
+PRICE = Question("price", PlanRequest, Price)
+LARGEST_THAT_FITS = Question("largest_that_fits", FitRequest, Largest)
+PRICE_STUDY = Question("price_study", StudyRequest, StudyPrice)
+LARGEST_STUDY_THAT_FITS = Question("largest_study_that_fits", StudyFitRequest, Largest)
+FINAL_RUN = Question("final_run", FinalRunRequest, FinalRun)
+COMPARE = Question("compare", CompareRequest, Compared)
+CHOOSE_ORDER = Question("choose_order", OrderRequest, ChosenOrder)
+WARM = Question("warm", WarmRequest, Warmed)

@@ -1,0 +1,65 @@
+"""What admission stores (mechanism, quote, study) is, to the byte, what version 1 wrote: it is read for ever."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.job_spec import JobSpec
+from app.hpo.stored import StoredStudy
+from app.jobs import service
+from app.jobs.planning import DatasetFacts
+from app.jobs.pricing import PricingService
+from app.jobs.rows import new_job
+from app.keys.service import Caller
+from tests.factories import dataset_spec
+from tests.hpo.conftest import PlainPricing
+from tests.jobs.stored_cases import CASES, job_of
+
+STORED = Path(__file__).with_name("stored_v1.json")
+
+
+def facts_of(changes: dict[str, Any]) -> DatasetFacts:
+    spec = DatasetSpec.model_validate(dataset_spec(name="set", **changes))
+    private = spec.privacy.sensitivity == "private"
+    return DatasetFacts(
+        id="ds_x",
+        name=spec.name,
+        spec=spec,
+        records_train=8000,
+        records_holdout=2000,
+        features=2,
+        outputs=2 if spec.task.kind == "classification" else 1,
+        filter=spec.privacy.filter if private else None,
+        order=8.0 if spec.privacy.filter == "rdp" and private else None,
+        cap_delta=1e-5 if private else None,
+    )
+
+
+def stored(name: str) -> dict[str, str]:
+    """The columns of a job's row, as text: also the order of members is the same."""
+    spec = JobSpec.model_validate(job_of(name))
+    made = service.price_plan(cast(PricingService, PlainPricing()), spec, facts_of(CASES[name][1]), None)
+    row = new_job(Caller("key", "test", "admin"), *made, "once", "00").columns
+    if row["study"] is not None:
+        row["study"]["seed"] = "drawn"
+    columns = {column: json.dumps(row[column]) for column in ("spec", "mechanism", "quote", "study")}
+    return columns | {"mechanisms of runs": json.dumps(mechanisms_of(row["study"]))}
+
+
+def mechanisms_of(column: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """What the runs of a study store, made from what is stored with it."""
+    if column is None:
+        return []
+    study = StoredStudy.read(column)
+    runs = [study.mechanism(number, study.steps, 0.7) for number in range(len(study.runs))]
+    return [run.model_dump(mode="json") for run in runs if run is not None]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stored_documents_are_those_of_version_1(name: str) -> None:
+    assert stored(name) == json.loads(STORED.read_text())[name]

@@ -1,0 +1,96 @@
+"""How a job is scored: exactly where the data are public, else by the noisy sums that its mechanism declares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from app.contracts.base import AccountName
+from app.contracts.dataset_spec import Task
+from app.contracts.job_spec import JobSpec, Ranking
+from app.errors import PrivacyError
+from app.privacy.mechanism import MechanismConfig
+from app.privacy.releases import NoisyCount, NoisySum
+from worker.data.records import Records
+from worker.metrics.scores import (
+    Groups,
+    Score,
+    ScoresTokens,
+    frequency_groups,
+    noisy_ranking,
+    noisy_score,
+    public_scores,
+)
+from worker.models.base import Model, Parameters
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What is scored, and when.
+
+    Attributes:
+        declared: the mechanism's scores; none where they are exact.
+        on: which part of the data is scored.
+        points: at how many evenly spaced steps, the last one included; 0: never.
+        groups: of classes, by name, that scores are given of too.
+        by_frequency: the groups are those of frequent and rare labels, or tokens, in this part, which is public.
+        ranking: how next items are scored, where they are.
+    """
+
+    declared: tuple[NoisyCount | NoisySum, ...]
+    on: AccountName
+    points: int
+    groups: dict[str, tuple[int, ...]]
+    by_frequency: Literal["train", "holdout"] | None
+    ranking: Ranking | None
+
+    @classmethod
+    def of(
+        cls, spec: JobSpec, mechanism: MechanismConfig | None, task: Task, *, data_public: bool, holdout_public: bool
+    ) -> Scores:
+        """Those of a job.
+
+        Raises:
+            PrivacyError: groups are asked for by how frequent private labels are.
+        """
+        declared, asked = mechanism.scores if mechanism else (), spec.evaluation
+        if asked is None:
+            return cls(declared, "holdout", 0, {}, None, None)
+        groups = {name: tuple(places) for name, places in (asked.groups or {}).items()}
+        counted = _counted_in(asked.on, task, data_public, holdout_public) if asked.by_frequency else None
+        return cls(declared, asked.on, asked.points, groups, counted, asked.ranking)
+
+    def steps(self, last: int) -> tuple[int, ...]:
+        """The steps of T after which it is scored."""
+        return tuple(-(-last * k // self.points) for k in range(1, self.points + 1))
+
+    def groups_in(self, model: Model, train: Records, holdout: Records | None) -> Groups:
+        """The groups, counted where they go by frequency: in data that are public."""
+        if self.by_frequency is None:
+            return self.groups
+        counted = train if self.by_frequency == "train" else holdout
+        if counted is None:
+            return {}
+        if isinstance(model, ScoresTokens) and not model.classification:
+            return frequency_groups(model.predicted(counted)[0], model.vocabulary)
+        return frequency_groups(counted.labels, model.outputs)
+
+    def exact(self, model: Model, parameters: Parameters, records: Records, groups: Groups) -> list[Score]:
+        """Of public records."""
+        return public_scores(model, parameters, records, groups, self.ranking)
+
+    def noisy(self, index: int, key: bytes, step: int, model: Model, parameters: Parameters, records: Records) -> Score:
+        """One that is declared, of private records: as noisy_score and noisy_ranking."""
+        of, what = (self.declared[index], key, step, index), (model, parameters, records)
+        return noisy_ranking(*of, *what, self.ranking) if self.ranking else noisy_score(*of, *what)
+
+
+def _counted_in(
+    on: AccountName, task: Task, data_public: bool, holdout_public: bool
+) -> Literal["train", "holdout"] | None:
+    """The public part whose labels or tokens make groups, where scores are exact."""
+    if data_public:
+        return "train"
+    if task.kind == "language_model":
+        return "holdout" if holdout_public and on == "holdout" else None
+    raise PrivacyError("how frequent a label is, is private")
