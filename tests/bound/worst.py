@@ -23,8 +23,8 @@ from app.contracts.job_spec import (
     ReAttention,
     TransformerRecModel,
 )
-from app.privacy.numerics import sensitivity_slack
 from app.privacy.mechanism import TrainingMechanism
+from app.privacy.numerics import sensitivity_slack
 from app.privacy.releases import SCORE, NoisyScore
 from worker.clipping.build import build_engine
 from worker.clipping.engine import Clip, GradientEngine
