@@ -55,7 +55,7 @@ static_files = StaticFiles(directory=HERE / "static")
 
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 ROWS = 25
-WRONG_KEY = "This key is unknown, expired or was revoked."
+WRONG_KEY = "This key is unknown, expired or revoked."
 STALE_FORM = "The form was out of date. Please try again; cookies must be allowed for this site."
 
 

@@ -100,7 +100,7 @@ def test_nor_is_a_page_that_says_no(chromium: Any, server: str, whole: Whole) ->
     for key in ("wrong", whole[0].admin.token):
         page.get_by_label("API key").fill(key)
         page.get_by_role("button", name="Sign in").click()
-        page.get_by_text("unknown, expired or was revoked" if key == "wrong" else "Back to the jobs").wait_for()
+        page.get_by_text("unknown, expired or revoked" if key == "wrong" else "Back to the jobs").wait_for()
         stretch(page, f"signed in with {key[:5]}")
     page.context.close()
 

@@ -67,7 +67,7 @@ def test_a_job_pins_its_model(text_api: Api, models_root: Path) -> None:
         ("plain", {"path": "../gpt2"}, "/model/hf/path", ""),
         ("plain", {"path": "/etc"}, "/model/hf/path", ""),
         ("plain", {"path": "gpt2/.."}, "/model/hf/path", ""),
-        ("plain", {"path": "gpt2", "tuning": "full", "lora": {}}, "/model/hf", "belongs to"),
+        ("plain", {"path": "gpt2", "tuning": "full", "lora": {}}, "/model/hf", "only with"),
     ],
 )
 def test_refusals(text_api: Api, dataset: str, model: dict[str, Any], pointer: str, says: str) -> None:
