@@ -54,8 +54,8 @@ def test_a_job_pins_its_model(text_api: Api, models_root: Path) -> None:
 @pytest.mark.parametrize(
     ("dataset", "model", "pointer", "says"),
     [
-        ("labelled", {"path": "gpt2"}, "/model/path", "not tuned on"),
-        ("plain", {"path": "roberta"}, "/model/path", "not tuned on"),
+        ("labelled", {"path": "gpt2"}, "/model/path", "cannot be tuned on"),
+        ("plain", {"path": "roberta"}, "/model/path", "cannot be tuned on"),
         ("plain", {"path": "llama", "tuning": "bias"}, "/model/tuning", "no biases"),
         ("plain", {"path": "gpt2", "max_length": 13}, "/model/max_length", "at most 12"),
         ("labelled", {"path": "roberta", "max_length": 13}, "/model/max_length", "at most 12"),
