@@ -1,11 +1,11 @@
-"""Interaction tables: who rated what, and how, or when. Ids become rows of public lists, declared beforehand.
+"""Interaction tables: users, items, and ratings or times. Ids become rows of public lists, declared beforehand.
 
-    inter     RecBole's: tab-separated, a header of name:type, nothing is quoted
+    inter     RecBole's: tab-separated, a header of name:type, no quoting
     dat       MovieLens's: user::item::rating::timestamp, no header
     csv, tsv  one header row
     parquet   ids as texts or whole numbers
 
-Of a rating no time is read, of a sequence no rating, and no other column of either.
+For ratings no time is read, for sequences no rating, and for neither any other column.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INTER_NUMBERS, INTER_IDS = ("float",), ("token",)
 
 
 class Ratings(Table):
-    """The ratings of one file, filled by a reader as any other records.
+    """The ratings of one file, filled by a reader like any other records.
 
     Memory: 8 bytes of indices, 8 of the rating and 16 of references a record, and each distinct id once.
     """
@@ -71,7 +71,7 @@ class Ratings(Table):
     def check(self) -> None:
         refuse([*self._columns[0].faults(), *self._columns[1].faults(), *self._rating_faults()], self.file)
         if self.count == 0:
-            raise self.broken("there are no records in it" + (" with declared ids" if self.dropped else ""))
+            raise self.broken("it holds no records" + (" with declared ids" if self.dropped else ""))
 
     def part(self) -> StoredPart:
         users, items = (np.frombuffer(rows, dtype=np.int32) for rows in self._rows)
@@ -81,7 +81,7 @@ class Ratings(Table):
         return self._ratings.values()[:, 0]
 
     def contents(self) -> Iterator[bytes]:
-        """What each rating's digest is made of: the ids as texts and the rating, in whatever format they came."""
+        """The content of each rating's digest: the ids as texts and the rating, in any file format."""
         for user, item, rating in zip(*self._texts, self.targets().tolist(), strict=True):
             one, other = user.encode(), item.encode()
             yield b"i" + struct.pack("<QQ", len(one), len(other)) + one + other + struct.pack("<d", rating + 0.0)
@@ -139,16 +139,16 @@ def _read_dat(path: Path, records: Table) -> None:
                 first = first or number
     if wrong:
         raise records.broken(
-            f"{wrong} lines are not user::item::rating or user::item::rating::timestamp; first {first}"
+            f"{wrong} lines are not user::item::rating or user::item::rating::timestamp; the first such line is {first}"
         )
 
 
 def new_records(spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> Ratings | History:
-    """Raises InvalidRequest where the specification is not one of interactions."""
+    """Raises InvalidRequest if the specification does not describe interactions."""
     task, features = spec.task, spec.features
     if isinstance(features, Interactions):
         if isinstance(task, NextItemTask):
             return History(task, features, file, max_unpacked_bytes)
         if isinstance(task, RatingTask) and features.users is not None:
             return Ratings(task, features, features.users, file, max_unpacked_bytes)
-    raise InvalidRequest.at("/task", "an interaction table has a task of kind 'rating' or 'next_item'")
+    raise InvalidRequest.at("/task", "an interaction table needs a task of kind 'rating' or 'next_item'")

@@ -1,4 +1,4 @@
-"""Parquet: flat columns, read in batches. What the footer claims to unpack to is checked before a page is read."""
+"""Parquet: flat columns, read in batches. The unpacked size that the footer claims is checked before a page is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.formats.columns import Numbers, Unlabelled
 from app.formats.records import Records, Table, Wanted
 
 BATCH_ROWS = 8192
-CELL_BYTES = 8  # of a number, once unpacked
+CELL_BYTES = 8  # the size of a number, once unpacked
 
 
 def read(path: Path, records: Records) -> None:
@@ -27,7 +27,7 @@ def read(path: Path, records: Records) -> None:
 
 
 def read_rows(path: Path, table: Table) -> None:
-    """Row by row, ids (texts or whole numbers) and a number."""
+    """Reads ids (texts or whole numbers) and a number, row by row."""
     with _opened(path, table) as file:
         wanted = _begun(file, table)
         for each in wanted:
@@ -45,8 +45,8 @@ def _opened(path: Path, table: Table) -> Iterator[pq.ParquetFile]:
             yield file
     except MemoryError:
         raise
-    except (pa.ArrowException, OSError, ValueError):  # their texts may quote cells
-        raise table.broken("it is not a whole Parquet file of a kind that is supported") from None
+    except (pa.ArrowException, OSError, ValueError):  # Arrow's texts may quote cells
+        raise table.broken("it is not an intact Parquet file of a supported kind") from None
 
 
 def _begun(file: pq.ParquetFile, table: Table) -> list[Wanted]:
@@ -115,7 +115,7 @@ def _check_type(found: pa.DataType, wanted: Wanted, records: Records) -> None:
     else:
         fits = is_text if records.texts is not None else is_number or pa.types.is_decimal(plain)
     if not fits:
-        raise records.unsuited(wanted, f"is of type {str(found)[:60]}, which can not be used here")
+        raise records.unsuited(wanted, f"is of type {str(found)[:60]}, which cannot be used here")
 
 
 def _check_row_type(found: pa.DataType, wanted: Wanted, table: Table) -> None:
@@ -123,4 +123,4 @@ def _check_row_type(found: pa.DataType, wanted: Wanted, table: Table) -> None:
     is_id = pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_integer(plain)
     is_number = pa.types.is_integer(plain) or pa.types.is_floating(plain)
     if not (is_number if wanted == table.label else is_id):
-        raise table.unsuited(wanted, f"is of type {str(found)[:60]}, which can not be used here")
+        raise table.unsuited(wanted, f"is of type {str(found)[:60]}, which cannot be used here")

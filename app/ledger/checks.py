@@ -14,7 +14,7 @@ from app.ledger.heads import Heads, UnreadableHeadError
 from app.ledger.verify import verify
 
 logger = logging.getLogger(__name__)
-# A ledger that was found wrong is looked at again soon: it stays closed until it is found right.
+# A ledger that was found wrong is checked again soon: it stays closed until a check passes.
 AGAIN = timedelta(minutes=10)
 
 
@@ -41,7 +41,7 @@ def check_due(db: Database, heads: Heads, every: timedelta) -> int:
 
 
 def check(db: Database, heads: Heads, dataset_id: str) -> str | None:
-    """Verifies one ledger and notes what was found; returns the problem."""
+    """Verifies one ledger and notes the finding; returns the problem."""
     try:
         recorded = heads.read(dataset_id)
         with db.read() as session:
@@ -50,7 +50,7 @@ def check(db: Database, heads: Heads, dataset_id: str) -> str | None:
         if not found.valid and found.first_bad_entry is not None:
             problem = f"entry {found.first_bad_entry}: {problem}"
     except UnreadableHeadError as error:
-        problem, entries = f"its record outside the database can not be read: {error}", None
+        problem, entries = f"its record outside the database cannot be read: {error}", None
     with db.write() as session:
         row = session.get(LedgerCheck, dataset_id) or LedgerCheck(dataset_id=dataset_id)
         row.problem, row.entries, row.checked_at = problem, entries, now()

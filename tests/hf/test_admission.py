@@ -104,14 +104,14 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no kind": (lambda folder: rewritten(folder, model_type=["t5"]), "not supported"),
     "pickle": (as_pickle, "a pickle, which is never read"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "can not be read"),
-    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "can not be read"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "cannot be read"),
+    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "cannot be read"),
     "more blocks": (lambda folder: rewritten(folder, n_layer=3), "blocks"),
     "another vocabulary": (lambda folder: rewritten(folder, vocab_size=33), "the embedding"),
     "no number": (lambda folder: rewritten(folder, n_embd="8"), "does not say"),
-    "empty": (with_header(b""), "no safetensors file"),
-    "a long header": (with_header(struct.pack("<Q", 1 << 40)), "no safetensors file"),
-    "no header": (with_header(struct.pack("<Q", 4) + b"[[]]"), "no safetensors file"),
+    "empty": (with_header(b""), "not a safetensors file"),
+    "a long header": (with_header(struct.pack("<Q", 1 << 40)), "not a safetensors file"),
+    "no header": (with_header(struct.pack("<Q", 4) + b"[[]]"), "not a safetensors file"),
 }
 
 
