@@ -1,8 +1,8 @@
-"""What the client raises. Every refusal of the service carries its problem document.
+"""The client's exceptions. Every refusal of the service carries its problem document.
 
 ScrimpError
-├── ServiceUnreachable   no answer: not running, wrong address, cut off
-├── WaitTimeout          a job or a prediction had not ended by the deadline; it goes on
+├── ServiceUnreachable   no answer: not running, wrong address, interrupted
+├── WaitTimeout          a job or a prediction had not ended by the deadline; it continues
 ├── PredictionFailed     a prediction has no answer: too much at once, or its model's file is gone
 └── ApiError             the service answered with a problem document (RFC 9457)
     ├── InvalidRequest     422, .errors: [{"pointer", "detail"}]
@@ -19,7 +19,7 @@ from typing import Any
 
 
 class ScrimpError(Exception):
-    """Anything that the client can not carry out."""
+    """Any failure of the client."""
 
 
 class ServiceUnreachable(ScrimpError):
@@ -115,7 +115,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def error_of(problem: dict[str, Any]) -> ApiError:
-    """The error class for a problem document: by its type where that has a class of its own, else by its status."""
+    """The error class for a problem document: by its type if that has a class of its own, otherwise by its status."""
     if str(problem.get("type", "")).endswith("/budget-exceeded"):
         return BudgetRefused(problem)
     return BY_STATUS.get(int(problem.get("status", 0)), ApiError)(problem)

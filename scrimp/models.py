@@ -1,4 +1,4 @@
-"""The answers of the service, typed. Fields that a newer service adds are kept, so that an older client still works."""
+"""The service's responses, typed. Fields that a newer service adds are kept, so that an older client still works."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Resource(BaseModel):
 
 
 class Epsilon(Resource):
-    """A privacy loss with what it means: never an ε without its δ, unit, relation and accountant."""
+    """A privacy loss with its meaning: never an ε without its δ, unit, relation and accountant."""
 
     value: float
     delta: float
@@ -48,7 +48,7 @@ class Ledger(Resource):
 
 
 class LedgerEntry(Resource):
-    """One line of a ledger; all its members but `hash` are what `hash` is made of."""
+    """One line of a ledger; `hash` covers all its other members."""
 
     dataset_id: str
     seq: int
@@ -72,8 +72,8 @@ class Verification(Resource):
 
 
 class Dataset(Resource):
-    """`access`: what the asking key may do (view, train, own); `max_epsilon_per_job`: the owner's policy for it;
-    `content_deleted_at`: since when the data themselves are gone."""
+    """`access`: what the calling key may do (view, train, own); `max_epsilon_per_job`: the owner's policy for it;
+    `content_deleted_at`: when the data themselves were deleted."""
 
     id: str
     name: str
@@ -85,7 +85,7 @@ class Dataset(Resource):
 
 
 class Grant(Resource):
-    """That a key may see a data set (`view`) or train on it (`train`)."""
+    """Lets a key see a data set (`view`) or train on it (`train`)."""
 
     dataset_id: str
     key_id: str
@@ -98,7 +98,7 @@ class Grant(Resource):
 
 
 class SweepPoint(Resource):
-    """What one combination leaves the final run of a search; `final` is null where there is no such search."""
+    """What one combination leaves for a study's final trial; `final` is null if no such study is possible."""
 
     total_epsilon: float
     levels: list[float]
@@ -142,7 +142,7 @@ class Quote(Resource):
 
 
 class Metric(Resource):
-    """A released number; `std` is that of the noise on it, 0 where it is exact (public data)."""
+    """A released number; `std` is the noise's standard deviation, 0 if the number is exact (public data)."""
 
     value: float
     std: float
@@ -170,7 +170,7 @@ class Artifact(Resource):
 
 
 class Fit(Resource):
-    """The scaling law: r(x) = Σ coefficients[k] xᵏ through the best trial of each level, at the final run's x."""
+    """The scaling law: r(x) = Σ coefficients[k] xᵏ through the best trial of each level, at the final trial's x."""
 
     fit_in: str
     curve: str
@@ -182,7 +182,7 @@ class Fit(Resource):
 
 
 class Study(Resource):
-    """A search: how far it is and what was decided. `procedure` is the ε of all of it."""
+    """A study: its progress and its decisions. `procedure` is the ε of the whole study."""
 
     strategy: str
     seed: str = ""
@@ -196,7 +196,7 @@ class Study(Resource):
 
 
 class Trial(Resource):
-    """A run of a search: where it was drawn, and its noisy score."""
+    """A trial of a study: its drawn point and its noisy score."""
 
     job: str
     number: int
@@ -213,7 +213,7 @@ class Trial(Resource):
 
 
 class Trials(Resource):
-    """The runs of a search so far; of a job that is none, no runs and no study."""
+    """The trials of a study so far; for any other job, no trials and no study."""
 
     items: list[Trial]
     study: Study | None = None
@@ -240,7 +240,7 @@ class Job(Resource):
 
     @property
     def epsilon_planned(self) -> Epsilon | None:
-        """What the whole job costs; null on public data."""
+        """The cost of the whole job; null on public data."""
         return self.quote.epsilon
 
     @property
@@ -249,7 +249,7 @@ class Job(Resource):
 
 
 class Optimizer(Resource):
-    """One of the catalogue: its rule, what it keeps, what a step costs, and the JSON schema of its settings."""
+    """An optimizer of the catalogue: its rule, its state, a step's cost, and the JSON schema of its settings."""
 
     kind: str
     summary: str
@@ -269,7 +269,7 @@ class Event(Resource):
 
 
 class SigningKey(Resource):
-    """A key that certificates are signed with: base64 of the raw public key."""
+    """A public key for certificates: base64 of the raw key."""
 
     id: str
     algorithm: str
@@ -278,7 +278,7 @@ class SigningKey(Resource):
 
 
 class SignedCertificate(Resource):
-    """What the service signed; its Ed25519 signature over the canonical JSON, and the public key (base64)."""
+    """A certificate with its Ed25519 signature over the canonical JSON, and the public key (base64)."""
 
     certificate: dict[str, Any]
     signature: str
@@ -287,7 +287,7 @@ class SignedCertificate(Resource):
 
 
 class AuditEntry(Resource):
-    """Who did what, when, from where. Without `hash` it is what the hash is taken over."""
+    """Who did what, when, from where. `hash` covers all its other members."""
 
     version: int
     seq: int | None
@@ -325,7 +325,7 @@ class Key(Resource):
 
 
 class NewKey(Resource):
-    """A key that was just made, with its token: the service does not keep it."""
+    """A new key with its token, which the service does not keep."""
 
     key: Key
     token: str

@@ -23,6 +23,6 @@ if [ "$(id -u)" = 0 ]; then
         chown 10001:10001 "$folder/$name"
     done
 else
-    echo "Not root: give these files to uid 10001, or the containers can not read them:" >&2
+    echo "Not root: give these files to uid 10001, or the containers cannot read them:" >&2
     echo "    sudo chown 10001:10001 $folder/*_key $folder/*_pepper $folder/noise_secret $folder/pgpass $folder/redis_password" >&2
 fi

@@ -1,8 +1,8 @@
-"""/dashboard: pages made on the server, over the same functions and queries as the REST API.
+"""/dashboard: pages rendered on the server, with the same functions and queries as the REST API.
 
 /dashboard                       jobs             /dashboard/live/…      the parts of a page that change, polled
-/dashboard/jobs/{id}             one job          /dashboard/login       with an API key
-/dashboard/datasets[/{id}]       budgets          /dashboard/static/…    our own CSS and JavaScript, nothing else's
+/dashboard/jobs/{id}             one job          /dashboard/login       with an API key /dashboard/datasets[/{id}]
+budgets          /dashboard/static/…    our own CSS and JavaScript, nothing else's
 """
 
 from __future__ import annotations
@@ -61,12 +61,13 @@ STALE_FORM = "The form was out of date. Please try again; cookies must be allowe
 
 @router.get("/static/{path:path}")
 async def static(path: str, request: Request) -> Response:
-    """Our own CSS and JavaScript; open, as the login page needs them. StaticFiles lets no path leave its folder."""
+    """Our own CSS and JavaScript; open, because the login page needs them. StaticFiles lets no path
+    leave its folder."""
     try:
         response = await static_files.get_response(path, request.scope)
     except HTTPException:
         raise NotFound("there is no such file") from None
-    response.headers["Cache-Control"] = "no-cache"  # asked for again by its ETag, so that an upgrade shows at once
+    response.headers["Cache-Control"] = "no-cache"  # revalidated by its ETag, so that an upgrade shows at once
     return response
 
 
@@ -88,7 +89,7 @@ def login(
     csrf: Annotated[str, Form()] = "",
     next: Annotated[str | None, Form()] = None,
 ) -> Response:
-    """An API key becomes a session."""
+    """Turns an API key into a session."""
     if not check_login_form(request, settings, csrf):
         return _login(request, settings, next, problem=STALE_FORM, status=403)
     token = key.strip()
@@ -119,7 +120,7 @@ def logout(db: Db, viewer: PostingViewer) -> Response:
 
 
 class JobsQuery:
-    """What the list of jobs is asked for."""
+    """The filters of the list of jobs."""
 
     def __init__(
         self,
@@ -167,7 +168,7 @@ def cancel_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
 
 @router.get("/jobs/{job_id}/certificate")
 def certificate(request: Request, job_id: Id, db: Db, viewer: CurrentViewer) -> Response:
-    """The signed document, as a file."""
+    """Sends the signed document as a file."""
     document = show_certificate(request, job_id, db, viewer.caller).model_dump(mode="json")
     name = f'attachment; filename="certificate-{job_id}.json"'
     return JSONResponse(document, headers={"Content-Disposition": name})
@@ -221,7 +222,7 @@ def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer
 
 @router.get("/live/datasets/{dataset_id}/comparison")
 def live_comparison(dataset_id: Id, request: Request, db: Db, pricing: Pricing, viewer: CurrentViewer) -> Response:
-    """What other accountants would say: a page of its own, because composing many jobs can take seconds."""
+    """Other accountants' figures: a page of its own, because composing many jobs can take seconds."""
     with db.read() as session:
         dataset = require(session, viewer.caller, dataset_id, "view")
     figures = summary.overview(db, pricing, dataset.id)
@@ -236,7 +237,7 @@ def nothing_here(path: str, _viewer: CurrentViewer) -> Response:
 
 
 def _job(request: Request, db: Database, viewer: Viewer, job_id: str) -> views.JobPage:
-    """A job's page. The certificate on it is the whole document: who was shown it is recorded."""
+    """A job's page. It shows the whole certificate, so the audit log records the viewer."""
     with db.read() as session:
         page = views.job_page(session, job_id, viewer)
     if page.certificate is not None and not is_head(request.scope):
@@ -246,7 +247,7 @@ def _job(request: Request, db: Database, viewer: Viewer, job_id: str) -> views.J
 
 
 def _jobs(db: Database, caller: Caller, asked: JobsQuery) -> dict[str, Any]:
-    """One page of jobs, and what its filters need."""
+    """One page of jobs, and the data that its filters need."""
     page = page_of_jobs(db, caller, dataset=asked.dataset, status=asked.status, after=asked.after, limit=ROWS)
     with db.read() as session:
         return {

@@ -1,4 +1,4 @@
-"""/dashboard/webhooks: the viewer's webhooks and their last deliveries; added, tested, disabled, deleted by forms."""
+"""/dashboard/webhooks: the viewer's webhooks and their last deliveries; forms add, test, disable and delete them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def add(
     dataset: Text = "",
     description: Text = "",
 ) -> Response:
-    """Adds a webhook; its secret is on the page that answers, and nowhere else."""
+    """Adds a webhook; only the page that answers shows its secret."""
     try:
         asked = WebhookRequest.model_validate(
             {"url": url.strip(), "events": events, "dataset": dataset.strip() or None, "description": description}

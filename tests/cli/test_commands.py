@@ -104,7 +104,7 @@ def test_rows_of_a_file_are_records(tmp_path: Path) -> None:
 def test_the_signing_key_is_printed(cli: Cli) -> None:
     before = cli("signing-key")
     assert before.exit_code == 1
-    assert "its relay has not run" in before.stderr
+    assert "start its relay" in before.stderr
     key = Ed25519PrivateKey.generate()
     db = Database.of(Settings(home=cli.folder / "home"))
     publish(db, key)

@@ -116,5 +116,5 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         refused = serve(tmp_path / "home", port)
     assert refused.returncode == 1
-    assert f"can not listen on 127.0.0.1:{port}: Address already in use" in refused.stderr
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in refused.stderr
     assert "--port" in refused.stderr

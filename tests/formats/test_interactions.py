@@ -151,7 +151,7 @@ def test_files_that_can_not_be_read(tmp_path: Path, layout: str, content: bytes,
 def test_parquet_types(tmp_path: Path) -> None:
     for user, rating in (([1.0], [3.0]), (["1"], ["3"]), ([True], [3.0])):
         pq.write_table(pa.table({"user_id": user, "item_id": ["1"], "rating": rating}), tmp_path / "d")
-        with pytest.raises(InvalidRequest, match="can not be used here"):
+        with pytest.raises(InvalidRequest, match="cannot be used here"):
             parsed(tmp_path, spec("parquet", holdout=None), tmp_path / "d")
     table = pa.table({"user_id": pa.array(["1", None]), "item_id": pa.array([2, 2]), "rating": [3, 3]})
     pq.write_table(table, tmp_path / "d")

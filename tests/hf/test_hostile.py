@@ -151,11 +151,11 @@ def test_a_link_or_a_pipe_in_place_of_a_config_is_not_read(models_root: Path, tm
     folder = copied(models_root, tmp_path / "root")
     (folder / "config.json").rename(tmp_path / "outside.json")
     (folder / "config.json").symlink_to(tmp_path / "outside.json")
-    with pytest.raises(UnfitModelError, match="can not be read"):
+    with pytest.raises(UnfitModelError, match="cannot be read"):
         model_folder.read(tmp_path / "root", "m")
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
-    with pytest.raises(UnfitModelError, match="can not be read"):
+    with pytest.raises(UnfitModelError, match="cannot be read"):
         model_folder.read(tmp_path / "root", "m")
 
 
