@@ -64,6 +64,8 @@ class ServiceError(Exception):
 
 
 class RequestError(ServiceError):
+    """The caller can fix the request (4xx)."""
+
     code = "bad-request"
     status = 400
     title = "The request cannot be carried out"
@@ -101,18 +103,24 @@ class UnknownHost(RequestError):
 
 
 class NotFound(RequestError):
+    """The object does not exist, or the key may not see it: both look alike."""
+
     code = "not-found"
     status = 404
     title = "Not found"
 
 
 class Unauthenticated(RequestError):
+    """The request has no valid key."""
+
     code = "unauthenticated"
     status = 401
     title = "A valid key is required"
 
 
 class Forbidden(RequestError):
+    """The key is valid, but its role or its grant does not allow this."""
+
     code = "forbidden"
     status = 403
     title = "This key may not do that"
@@ -150,12 +158,16 @@ class TooManyRequests(RequestError):
 
 
 class TooSlow(RequestError):
+    """The body arrived too slowly."""
+
     code = "too-slow"
     status = 408
     title = "The body arrived too slowly"
 
 
 class TooLarge(RequestError):
+    """The body is above the route's limit."""
+
     code = "too-large"
     status = 413
     title = "The body is too large"
@@ -186,6 +198,8 @@ class Unavailable(ServiceError):
 
 
 class StorageFull(ServiceError):
+    """The storage has no space left."""
+
     code = "storage-full"
     status = 507
     title = "The service's storage is full"
@@ -200,14 +214,20 @@ class PrivacyError(ServiceError):
 
 
 class WorkerError(ServiceError):
+    """Ends an attempt."""
+
     code = "worker-error"
 
 
 class TransientError(WorkerError):
+    """The machine's fault: the job is queued again."""
+
     code = "worker-lost"
 
 
 class PermanentError(WorkerError):
+    """The job's own fault: it fails. Codes form a closed set; texts hold no private values."""
+
     code = "training-failed"
 
 

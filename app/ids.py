@@ -13,6 +13,7 @@ def new_id(prefix: str) -> str:
 
 
 def now() -> datetime:
+    """The current time in UTC."""
     return datetime.now(UTC)
 
 

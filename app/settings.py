@@ -148,6 +148,7 @@ class Settings(BaseSettings):
 
     @property
     def effective_database_url(self) -> str:
+        """The database's URL: the setting, or SQLite in the home."""
         return self.database_url or f"sqlite:///{self.home / 'scrimp.db'}"
 
     @property
@@ -165,6 +166,7 @@ class Settings(BaseSettings):
 
     @property
     def admin_key_path(self) -> Path:
+        """The file of the first admin key."""
         return self.admin_key_file or self.home / "admin.key"
 
     @property
@@ -184,10 +186,12 @@ class Settings(BaseSettings):
 
     @property
     def effective_secrets_dir(self) -> Path:
+        """The folder of secret files."""
         return self.secrets_dir or self.home / "secrets"
 
     @property
     def url(self) -> str:
+        """The address at which the API listens."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 

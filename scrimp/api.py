@@ -73,6 +73,7 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 def main() -> None:
+    """Runs the API in this process."""
     settings = get_settings()
     BoundedHttp.head_time_s = settings.head_time_s
     config = uvicorn.Config(

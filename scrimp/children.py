@@ -41,6 +41,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
+        """The running process' id; None if it does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def tend(self) -> str | None:
@@ -55,6 +56,7 @@ class Child:
         return None
 
     def terminate(self) -> None:
+        """Asks it to end."""
         if self.pid is not None and self._process is not None:
             self._process.terminate()
 
@@ -66,6 +68,7 @@ class Child:
             self._process.wait()
 
     def last_words(self, lines: int = 12) -> str:
+        """The last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _rotate(self) -> None:

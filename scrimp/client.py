@@ -85,6 +85,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Closes the connections."""
         self._http.close()
 
     # Data sets
@@ -108,9 +109,11 @@ class Client:
             return Dataset.model_validate(self._json("POST", "/v1/datasets", files=parts, timeout=600.0))
 
     def datasets(self) -> Iterator[Dataset]:
+        """Yields the data sets that this key may see, newest first."""
         return self._pages("/v1/datasets", Dataset)
 
     def dataset(self, name_or_id: str) -> Dataset:
+        """Finds one data set by its name or id; raises NotFound if there is none."""
         try:
             return Dataset.model_validate(self._json("GET", _dataset(name_or_id)))
         except NotFound as error:
@@ -144,9 +147,11 @@ class Client:
     # The ledger
 
     def ledger(self, dataset: str) -> Ledger:
+        """Shows a data set's ledger: cap, balances, and other accountants' figures."""
         return Ledger.model_validate(self._json("GET", f"{_dataset(dataset)}/ledger"))
 
     def ledger_entries(self, dataset: str, job: str | None = None) -> Iterator[LedgerEntry]:
+        """Yields a ledger's entries, oldest first; `job` selects one job's."""
         return self._pages(f"{_dataset(dataset)}/ledger/entries", LedgerEntry, job=job)
 
     def verify_ledger(self, dataset: str) -> Verification:
@@ -199,9 +204,11 @@ class Client:
         return self._pages("/v1/jobs", Job, dataset=dataset, status=status)
 
     def job(self, job_id: str) -> Job:
+        """Shows one job."""
         return Job.model_validate(self._json("GET", f"/v1/jobs/{job_id}"))
 
     def cancel(self, job_id: str) -> Job:
+        """Stops a job. What was started stays charged; the rest returns to the budget."""
         return Job.model_validate(self._json("POST", f"/v1/jobs/{job_id}/cancel"))
 
     def delete_artifacts(self, job_id: str) -> Job:
@@ -209,6 +216,7 @@ class Client:
         return Job.model_validate(self._json("DELETE", f"/v1/jobs/{job_id}/artifacts"))
 
     def events(self, job_id: str) -> Iterator[Event]:
+        """Yields a job's events, oldest first."""
         return self._pages(f"/v1/jobs/{job_id}/events", Event)
 
     def metrics(self, job_id: str) -> list[MetricPoint]:
@@ -364,9 +372,11 @@ class Client:
         return NewKey.model_validate(self._json("POST", path, json={"overlap_s": overlap_s}))
 
     def keys(self) -> Iterator[Key]:
+        """Yields every key. For admins."""
         return self._pages("/v1/keys", Key)
 
     def revoke_key(self, key_id: str) -> Key:
+        """Revokes a key, at once and for good. For admins."""
         return Key.model_validate(self._json("DELETE", f"/v1/keys/{key_id}"))
 
     # The audit log

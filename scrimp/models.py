@@ -36,6 +36,8 @@ class Account(Resource):
 
 
 class Ledger(Resource):
+    """A data set's ledger: cap, balances, and other accountants' figures."""
+
     cap: Epsilon
     accounts: dict[str, Account | None]
     epsilon_spent: Epsilon
@@ -64,6 +66,8 @@ class LedgerEntry(Resource):
 
 
 class Verification(Resource):
+    """The service's verification of a chain."""
+
     valid: bool
     entries: int
     head: str
@@ -110,6 +114,8 @@ class SweepPoint(Resource):
 
 
 class Sweep(Resource):
+    """What each combination of totals, levels and trials would leave."""
+
     points: list[SweepPoint]
 
 
@@ -151,11 +157,15 @@ class Metric(Resource):
 
 
 class MetricPoint(Metric):
+    """A released number with its step."""
+
     name: str
     step: int
 
 
 class Progress(Resource):
+    """How many steps are done, and about how long the rest takes."""
+
     step: int
     steps: int
     elapsed_s: float | None = None
@@ -163,6 +173,8 @@ class Progress(Resource):
 
 
 class Artifact(Resource):
+    """A file that a job released."""
+
     name: str
     sha256: str
     size_bytes: int
@@ -220,6 +232,8 @@ class Trials(Resource):
 
 
 class Job(Resource):
+    """A job: its status, price, progress, results and files."""
+
     id: str
     name: str = ""
     dataset: str
@@ -245,6 +259,7 @@ class Job(Resource):
 
     @property
     def done(self) -> bool:
+        """Returns True if the job has ended."""
         return self.status in FINAL
 
 
@@ -262,6 +277,8 @@ class Optimizer(Resource):
 
 
 class Event(Resource):
+    """One event of a job's log."""
+
     seq: int
     type: str
     data: dict[str, Any] = {}
@@ -305,6 +322,8 @@ class AuditEntry(Resource):
 
 
 class AuditVerification(Resource):
+    """The service's verification of the audit log."""
+
     valid: bool
     entries: int
     head: str
@@ -314,6 +333,8 @@ class AuditVerification(Resource):
 
 
 class Key(Resource):
+    """An API key and its limits, without its token."""
+
     id: str
     name: str
     role: str

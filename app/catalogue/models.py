@@ -37,6 +37,7 @@ class Layer(Document):
 
     @property
     def parameters(self) -> int:
+        """How many numbers the layer holds."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
 

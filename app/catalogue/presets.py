@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 
 class Preset(NamedTuple):
+    """A recipe: a JobSpec without data set and total ε, with advice on its use."""
+
     summary: str
     when_to_use: str
     source: str

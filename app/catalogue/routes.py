@@ -17,6 +17,8 @@ router = APIRouter(prefix="/v1", tags=["catalogue"], dependencies=[Depends(curre
 
 
 class ModelView(Document):
+    """A kind of model, with the JSON schema of its settings."""
+
     kind: str
     summary: str
     when_to_use: str
@@ -27,11 +29,15 @@ class ModelView(Document):
 
 
 class ModelList(Document):
+    """Every kind of model."""
+
     items: list[ModelView]
     next: None = None
 
 
 class ExtractorView(Document):
+    """A frozen feature extractor of this service."""
+
     name: str
     kind: str
     takes: str  # the kind of features
@@ -40,6 +46,8 @@ class ExtractorView(Document):
 
 
 class ExtractorList(Document):
+    """Every extractor of this service."""
+
     items: list[ExtractorView]
     next: None = None
 
@@ -62,6 +70,8 @@ def list_extractors(settings: ServiceSettings) -> ExtractorList:
 
 
 class OptimizerView(Document):
+    """An optimizer, with its rule, its state, and the JSON schema of its settings."""
+
     kind: str
     summary: str
     update: str  # the rule
@@ -73,11 +83,15 @@ class OptimizerView(Document):
 
 
 class OptimizerList(Document):
+    """Every optimizer."""
+
     items: list[OptimizerView]
     next: None = None
 
 
 class StrategyView(Document):
+    """A strategy of private study, with its cost and the JSON schema of its settings."""
+
     strategy: str
     summary: str
     cost: str  # the cost, and whose budget pays it
@@ -87,6 +101,8 @@ class StrategyView(Document):
 
 
 class StrategyList(Document):
+    """Every strategy of private study."""
+
     items: list[StrategyView]
     next: None = None
 
@@ -110,6 +126,8 @@ def list_hpo_strategies() -> StrategyList:
 
 
 class PresetView(Document):
+    """A preset: a JobSpec that lacks only a data set and a total ε."""
+
     name: str
     summary: str
     when_to_use: str
@@ -118,6 +136,8 @@ class PresetView(Document):
 
 
 class PresetList(Document):
+    """Every preset."""
+
     items: list[PresetView]
     next: None = None
 

@@ -21,6 +21,8 @@ MAX_IDS = 10_000_000
 
 
 class ClassificationTask(Document):
+    """Predicts one of the declared classes."""
+
     kind: Literal["classification"] = "classification"
     label: ColumnName
     classes: Annotated[list[ClassLabel], Field(min_length=2, max_length=10_000)]
@@ -33,6 +35,8 @@ class ClassificationTask(Document):
 
 
 class RegressionTask(Document):
+    """Predicts a number."""
+
     kind: Literal["regression"] = "regression"
     label: ColumnName
 
@@ -292,6 +296,8 @@ Features = Annotated[HashedText | Text | Columns | Tensor | Interactions, Field(
 
 
 class DatasetSpec(Document):
+    """The declaration of a data set: format, task, features, privacy and hold-out. All of it is public."""
+
     name: Name
     format: Literal["csv", "parquet", "npz", "jsonl", "interactions"]
     task: Task

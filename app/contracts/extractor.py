@@ -32,6 +32,7 @@ class ImageInput(Document):
 
     @property
     def numbers(self) -> int:
+        """How many numbers one image has."""
         return self.height * self.width * self.channels
 
 

@@ -90,6 +90,8 @@ Score = Annotated[PrivateCount | PrivateLoss | PrivateRanking | PublicScore, Fie
 
 
 class Search(Document):
+    """What all strategies share."""
+
     space: Space = Space()
 
 

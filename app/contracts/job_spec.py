@@ -225,10 +225,14 @@ class Clipping(Document):
 
 
 class FullBatch(Document):
+    """Every record takes part in every step."""
+
     kind: Literal["full_batch"] = "full_batch"
 
 
 class Poisson(Document):
+    """Each record takes part in a step independently, with probability expected_batch_size / records."""
+
     kind: Literal["poisson"] = "poisson"
     expected_batch_size: Annotated[int, Field(strict=True, ge=1)]
 
@@ -343,6 +347,8 @@ class Runtime(Document):
 
 
 class JobSpec(Document):
+    """A training job: data set, model, optimizer, privacy, length and evaluation."""
+
     dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
     name: Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)] = ""
     model: Annotated[Model, Field(discriminator="kind")] = LinearModel()

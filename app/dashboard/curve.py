@@ -18,12 +18,16 @@ NORMAL_95 = 1.96
 
 @dataclass(frozen=True)
 class Tick:
+    """A mark on an axis: its position and its label."""
+
     at: float
     label: str
 
 
 @dataclass(frozen=True)
 class Point:
+    """A released number at its position, with the ends of its error bar."""
+
     x: float
     y: float
     low: float

@@ -85,6 +85,7 @@ def integer(value: int) -> str:
 
 
 def size(size_bytes: int) -> str:
+    """A file's size with a unit."""
     amount, unit = float(size_bytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if amount < 1024:
@@ -104,10 +105,12 @@ def duration(seconds: float) -> str:
 
 
 def moment(at: datetime) -> str:
+    """A time in UTC, to the second."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def clock(at: datetime) -> str:
+    """The time of day in UTC."""
     return at.astimezone(UTC).strftime("%H:%M:%S")
 
 
@@ -121,6 +124,7 @@ def ago(at: datetime) -> str:
 
 
 def machine_time(at: datetime) -> str:
+    """A time for a `datetime` attribute."""
     return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 
 @cache
 def templates() -> Environment:
+    """The templates, with the filters of app.dashboard.numbers."""
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,

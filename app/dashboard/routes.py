@@ -73,6 +73,7 @@ async def static(path: str, request: Request) -> Response:
 
 @router.get("/login")
 def login_page(request: Request, db: Db, settings: ServiceSettings, next: str | None = None) -> Response:
+    """Shows the login form."""
     try:
         current_viewer(request, db, settings, None)
     except RequestError:
@@ -142,26 +143,31 @@ AskedJobs = Annotated[JobsQuery, Depends()]
 
 @router.get("")
 def jobs_page(request: Request, db: Db, viewer: CurrentViewer, asked: AskedJobs) -> Response:
+    """Shows the list of jobs."""
     return render(request, "jobs.html", viewer=viewer, **_jobs(db, viewer.caller, asked))
 
 
 @router.get("/live/jobs")
 def live_jobs(request: Request, db: Db, viewer: CurrentViewer, asked: AskedJobs) -> Response:
+    """The changing part of the list of jobs."""
     return render(request, "_jobs.html", viewer=viewer, **_jobs(db, viewer.caller, asked))
 
 
 @router.get("/jobs/{job_id}")
 def job_page(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
+    """Shows one job."""
     return render(request, "job.html", viewer=viewer, page=_job(request, db, viewer, job_id))
 
 
 @router.get("/live/jobs/{job_id}")
 def live_job(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
+    """The changing part of a job's page."""
     return render(request, "_job.html", viewer=viewer, page=_job(request, db, viewer, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel")
 def cancel_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
+    """Cancels a job, then shows it."""
     job_service.cancel(db, viewer.caller, job_id)
     return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)
 
@@ -178,6 +184,7 @@ def certificate(request: Request, job_id: Id, db: Db, viewer: CurrentViewer) -> 
 def artifact(
     request: Request, job_id: Id, name: str, db: Db, settings: ServiceSettings, viewer: CurrentViewer
 ) -> FileResponse:
+    """Sends an artifact's file."""
     return download_artifact(request, job_id, name, db, settings, viewer.caller)
 
 
@@ -185,6 +192,7 @@ def artifact(
 def datasets_page(
     request: Request, db: Db, heads: RecordedHeads, viewer: CurrentViewer, after: After = None
 ) -> Response:
+    """Shows the list of data sets."""
     page = list_datasets(db, heads, viewer.caller, after or None)
     cards = [(dataset, views.budgets(dataset.ledger)) for dataset in page.items]
     return render(request, "datasets.html", viewer=viewer, cards=cards, following=page.next)
@@ -213,6 +221,7 @@ def dataset_page(
 
 @router.get("/live/datasets/{dataset_id}")
 def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer, before: Before = None) -> Response:
+    """The changing part of a data set's page."""
     with db.read() as session:
         page = views.dataset_page(session, dataset_id, viewer, before)
     if page.ledger is None:
@@ -231,6 +240,7 @@ def live_comparison(dataset_id: Id, request: Request, db: Db, pricing: Pricing, 
 
 @router.get("/{path:path}")
 def nothing_here(path: str, _viewer: CurrentViewer) -> Response:
+    """Answers 404 as a page."""
     if not path:
         return RedirectResponse(HOME, 303)
     raise NotFound("there is no such page")

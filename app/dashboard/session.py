@@ -100,6 +100,7 @@ PostingViewer = Annotated[Viewer, Depends(posting_viewer)]
 
 
 def sign_in(response: Response, request: Request, settings: Settings, caller: Caller, sign_outs: int) -> None:
+    """Sets the session's cookie."""
     value = _signer(settings).sign(f"{caller.id}.{caller.generation}.{sign_outs}").decode()
     # Sent to /docs too; the REST API accepts no cookies.
     _set_cookie(response, request, SESSION_COOKIE, value, settings.session_hours * 3600, path="/")
@@ -107,6 +108,7 @@ def sign_in(response: Response, request: Request, settings: Settings, caller: Ca
 
 
 def sign_out(response: Response) -> None:
+    """Removes the session's cookie."""
     response.delete_cookie(SESSION_COOKIE, path="/")
 
 

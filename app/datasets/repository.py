@@ -15,6 +15,7 @@ from app.keys.service import Caller
 
 
 def name_is_taken(session: Session, name: str) -> bool:
+    """Returns True if a data set has this name."""
     return session.scalar(select(Dataset.id).where(Dataset.name == name)) is not None
 
 
@@ -60,6 +61,7 @@ def take_turns(session: Session) -> None:
 
 
 def add(session: Session, dataset: Dataset, contents: Iterable[DatasetContent]) -> None:
+    """Adds a data set with the keyed hashes of its content."""
     session.add(dataset)
     session.flush()
     session.add_all(contents)

@@ -55,6 +55,7 @@ class DatasetView(BaseModel):
 
     @classmethod
     def of(cls, dataset: Dataset, account: Account | None, access: Access, state: State = "ready") -> DatasetView:
+        """Shows a data set to a caller with this access."""
         return cls(
             **{name: dataset.spec[name] for name in ("name", "format", "task", "features", "privacy", "holdout")},
             id=dataset.id,
@@ -80,5 +81,7 @@ class RegisteredDataset(DatasetView):
 
 
 class DatasetList(BaseModel):
+    """A page of data sets; `next` is the cursor of the next page, null on the last."""
+
     items: list[DatasetView]
     next: str | None

@@ -80,6 +80,7 @@ def _opener(path: str, flags: int) -> int:
 
 
 def too_large(limit_bytes: int) -> TooLarge:
+    """The error for a data file above the limit."""
     return TooLarge(f"a data file may have at most {limit_bytes} bytes here", limit_bytes=limit_bytes)
 
 

@@ -26,6 +26,8 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Base(DeclarativeBase):
+    """The declarative base of all tables."""
+
     metadata = MetaData(
         naming_convention={
             "ix": "ix_%(column_0_label)s",

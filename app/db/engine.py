@@ -61,15 +61,18 @@ class Database:
 
     @classmethod
     def of(cls, settings: Settings) -> Database:
+        """Opens the database of these settings."""
         return cls(settings.effective_database_url)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
+        """A session that reads one snapshot."""
         with Session(self._reader, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextmanager
     def glance(self) -> Iterator[Connection]:
+        """A bare connection for one query."""
         with self._glancer.connect() as connection:
             yield connection
 
@@ -82,6 +85,7 @@ class Database:
             yield session
 
     def close(self) -> None:
+        """Closes all connections."""
         self.engine.dispose()
 
 

@@ -42,6 +42,8 @@ from app.db.base import table_of as table_of  # noqa: PLC0414
 
 
 class ApiKey(Base):
+    """An API key: the HMAC of its token, its role and its limits. The token is stored nowhere."""
+
     __tablename__ = "api_keys"
     __table_args__ = (CheckConstraint("role in ('admin', 'owner', 'analyst', 'viewer')", name="role"),)
 
@@ -67,6 +69,8 @@ class ApiKey(Base):
 
 
 class Dataset(Base):
+    """A registered data set: its declaration, its public shape, and where its parts lie."""
+
     __tablename__ = "datasets"
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -210,6 +214,8 @@ class SignedHead(Base):
 
 
 class Job(Base):
+    """A training job, a trial or a study: its specification, its mechanism, its state and its lease."""
+
     __tablename__ = "jobs"
     __table_args__ = (
         CheckConstraint(
@@ -274,6 +280,8 @@ class ClaimTurn(Base):
 
 
 class Attempt(Base):
+    """One attempt of a job on a worker."""
+
     __tablename__ = "attempts"
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
@@ -303,6 +311,8 @@ class Block(Base):
 
 
 class JobEvent(Base):
+    """One event of a job's log, numbered without gaps."""
+
     __tablename__ = "job_events"
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
@@ -327,6 +337,8 @@ class Metric(Base):
 
 
 class Artifact(Base):
+    """A file that a job released."""
+
     __tablename__ = "artifacts"
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
@@ -338,6 +350,8 @@ class Artifact(Base):
 
 
 class Certificate(Base):
+    """A job's signed certificate."""
+
     __tablename__ = "certificates"
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)

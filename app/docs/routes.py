@@ -43,11 +43,13 @@ def reader(
 
 @router.get("/openapi.json", dependencies=[Depends(reader)])
 def openapi(request: Request) -> JSONResponse:
+    """Serves the OpenAPI document."""
     return JSONResponse(request.app.openapi())
 
 
 @pages.get("")
 def page(_viewer: CurrentViewer) -> FileResponse:
+    """Serves the documentation's page."""
     return FileResponse(HERE / "page.html", headers={"Cache-Control": "no-store"})
 
 

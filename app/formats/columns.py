@@ -42,12 +42,14 @@ def refuse(faults: Sequence[Fault], file: str) -> None:
 
 
 def text_number(cell: str) -> float:
+    """Converts a text cell to a float; raises ValueError if it is not a number."""
     if "_" in cell:  # Python reads 20_24 as a number; a data file does not mean one
         raise ValueError
     return float(cell)
 
 
 def json_number(value: Any) -> float:
+    """Converts a JSON or typed cell to a float; raises TypeError or ValueError if it is not a number."""
     if not isinstance(value, int | float):
         raise TypeError
     return float(value)
@@ -69,6 +71,7 @@ class Numbers:
         self._wrong = np.zeros(len(columns), dtype=np.int64)
 
     def add(self, row: Sequence[Any]) -> None:
+        """Adds one row's cells."""
         length = len(self._cells)
         try:
             self._cells.extend(map(self.number, row))
@@ -88,6 +91,7 @@ class Numbers:
         return values
 
     def faults(self) -> list[Fault]:
+        """One fault for each column with unusable cells."""
         bad = unusable(self.values()) - self._missing - self._wrong  # these are NaN
         found = []
         for i, column in enumerate(self.columns):
@@ -134,6 +138,7 @@ class Texts:
         self._wrong = 0
 
     def add(self, row: Sequence[Any]) -> None:
+        """Adds one row's text."""
         (cell,) = row
         if cell is None:
             self._missing += 1
@@ -143,6 +148,7 @@ class Texts:
             self.values.append(cell)
 
     def faults(self) -> list[Fault]:
+        """The column's fault, if it has unusable cells."""
         return fault(self.pointer, self.column, {"missing": self._missing, "not Unicode text": self._wrong})
 
 
@@ -162,6 +168,7 @@ class Classes:
         self._examples: set[str] = set()
 
     def add(self, cell: Any) -> None:
+        """Adds one label."""
         label = self._text(cell)
         index = self._index.get(label)
         if index is None:
@@ -176,9 +183,11 @@ class Classes:
                 self._examples.add(ascii(label[:40]))
 
     def values(self) -> NDArray[np.int64]:
+        """The class indices, in the order of the records."""
         return np.frombuffer(self._found, dtype=np.int64)
 
     def faults(self) -> list[Fault]:
+        """The column's fault, if it has unusable labels."""
         note = f" (such as {', '.join(sorted(self._examples))})" if self._examples else ""
         return fault(self.pointer, self.column, {"missing": self._missing, "not a declared class": self._unknown}, note)
 

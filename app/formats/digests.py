@@ -42,6 +42,7 @@ class RecordDigests:
 
 
 def record_digests(contents: Iterator[bytes], keys: Keys) -> RecordDigests:
+    """The keyed digest of each record's content."""
     split, content = bytearray(), bytearray()
     for record in contents:
         split += hashlib.blake2b(record, digest_size=DIGEST_BYTES, key=keys.split, person=RECORD).digest()

@@ -40,6 +40,7 @@ class IdColumn:
         return row, text
 
     def faults(self) -> list[Fault]:
+        """The column's fault, if it has unusable ids."""
         counts = dict(self._counts)
         if self.drop:
             del counts["not declared"]
@@ -70,6 +71,7 @@ def id_text(cell: Any) -> str | None:
 
 
 def is_missing(cell: Any) -> bool:
+    """Returns True for an empty cell."""
     return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
 
 

@@ -58,6 +58,7 @@ class Ratings(Table):
         self._ratings = Numbers([task.rating], ["/task/rating"], number)
 
     def add(self, row: Sequence[Any], label: Any) -> None:
+        """Adds one rating; counts unusable cells."""
         found = [column.find(cell) for column, cell in zip(self._columns, row, strict=True)]
         if found[0] is None or found[1] is None:
             self.dropped += 1
@@ -69,15 +70,18 @@ class Ratings(Table):
         self._ratings.add((label,))
 
     def check(self) -> None:
+        """Raises InvalidRequest with columns and counts, if any cell cannot be used."""
         refuse([*self._columns[0].faults(), *self._columns[1].faults(), *self._rating_faults()], self.file)
         if self.count == 0:
             raise self.broken("it holds no records" + (" with declared ids" if self.dropped else ""))
 
     def part(self) -> StoredPart:
+        """The records, ready to be stored."""
         users, items = (np.frombuffer(rows, dtype=np.int32) for rows in self._rows)
         return StoredPart(x=Pairs(users, items, self._sizes), y=self.targets())
 
     def targets(self) -> NDArray[np.float64]:
+        """The ratings, in the order of the records."""
         return self._ratings.values()[:, 0]
 
     def contents(self) -> Iterator[bytes]:
@@ -96,6 +100,7 @@ class Ratings(Table):
 
 
 def read(path: Path, records: Ratings | History) -> None:
+    """Reads an interaction table of any supported format."""
     if records.layout == "parquet":
         from app.formats import parquet_file  # noqa: PLC0415 - pyarrow, for Parquet alone
 

@@ -13,6 +13,7 @@ MAX_LINE_BYTES = 32 * 1024 * 1024
 
 
 def read(path: Path, records: Records) -> None:
+    """Reads a JSON-lines file; rejects lines longer than MAX_LINE_BYTES."""
     names = [each.name for each in records.features]
     label = records.label.name
     wanted = {*names, label}

@@ -97,10 +97,12 @@ class ModelFolder:
 
     @property
     def architecture(self) -> Architecture:
+        """The names of the kind's parts."""
         return ARCHITECTURES[self.kind]
 
     @property
     def blocks(self) -> int:
+        """How many blocks it has."""
         return self._number(0)
 
     @property
@@ -110,10 +112,12 @@ class ModelFolder:
 
     @property
     def first_position(self) -> int:
+        """The index of the first usable position."""
         return int(self.config.get("pad_token_id", 1)) + 1 if self.kind == "roberta" else 0
 
     @property
     def vocabulary(self) -> int:
+        """How many tokens it knows."""
         return int(self.config["vocab_size"])
 
     @property

@@ -26,6 +26,7 @@ NUMBER_KINDS, LABEL_KINDS, USER_KINDS = "buif", "buifU", "uiU"
 
 
 def read(path: Path, records: Records) -> None:
+    """Reads the declared arrays; checks sizes before it unpacks them."""
     try:
         with zipfile.ZipFile(path) as archive:
             _read(archive, records)

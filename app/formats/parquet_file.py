@@ -20,6 +20,7 @@ CELL_BYTES = 8  # the size of a number, once unpacked
 
 
 def read(path: Path, records: Records) -> None:
+    """Reads the wanted columns in batches; checks the claimed size first."""
     with _opened(path, records) as file:
         for each in _begun(file, records):
             _check_type(file.schema_arrow.field(each.name).type, each, records)

@@ -38,9 +38,11 @@ class Parsed:
 
     @property
     def records(self) -> int:
+        """How many records the part has."""
         return len(self.part.y)
 
     def select(self, mask: NDArray[np.bool_]) -> StoredPart:
+        """The part's records where the mask is True."""
         user = None if self.part.user is None else self.part.user[mask]
         return StoredPart(x=_rows(self.part.x, mask), y=self.part.y[mask], user=user)
 
@@ -52,6 +54,7 @@ class Parsed:
         return replace(self, part=part, sides=users.sides(names, keys)[stays])
 
     def in_holdout(self, fraction: float) -> NDArray[np.bool_]:
+        """True for each record that the split holds out."""
         words = self.digests.split if self.sides is None else self.sides
         return digests.in_holdout(digests.RecordDigests(words, words), fraction)
 

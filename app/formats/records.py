@@ -111,6 +111,7 @@ class Records(Table):
             self.labels = Numbers([self.label.name], [self.label.pointer], number)
 
     def add(self, row: Sequence[Any], label: Any) -> None:
+        """Adds one record's cells; counts unusable ones."""
         self.count += 1
         if self.users is not None:
             *row, user = row
@@ -125,6 +126,7 @@ class Records(Table):
             self.users.add((text or None,))
 
     def add_label(self, label: Any) -> None:
+        """Adds one label."""
         self.labels.add((label,) if isinstance(self.labels, Numbers) else label)
 
     def check(self) -> None:

@@ -44,6 +44,7 @@ class History(Table):
         self._distinct: dict[str, str] = {}
 
     def add(self, row: Sequence[Any], label: Any) -> None:
+        """Adds one row; counts unusable cells."""
         user, found = id_text(row[0]), self._items.find(row[1])
         if user is None:
             self._bad_users["missing" if is_missing(row[0]) else "not an id"] += 1
@@ -57,6 +58,7 @@ class History(Table):
         self._times.add((label,))
 
     def check(self) -> None:
+        """Raises InvalidRequest with columns and counts, if any cell cannot be used."""
         refuse([*self._user_faults(), *self._items.faults(), *self._times.faults()], self.file)
         if not self._users:
             raise self.broken("it holds no records" + (" with declared ids" if self.dropped else ""))

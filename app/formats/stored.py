@@ -67,6 +67,7 @@ class Sequences:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(records, items)."""
         return (len(self.ends), self.size)
 
 
@@ -79,12 +80,14 @@ class Texts:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Texts:
+        """Packs texts into one array of UTF-8 bytes."""
         encoded = [text.encode() for text in texts]
         ends = np.cumsum([len(each) for each in encoded], dtype=np.int64)
         return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends)
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(records, 1)."""
         return (len(self.ends), 1)
 
     def texts(self) -> Iterator[str]:
@@ -113,6 +116,7 @@ class StoredPart:
 
     @property
     def sparse(self) -> bool:
+        """Returns True if the features are stored sparsely."""
         return isinstance(self.x, Csr | Pairs | Sequences)
 
     @property

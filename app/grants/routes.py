@@ -37,6 +37,7 @@ class GrantView(Document):
 
     @classmethod
     def of(cls, grant: Grant, key: ApiKey) -> GrantView:
+        """Shows a grant with its key's name and role."""
         return cls(
             dataset_id=grant.dataset_id,
             key_id=grant.key_id,
@@ -50,6 +51,8 @@ class GrantView(Document):
 
 
 class GrantList(Document):
+    """Every grant on a data set."""
+
     items: list[GrantView]
     next: None = None
 

@@ -45,6 +45,7 @@ class Access:
     max_epsilon: float | None = None
 
     def covers(self, needed: Level) -> bool:
+        """Returns True if this access includes `needed`."""
         levels = get_args(Level)
         return bool(levels.index(self.level) >= levels.index(needed))
 

@@ -42,4 +42,5 @@ class Draws:
         return min(max(math.floor(self.log_uniform(least, most + 1)), least), most)
 
     def choice(self, among: Sequence[T]) -> T:
+        """One of the values, each with the same probability."""
         return among[min(int(self.uniform() * len(among)), len(among) - 1)]

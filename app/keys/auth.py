@@ -28,6 +28,7 @@ bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: B
 
 
 def limits_of(request: Request) -> RequestLimits:
+    """The process' request limits."""
     return cast(RequestLimits, request.app.state.limits)
 
 
@@ -43,6 +44,7 @@ class KnownCaller:
 
     @property
     def is_fresh(self) -> bool:
+        """Returns True while the route may rely on this authentication."""
         return time.monotonic() - self.at_s < FRESH_S
 
 

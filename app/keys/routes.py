@@ -36,6 +36,8 @@ class KeyRequest(Document):
 
 
 class Rotation(Document):
+    """How a key's rotation treats the old token."""
+
     overlap_s: Annotated[
         int, Field(strict=True, ge=0, le=86_400, description="How long the old token still works.")
     ] = 0
@@ -51,6 +53,8 @@ class KeyLimits(Document):
 
 
 class KeyView(Document):
+    """A key and its limits, without any token."""
+
     id: str
     name: str
     role: str
@@ -63,6 +67,7 @@ class KeyView(Document):
 
     @classmethod
     def of(cls, key: ApiKey, settings: Settings) -> KeyView:
+        """Shows a key with the settings' limits where it has none of its own."""
         return cls(
             id=key.id,
             name=key.name,
@@ -82,11 +87,15 @@ class KeyView(Document):
 
 
 class NewKey(Document):
+    """A key with its token, which is shown only once."""
+
     key: KeyView
     token: str
 
 
 class KeyList(Document):
+    """Every key."""
+
     items: list[KeyView]
     next: None = None
 
@@ -111,6 +120,7 @@ def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSett
 
 @router.get("")
 def list_keys(db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyList:
+    """Lists every key, including revoked ones. For admins."""
     with db.read() as session:
         return KeyList(items=[KeyView.of(key, settings) for key in service.list_keys(session)])
 

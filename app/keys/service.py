@@ -71,9 +71,11 @@ class Caller:
 
     @property
     def is_admin(self) -> bool:
+        """Returns True for an admin's key."""
         return self.role == "admin"
 
     def may(self, role: str) -> bool:
+        """Returns True if the key's role is `role`, or if it is an admin's."""
         return self.role in ("admin", role)
 
 
@@ -88,6 +90,7 @@ class OwnLimits:
 
 
 def digest(pepper: bytes, token: str) -> str:
+    """The HMAC under which a token is stored."""
     return hmac.new(pepper, token.encode(), hashlib.sha256).hexdigest()
 
 
@@ -138,6 +141,7 @@ def create(
 
 
 def is_alive(key: KeyLike) -> bool:
+    """Returns True if the key is neither revoked nor expired."""
     return key.revoked_at is None and (key.expires_at is None or key.expires_at > now())
 
 
@@ -285,6 +289,7 @@ def locked(session: Session, key_id: str) -> ApiKey | None:
 
 
 def list_keys(session: Session) -> list[ApiKey]:
+    """Every key, including revoked ones."""
     return list(session.scalars(select(ApiKey).order_by(ApiKey.created_at, ApiKey.id)))
 
 

@@ -41,6 +41,7 @@ class Anchors:
     faults: list[str] = field(default_factory=list)
 
     def add(self, seq: int, head: str, name: str) -> None:
+        """Adds a kept head; notes a fault if it contradicts another one."""
         if self.heads.setdefault(seq, head) != head:
             self.faults.append(f"{name} has another entry {seq} than {self.names[seq]}")
         self.names.setdefault(seq, name)

@@ -97,6 +97,7 @@ def require_current(session: Session, recorded: Head | None, dataset_id: str) ->
 
 
 def refusal(problem: str) -> Conflict:
+    """The error of a ledger that is not reliable."""
     detail = f"the ledger of this data set is not reliable: {problem}; its owner must restore it (scrimp restore)"
     return Conflict("ledger-behind", detail, problem=problem)
 

@@ -68,6 +68,7 @@ class Head(Document):
 
     @classmethod
     def of(cls, account: Account, owner: str | None, contents: tuple[str, ...]) -> Head:
+        """The head of an account's chain, with its balances."""
         balances = {name: Balance.model_validate(parts) for name, parts in balance_of(account).items()}
         return cls(
             dataset=account.dataset_id,
@@ -94,6 +95,7 @@ class Heads:
 
     @classmethod
     def of(cls, settings: Settings) -> Heads:
+        """The folder of records in these settings."""
         return cls(settings.effective_heads_dir)
 
     def read(self, dataset_id: str) -> Head | None:

@@ -25,6 +25,7 @@ class AccountView(BaseModel):
 
     @classmethod
     def of(cls, account: Account, name: str, unit: str) -> AccountView:
+        """Shows one of an account's two balances."""
         budget, spent, held = (getattr(account, f"{name}_{part}") for part in ("budget", "spent", "held"))
         return cls(
             filter=account.filter,
@@ -38,6 +39,8 @@ class AccountView(BaseModel):
 
 
 class AccountsView(BaseModel):
+    """Both accounts; `holdout` is null without a private hold-out."""
+
     train: AccountView
     holdout: AccountView | None
 
@@ -96,10 +99,13 @@ class EntryView(BaseModel):
 
     @classmethod
     def of(cls, entry: LedgerEntry) -> EntryView:
+        """Shows an entry's canonical content and its hash."""
         return cls(**content(entry), hash=entry.hash)
 
 
 class EntryList(BaseModel):
+    """A page of ledger entries; `next` is the cursor of the next page, null on the last."""
+
     items: list[EntryView]
     next: str | None
 

@@ -24,6 +24,8 @@ class SigningKeyView(Document):
 
 
 class SigningKeyList(Document):
+    """Every public key of certificates."""
+
     items: list[SigningKeyView]
     next: None = None
 

@@ -38,6 +38,7 @@ class PredictionView(BaseModel):
 
     @classmethod
     def of(cls, prediction: Prediction) -> PredictionView:
+        """Shows a prediction."""
         return cls.model_validate(
             {
                 "id": prediction.id,

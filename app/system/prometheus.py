@@ -151,6 +151,7 @@ def registry_for(caller: Caller, db: Database, whole: CollectorRegistry) -> Coll
 
 
 def make_registry(db: Database, settings: Settings) -> CollectorRegistry:
+    """Makes the process' registry with all collectors."""
     registry = CollectorRegistry()
     registry.register(LedgerCollector(db))
     registry.register(FailureCollector(db))

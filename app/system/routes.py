@@ -25,6 +25,8 @@ async def healthz() -> dict[str, str]:
 
 
 class Readiness(Document):
+    """The service's state and the state of each part."""
+
     status: Literal["ready", "degraded", "not ready"]
     checks: dict[str, str]  # "ok", or the type of the error
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def database_of(request: Request) -> Database:
+    """The application's database."""
     return cast(Database, request.app.state.db)
 
 

@@ -138,4 +138,5 @@ def is_head(scope: Scope) -> bool:
 
 
 def is_stream(scope: Scope) -> bool:
+    """Returns True for an event stream's address."""
     return "text/event-stream" in Headers(scope=scope).get("accept", "")

@@ -141,5 +141,6 @@ class _Body:
 
 
 def is_json(headers: Headers) -> bool:
+    """Returns True if the headers announce a JSON body."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

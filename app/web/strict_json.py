@@ -93,6 +93,7 @@ class _Marks:
         self.any = suspected
 
     def refuse(self, detail: str) -> _Refused:
+        """Notes a fault, and returns its mark."""
         self.any = True
         return _Refused(detail)
 

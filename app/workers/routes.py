@@ -20,6 +20,8 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 
 class WorkerView(Document):
+    """A worker process and what it runs."""
+
     name: str  # host:pid, as in a job's attempts
     host: str
     pid: int
@@ -32,6 +34,8 @@ class WorkerView(Document):
 
 
 class WorkerList(Document):
+    """The workers of the last day."""
+
     items: list[WorkerView]
     next: None = None
 

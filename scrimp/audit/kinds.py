@@ -53,6 +53,7 @@ class Kind:
 
     @property
     def of_scores(self) -> bool:
+        """Returns True if the audit reads noisy scores."""
         return self.released == "scores"
 
     @property

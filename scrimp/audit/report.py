@@ -48,6 +48,7 @@ def notes(report: Report) -> Iterator[str]:
 
 
 def verdict(report: Report) -> str:
+    """One sentence: passed, or violated."""
     faults = sum(not result.passed for result in report.results)
     if report.passed:
         return f"{len(report.results)} kinds passed; false alarm at most {report.false_alarm:g} over all tests together"

@@ -58,6 +58,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
+        """Returns True if no claim is exceeded and every release was charged."""
         return self.finding.stands and not self.problems
 
 
@@ -81,6 +82,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
+        """Returns True if every kind passed and no pair of jobs shares noise."""
         return all(each.passed for each in self.results) and all(each.passed for each in self.pairs)
 
 

@@ -72,6 +72,7 @@ class Excess:
 
     @property
     def amount(self) -> float:
+        """δ found minus δ claimed."""
         return self.found_delta - self.claimed_delta
 
 
@@ -94,6 +95,7 @@ class Finding:
 
     @property
     def stands(self) -> bool:
+        """Returns True if the claim is not exceeded."""
         return self.excess.amount <= 0.0
 
 

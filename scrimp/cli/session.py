@@ -48,6 +48,7 @@ class Session:
 
 
 def plain(answer: Any) -> Any:
+    """A response as plain JSON values."""
     if isinstance(answer, BaseModel):
         return answer.model_dump(mode="json", by_alias=True)
     if isinstance(answer, list):

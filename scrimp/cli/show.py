@@ -52,6 +52,7 @@ def meaning(epsilon: Epsilon) -> str:
 
 
 def eps(epsilon: Epsilon | None) -> str:
+    """An ε with its meaning, or the note that none is claimed."""
     return "public data: no privacy claimed" if epsilon is None else f"ε = {epsilon.value:.4g} ({meaning(epsilon)})"
 
 
@@ -94,6 +95,7 @@ def table(console: Console, heads: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 def facts(console: Console, pairs: Iterable[tuple[str, RenderableType]]) -> None:
+    """Prints names and values in two columns."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     for name, value in pairs:
@@ -120,6 +122,7 @@ def accounts(console: Console, found: Ledger) -> None:
 
 
 def ledger(console: Console, name: str, found: Ledger) -> None:
+    """Prints a ledger's balances and other accountants' figures."""
     console.print(Text.assemble((name, "bold"), f"  cap {eps(found.cap)}"))
     accounts(console, found)
     pairs = [("spent", eps(found.epsilon_spent)), ("spent and held", eps(found.epsilon_spent_and_held))]
@@ -143,6 +146,7 @@ def ledger(console: Console, name: str, found: Ledger) -> None:
 
 
 def entries(console: Console, found: Iterable[LedgerEntry]) -> None:
+    """Prints ledger entries as a table."""
     rows = [
         (
             str(e.seq),
@@ -160,6 +164,7 @@ def entries(console: Console, found: Iterable[LedgerEntry]) -> None:
 
 
 def verification(console: Console, found: Verification, here: Recomputed, head_known: bool) -> None:
+    """Prints the service's verification beside the reader's own."""
     check(console, found.valid, f"the service says: {found.entries} entries, head {found.head}", found.problem)
     same = here.first_bad_entry is None and here.head == found.head
     wrong = "another head" if here.first_bad_entry is None else f"entry {here.first_bad_entry} does not fit"
@@ -174,6 +179,7 @@ def check(console: Console, holds: bool, text: str, problem: str | None) -> None
 
 
 def datasets(console: Console, found: Iterable[Dataset]) -> None:
+    """Prints data sets as a table."""
     rows = []
     for each in found:
         spent = f"{each.ledger.epsilon_spent.value:.4g} of {each.ledger.cap.value:g}" if each.ledger else "public"
@@ -182,6 +188,7 @@ def datasets(console: Console, found: Iterable[Dataset]) -> None:
 
 
 def dataset(console: Console, found: Dataset) -> None:
+    """Prints one data set and its budget."""
     console.print(Text.assemble((found.name, "bold"), f"  {found.id}"))
     extra = found.model_extra or {}
     shown = [(key, str(extra[key])) for key in ("content_hmac", "content_sha256", "created_at") if extra.get(key)]
@@ -196,6 +203,7 @@ def dataset(console: Console, found: Dataset) -> None:
 
 
 def quote(console: Console, found: Quote) -> None:
+    """Prints a quote: the price, the bill, and whether it fits."""
     no_noise = "none" if found.hpo is None or found.epsilon is None else "√T/μ, for any T of a trial"
     pairs = [
         ("privacy", eps(found.epsilon)),
@@ -244,6 +252,7 @@ def accepted(job: Job) -> Text:
 
 
 def jobs(console: Console, found: Iterable[Job]) -> None:
+    """Prints jobs as a table."""
     rows = []
     for each in found:
         planned = each.epsilon_planned
@@ -255,6 +264,7 @@ def jobs(console: Console, found: Iterable[Job]) -> None:
 
 
 def job(console: Console, found: Job) -> None:
+    """Prints one job."""
     console.print(f"[bold]{escape(found.id)}[/]  {escape(found.name)}  {status(found.status)}")
     pairs: list[tuple[str, RenderableType]] = [
         ("privacy", eps(found.epsilon_planned)),
@@ -304,6 +314,7 @@ def trials(console: Console, found: Trials) -> None:
 
 
 def events(console: Console, found: Iterable[Event]) -> None:
+    """Prints a job's event log."""
     rows = [(str(e.seq), when(e.at), e.type, ", ".join(f"{k}={_brief(v)}" for k, v in e.data.items())) for e in found]
     table(console, ("#", "time (UTC)", "event", ""), rows)
 
@@ -315,6 +326,7 @@ def _brief(value: Any) -> str:
 
 
 def error(console: Console, failure: ScrimpError) -> None:
+    """Prints an error with the details of its problem document."""
     if isinstance(failure, BudgetRefused):
         console.print(refusal(failure))
         return
