@@ -1,4 +1,4 @@
-"""What survives a power cut."""
+"""Writes that survive a power cut."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync(folder: Path) -> None:
-    """Returns when a folder's entries are on the disk."""
+    """Returns once a folder's entries are on disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

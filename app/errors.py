@@ -1,7 +1,7 @@
 """The whole error tree. Every error carries a stable code, which is also its problem type.
 
 ServiceError
-├── RequestError          the caller can mend it (4xx)
+├── RequestError          the caller can fix it (4xx)
 │   ├── UnknownHost         400  /problems/unknown-host
 │   ├── InvalidRequest      422  /problems/invalid-request       errors: [{pointer, detail}]
 │   ├── NotFound            404  /problems/not-found
@@ -13,7 +13,7 @@ ServiceError
 │   ├── TooSlow             408  /problems/too-slow
 │   └── TooLarge            413  /problems/too-large
 ├── BudgetError           409  /problems/budget-exceeded       requested, remaining, largest_epsilon_that_fits, account
-├── LimitError            422 or 503: a helper process ran past its time or memory, or none is free
+├── LimitError            422 or 503: a helper process exceeded its time or memory, or none is free
 ├── Unavailable           503  /problems/unavailable           the database or the storage does not answer
 ├── StorageFull           507  /problems/storage-full
 ├── PrivacyError          500  an invariant of the privacy guarantee does not hold: raised, never retried
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-# Every way in which a request can clash with what is there.
+# Every way in which a request can conflict with the current state.
 ConflictCode = Literal[
     "artifact-damaged",
     "cap-too-low",
@@ -64,18 +64,20 @@ class ServiceError(Exception):
 
 
 class RequestError(ServiceError):
+    """The caller can fix the request (4xx)."""
+
     code = "bad-request"
     status = 400
     title = "The request cannot be carried out"
 
 
 class InvalidRequest(RequestError):
-    """The document is malformed or asks for something that cannot be done.
+    """The document is malformed, or it asks for something impossible.
 
     Args:
         message: the summary.
         errors: `[{"pointer": JSON pointer, "detail": what to change}]`. A pointer leads into the body ("" is the whole
-            of it), or begins with `/query/`, `/headers/` or `/path/` and the name of a parameter.
+            body), or begins with `/query/`, `/headers/` or `/path/` and the name of a parameter.
     """
 
     code = "invalid-request"
@@ -87,12 +89,13 @@ class InvalidRequest(RequestError):
 
     @classmethod
     def at(cls, pointer: str, detail: str, **members: Any) -> InvalidRequest:
-        """One fault at one place, the usual case."""
+        """Builds the error for one fault at one place, the usual case."""
         return cls(detail, errors=[{"pointer": pointer, "detail": detail, **members}])
 
 
 class UnknownHost(RequestError):
-    """The Host header names no host of this service: it may be another site's script (DNS rebinding)."""
+    """The Host header names no host of this service. The request may come from another site's script
+    (DNS rebinding)."""
 
     code = "unknown-host"
     status = 400
@@ -100,25 +103,31 @@ class UnknownHost(RequestError):
 
 
 class NotFound(RequestError):
+    """The object does not exist, or the key may not see it: both look alike."""
+
     code = "not-found"
     status = 404
     title = "Not found"
 
 
 class Unauthenticated(RequestError):
+    """The request has no valid key."""
+
     code = "unauthenticated"
     status = 401
-    title = "A valid key is needed"
+    title = "A valid key is required"
 
 
 class Forbidden(RequestError):
+    """The key is valid, but its role or its grant does not allow this."""
+
     code = "forbidden"
     status = 403
     title = "This key may not do that"
 
 
 class Conflict(RequestError):
-    """The request clashes with what is there: `code` names how."""
+    """The request conflicts with the current state; `code` says how."""
 
     status = 409
     title = "The request conflicts with the current state"
@@ -129,7 +138,7 @@ class Conflict(RequestError):
 
 
 class PolicyError(RequestError):
-    """The job costs more than the data set's owner allows this key for one job. Consumes nothing."""
+    """The job costs more than the data set's owner allows this key for one job. Nothing is spent."""
 
     code = "policy-exceeded"
     status = 409
@@ -137,7 +146,7 @@ class PolicyError(RequestError):
 
 
 class TooManyRequests(RequestError):
-    """More requests, or more failed sign-ins, than are allowed in a minute."""
+    """More requests or more failed sign-ins in a minute than the limit."""
 
     code = "too-many-requests"
     status = 429
@@ -149,19 +158,23 @@ class TooManyRequests(RequestError):
 
 
 class TooSlow(RequestError):
+    """The body arrived too slowly."""
+
     code = "too-slow"
     status = 408
-    title = "The body came too slowly"
+    title = "The body arrived too slowly"
 
 
 class TooLarge(RequestError):
+    """The body is above the route's limit."""
+
     code = "too-large"
     status = 413
     title = "The body is too large"
 
 
 class BudgetError(ServiceError):
-    """The whole cost does not fit the cap. Consumes nothing."""
+    """The whole cost does not fit the cap. Nothing is spent."""
 
     code = "budget-exceeded"
     status = 409
@@ -169,7 +182,7 @@ class BudgetError(ServiceError):
 
 
 class LimitError(ServiceError):
-    """A helper process (parsing, pricing) ran past its time or memory limit."""
+    """A helper process (parsing, pricing) exceeded its time or memory limit."""
 
     code = "limit-exceeded"
     status = 422
@@ -185,13 +198,15 @@ class Unavailable(ServiceError):
 
 
 class StorageFull(ServiceError):
+    """The storage has no space left."""
+
     code = "storage-full"
     status = 507
     title = "The service's storage is full"
 
 
 class PrivacyError(ServiceError):
-    """An invariant of the privacy guarantee does not hold. Never caught to go on, never retried."""
+    """An invariant of the privacy guarantee does not hold. Never caught in order to continue, and never retried."""
 
     code = "privacy-invariant"
     status = 500
@@ -199,18 +214,24 @@ class PrivacyError(ServiceError):
 
 
 class WorkerError(ServiceError):
+    """Ends an attempt."""
+
     code = "worker-error"
 
 
 class TransientError(WorkerError):
+    """The machine's fault: the job is queued again."""
+
     code = "worker-lost"
 
 
 class PermanentError(WorkerError):
+    """The job's own fault: it fails. Codes form a closed set; texts hold no private values."""
+
     code = "training-failed"
 
 
 class StaleAttempt(WorkerError):
-    """Another attempt has taken the job: this one must stop and write nothing."""
+    """Another attempt has taken the job: this attempt must stop and write nothing."""
 
     code = "stale-attempt"

@@ -1,4 +1,4 @@
-"""Ids and times, as the contract writes them."""
+"""Ids and times, in the contract's notation."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from datetime import UTC, datetime
 
 
 def new_id(prefix: str) -> str:
-    """`prefix_` and 100 random bits, lower-case base 32: not guessable, safe in a URL and in a file name."""
+    """`prefix_` and 100 random bits, lower-case base 32: not guessable, safe in URLs and file names."""
     return f"{prefix}_{base64.b32encode(secrets.token_bytes(13)).decode().rstrip('=').lower()}"
 
 
 def now() -> datetime:
+    """The current time in UTC."""
     return datetime.now(UTC)
 
 
 def whole_second() -> datetime:
-    """The time as it is written down where it tells of work on private data: the last whole second."""
+    """The last whole second. Times that could reveal work on private data are written with this precision."""
     return now().replace(microsecond=0)
 
 

@@ -48,7 +48,7 @@ from app.webhooks.routes import router as webhooks_router
 from app.webhooks.targets import Policy
 
 logger = logging.getLogger(__name__)
-# Of requests that may wait for a price: eighteen of a key at most, asleep but for two.
+# For requests that may wait for a price: at most eighteen of a key, all asleep but two.
 PRICING_THREADS = 256
 ROUTERS = (
     system_router,
@@ -71,7 +71,8 @@ ROUTERS = (
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The API. Needs a migrated database and the API's secrets (`scrimp serve` makes both for an embedded home)."""
+    """Makes the API. Needs a migrated database and the API's secrets (`scrimp serve` makes both for an
+    embedded home)."""
     settings = settings or get_settings()
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     db = Database.of(settings)
@@ -89,11 +90,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         title="Scrimp",
         version=version("scrimp"),
         lifespan=lifespan,
-        # app.docs answers for both: they need a key, or the dashboard's session.
+        # app.docs serves both: they need a key, or the dashboard's session.
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        # An address has one spelling; a redirect would be one more answer of every route.
+        # An address has one spelling; a redirect would be one more response of every route.
         redirect_slashes=False,
         generate_unique_id_function=openapi.operation_id,
     )
@@ -111,7 +112,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     app.openapi = openapi.document(app)  # type: ignore[method-assign] # how FastAPI has it extended
-    # The last one added is the first to see a request.
+    # The middleware added last sees a request first.
     for middleware, options in (
         (BodyLimit, {"settings": settings}),
         (KeyFirst, {}),
@@ -127,11 +128,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 def _look_around(db: Database, settings: Settings) -> None:
-    """At each start, before the first request."""
-    # What registrations that crashed left behind; a second API process finds it done.
+    """Cleans up and surveys the ledgers at each start, before the first request."""
+    # Leftovers of registrations that crashed; a second API process finds nothing to do.
     datasets.sweep(settings)
     try:
         # The database may have been restored since the last start.
         survey(db, Heads.of(settings), settings.storage_root)
-    except SQLAlchemyError as error:  # it is away: the relay looks too, and each admission at its own record
-        logger.error("the ledgers are not compared with their recorded heads: %s", type(error).__name__)
+    # the database is away: the relay surveys too, and each admission checks its own record
+    except SQLAlchemyError as error:
+        logger.error("the ledgers were not compared with their recorded heads: %s", type(error).__name__)

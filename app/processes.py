@@ -1,4 +1,4 @@
-"""The environment of the processes that the service starts: what a program needs to run, no more."""
+"""The environment of the service's child processes: only what a program needs to run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 
 KEPT = ("PATH", "PYTHONPATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 
-# Of a process that trains. Threads that spin while they wait make steps ten times slower on a busy machine. Memory that
-# a step gives back is kept for the next one: else the first touch of fresh pages takes a tenth of it.
+# For a process that trains. Threads that spin while they wait make steps ten times slower on a busy machine. Memory
+# freed by a step is kept for the next one: otherwise touching fresh pages takes a tenth of the step.
 ATTEMPT_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
@@ -16,5 +16,5 @@ ATTEMPT_ENVIRONMENT = {
 
 
 def plain_environment(*also: str) -> dict[str, str]:
-    """This process's environment without settings, addresses and secrets. `also`: further names that are kept."""
+    """This process's environment without settings, addresses and secrets. `also`: further names to keep."""
     return {name: os.environ[name] for name in (*KEPT, *also) if name in os.environ}

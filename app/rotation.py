@@ -1,17 +1,17 @@
-"""Rotation of the service's secrets: `scrimp secrets rotate NAME`, and `finish NAME` when nothing needs the old one.
+"""Rotation of the service's secrets: `scrimp secrets rotate NAME`, and `finish NAME` once nothing needs the old one.
 
                     rotate                                          finish
-    api_key_pepper  a key's token is put under the new one when     the old one is dropped: keys that were not used
-                    it is used next                                 in between are dead, an admin rotates them
-    session_key     replaced: who is signed in signs in again       -
-    webhook_key     new secrets are encrypted under the new one     the others are encrypted anew, the old one dropped
-    data_hmac_key   put on top: every stored hash is renewed        renews what a rotation cut short left
+    api_key_pepper  a key's token moves to the new pepper at its    drops the old one: keys that were not used in
+                    next use                                        between are dead, an admin rotates them
+    session_key     replaced: signed-in users sign in again         -
+    webhook_key     new secrets are encrypted under the new one     encrypts the others anew, drops the old one
+    data_hmac_key   put on top: every stored hash is renewed        renews what an interrupted rotation left
     signing_key     replaced; both public keys are published        -
-    noise_secret    new jobs are keyed by the new one               the old one is dropped: jobs that began under it
+    noise_secret    new jobs are keyed by the new one               drops the old one: jobs that began under it
                                                                     draw anew, charged again out of the same hold
 
-What is kept beside the new secret lies in the same file, on the lines below it. Processes read their secrets when they
-start: between `rotate` and `finish` each is started again.
+Older secrets are kept in the same file, on the lines below the new one. Processes read their secrets at start: restart
+each of them between `rotate` and `finish`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PUBLIC_KEY_FILE = "signing_key.pub"
 
 @dataclass(frozen=True)
 class State:
-    """A secret by its public names. `older` are those that are kept, the newest first."""
+    """A secret by its public names. `older` are the ones kept, the newest first."""
 
     name: str
     id: str
@@ -47,7 +47,7 @@ class State:
 
 
 def states(settings: Settings) -> list[State]:
-    """Of every secret that this process can read."""
+    """The state of every secret that this process can read."""
     found = []
     for name in NAMES:
         try:
@@ -59,7 +59,7 @@ def states(settings: Settings) -> list[State]:
 
 
 def rotate(db: Database, settings: Settings, name: str) -> State:
-    """Puts a new secret in the place of the one in use, and renews what can be renewed at once.
+    """Replaces the secret in use by a new one, and renews what can be renewed at once.
 
     Raises:
         SecretError: there is no such secret, it is not in a file, or a rotation of it is not finished.
@@ -67,10 +67,10 @@ def rotate(db: Database, settings: Settings, name: str) -> State:
     path = _file(settings, name)
     before = load_secrets(settings, name)
     if len(before) > 1 and name != "data_hmac_key":
-        raise SecretError(f"the last rotation of {name} is not finished: scrimp secrets finish {name}")
+        raise SecretError(f"the last rotation of {name} is not finished: run scrimp secrets finish {name} first")
     after = (secrets.token_bytes(SECRET_BYTES), *(before if name in KEPT else ()))
     if name == "signing_key":
-        # Both are known before the first certificate is signed with the new one.
+        # Both are published before the new one signs its first certificate.
         for secret in (before[0], after[0]):
             publish(db, Ed25519PrivateKey.from_private_bytes(secret))
     _write(path, after)
@@ -83,11 +83,11 @@ def rotate(db: Database, settings: Settings, name: str) -> State:
 
 
 def finish(db: Database, settings: Settings, name: str) -> State:
-    """Has nothing depend on an older secret any more, and drops it. Repeating it changes nothing.
+    """Ends all dependence on older secrets, and drops them. Repeating it changes nothing.
 
     Raises:
         SecretError: there is no such secret, or it is not in a file.
-        vault.Unreadable: a webhook's secret is under none of the keys that there are.
+        vault.Unreadable: a webhook's secret is encrypted under a key that no longer exists.
     """
     path = _file(settings, name)
     found = load_secrets(settings, name)
@@ -103,7 +103,7 @@ def finish(db: Database, settings: Settings, name: str) -> State:
 
 def _file(settings: Settings, name: str) -> Path:
     if name not in NAMES:
-        raise SecretError(f"there is no secret {name!r}; there are {', '.join(NAMES)}")
+        raise SecretError(f"there is no secret {name!r}; choose one of {', '.join(NAMES)}")
     if f"SCRIMP_SECRET_{name.upper()}" in os.environ:
         raise SecretError(f"{name} comes from the environment: change it there (docs/secrets.md has the format)")
     return settings.effective_secrets_dir / name
@@ -113,7 +113,9 @@ def _write(path: Path, found: tuple[bytes, ...]) -> None:
     try:
         write_private(path, "".join(each.hex() + "\n" for each in found), overwrite=True)
     except OSError as error:
-        raise SecretError(f"{path} cannot be written ({error.strerror}): run this where the files are made") from None
+        raise SecretError(
+            f"{path} cannot be written ({error.strerror}): run this where the secret files are made"
+        ) from None
 
 
 def _renew_hashes(db: Database, chain: tuple[bytes, ...]) -> None:

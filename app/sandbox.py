@@ -1,8 +1,8 @@
 """Work on untrusted input, in a process of its own under limits of memory and time.
 
-A helper process is `python -m app.sandbox`, in its own session, without the service's environment. It reads
-requests from one end of a socket pair and answers there, one JSON document a line: nothing that a library prints can
-mix with an answer. It dies with the service. Whatever happens in it, the caller gets a result or a ServiceError.
+A helper process is `python -m app.helpers.limited`, in its own session, without the service's environment. It reads
+requests from one end of a socket pair and answers there, one JSON document a line: a library's prints cannot mix with
+an answer. It dies with the service. Whatever happens in it, the caller gets a result or a ServiceError.
 
     run_limited     one request, then the process is gone: parsing a data file
     LimitedServer   a warm process that answers many requests, one at a time: pricing, whose imports take seconds
@@ -38,27 +38,27 @@ log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-MAX_WAITING = 16  # calls of one LimitedServer, the one that runs included
-OUT_OF_MEMORY = 77  # the exit status of a process that could not even say that it is out of memory
+MAX_WAITING = 16  # calls of one LimitedServer, including the running one
+OUT_OF_MEMORY = 77  # the exit status of a process that has no memory left to report it
 PR_SET_PDEATHSIG = 1
 
-# What a process dies of when an allocation fails inside a C library, or the kernel enforces a limit.
+# Signals that end a process if an allocation fails inside a C library, or if the kernel enforces a limit.
 LIMIT_SIGNALS = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 
 
 def run_limited(target: str, request: dict[str, Any], *, memory_bytes: int, time_s: float) -> dict[str, Any]:
-    """Run `target(request)` once in a process of its own and return its answer.
+    """Runs `target(request)` once in a process of its own and returns its answer.
 
     Args:
         target: "package.module:function"; the function takes and returns a JSON object.
-        request: JSON. Not on the command line: it may hold keys.
+        request: JSON. Not on the command line, because it may hold keys.
         memory_bytes: address space of the process (RLIMIT_AS).
-        time_s: wall clock, start of the process included; also its CPU time (RLIMIT_CPU).
+        time_s: wall clock, including the start of the process; also its CPU time (RLIMIT_CPU).
 
     Raises:
-        LimitError: it ran past its memory or time.
-        ServiceError: what the target raised, same class, code and members; anything else that went wrong in it comes
-            as a plain ServiceError whose text holds no value.
+        LimitError: it exceeded its memory or time.
+        ServiceError: the target's error, with the same class, code and members; any other failure becomes a plain
+            ServiceError whose text holds no value.
     """
     process = _Process(memory_bytes=memory_bytes, cpu_s=math.ceil(time_s) + 1)
     try:
@@ -68,13 +68,13 @@ def run_limited(target: str, request: dict[str, Any], *, memory_bytes: int, time
 
 
 class LimitedServer:
-    """A warm helper process: started at the first call (or by `start`), replaced when it died or had to be killed.
+    """A warm helper process: started at the first call (or by `start`), replaced after it died or was killed.
 
-    Thread-safe; one call runs at a time. A caller that waits for its turn longer than one call may take is told to
-    try again (LimitError, 503).
+    Thread-safe; one call runs at a time. A caller that waits longer than one call may take gets LimitError (503), with
+    the advice to try again.
 
     Args:
-        target: "package.module:function", what `call` runs unless told otherwise.
+        target: "package.module:function", the default target of `call`.
         memory_bytes: address space of the process.
         time_s: wall clock of one call.
         preload: modules to import when the process starts.
@@ -91,22 +91,22 @@ class LimitedServer:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process now. Where there is none, the next call starts one."""
+        """Returns True if the process is running. If not, the next call starts one."""
         process = self._process
         return process is not None and process.alive
 
     def start(self) -> None:
-        """Start the process now; it imports in its own time, while this returns at once."""
+        """Starts the process and returns at once, while the process imports its modules."""
         with self._turn:
             self._running()
 
     def call(self, request: dict[str, Any], *, target: str | None = None) -> dict[str, Any]:
-        """Run `target(request)` in the warm process. Raises as `run_limited` does."""
+        """Runs `target(request)` in the warm process. Raises like `run_limited`."""
         with self._my_turn():
             return self._running().call(target or self.target, request, self.time_s)
 
     def close(self) -> None:
-        """End the process, if there is one. A later call would start another."""
+        """Ends the process, if there is one. A later call would start another."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -114,7 +114,7 @@ class LimitedServer:
 
     @contextlib.contextmanager
     def _my_turn(self) -> Iterator[None]:
-        # Few may wait: each that does holds a thread of the web server.
+        # Few may wait: each waiting caller holds a thread of the web server.
         if not self._waiting.acquire(blocking=False):
             raise busy()
         try:
@@ -138,22 +138,22 @@ class LimitedServer:
 
 
 def busy() -> LimitError:
-    """What a caller is told who waited long enough for others of the kind."""
+    """The error for a caller whose wait for a turn was too long (503)."""
     error = LimitError("The service is busy with other requests of this kind: try again")
     error.status = 503
     return error
 
 
 class _Process:
-    """The caller's end of one helper process. A call that fails in any way but by a ServiceError kills it."""
+    """The caller's end of one helper process. Any failure other than a ServiceError kills it."""
 
     def __init__(self, *, memory_bytes: int, cpu_s: int | None, preload: Sequence[str] = ()) -> None:
         self._memory_bytes = memory_bytes
         self._socket, theirs = socket.socketpair()
         with theirs:
             settings = {"parent": os.getpid(), "memory_bytes": memory_bytes, "cpu_s": cpu_s, "preload": list(preload)}
-            # -P: no module is taken from the folder that the service happens to be started in.
-            command = [sys.executable, "-P", "-m", "app.sandbox", str(theirs.fileno()), json.dumps(settings)]
+            # -P: no module is imported from the folder in which the service was started.
+            command = [sys.executable, "-P", "-m", "app.helpers.limited", str(theirs.fileno()), json.dumps(settings)]
             self._popen = _launch(command, theirs.fileno())
 
     @property
@@ -165,11 +165,11 @@ class _Process:
             answer = self._exchange({"target": target, "request": request}, time.monotonic() + time_s)
         except TimeoutError:
             self.kill()
-            raise LimitError(f"This takes longer than the {time_s:g} s that it may take") from None
+            raise LimitError(f"This takes longer than the limit of {time_s:g} s") from None
         except (OSError, EOFError):
             raise self._death(target) from None
         except BaseException:
-            self.kill()  # a late answer must not be taken for that of the next call
+            self.kill()  # a late answer must not be taken for the next call's
             raise
         if "result" in answer:
             return dict(answer["result"])
@@ -182,9 +182,9 @@ class _Process:
         raise ServiceError("An internal error; the service's log names its kind")
 
     def kill(self) -> int:
-        """End the process and all that it started. Returns its exit status (negative: a signal)."""
+        """Ends the process and all that it started. Returns its exit status (negative: a signal)."""
         self._socket.close()
-        if self._popen.returncode is None:  # not yet waited for: the number is still this process's own
+        if self._popen.returncode is None:  # not yet waited for: the number still belongs to this process
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
         return self._popen.wait()
@@ -203,17 +203,17 @@ class _Process:
 
     def _death(self, target: str) -> ServiceError:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(1.0)  # its connection closes before it has ended, and the status tells why
+            self._popen.wait(1.0)  # the connection closes before the process has ended; the status tells why
         status = self.kill()
         if status == -signal.SIGXCPU:
-            return LimitError("This takes more processor time than it may take")
+            return LimitError("This takes more processor time than the limit")
         if status == OUT_OF_MEMORY or -status in LIMIT_SIGNALS:
             return self._out_of_memory()
         log.error("the process of %s ended with status %d and no answer", target, status)
         return ServiceError("An internal error: a helper process ended without an answer")
 
     def _out_of_memory(self) -> LimitError:
-        return LimitError(f"This needs more memory than the {self._memory_bytes // 2**20} MiB that it may use")
+        return LimitError(f"This needs more memory than the limit of {self._memory_bytes // 2**20} MiB")
 
 
 def _left(deadline: float) -> float:
@@ -224,7 +224,7 @@ def _left(deadline: float) -> float:
 
 
 def _rebuilt(kind: str, code: str, message: str, members: dict[str, Any]) -> ServiceError:
-    """The error as it was raised: classes differ in their signatures, so it is filled in rather than constructed."""
+    """Rebuilds the raised error: classes differ in their signatures, so its fields are set directly."""
     classes: dict[str, type[ServiceError]] = {"ServiceError": ServiceError}
     pending: list[type[ServiceError]] = [ServiceError]
     while pending:
@@ -238,14 +238,14 @@ def _rebuilt(kind: str, code: str, message: str, members: dict[str, Any]) -> Ser
     return error
 
 
-# The kernel sends PR_SET_PDEATHSIG when the THREAD that forked ends, and a web server's threads come and go. All helper
-# processes are therefore started by one thread that lives as long as this process.
+# The kernel sends PR_SET_PDEATHSIG when the THREAD that forked ends, and a web server's threads come and go. So one
+# thread that lives as long as this process starts all helper processes.
 _starting = threading.Lock()
 _launcher: tuple[int, ThreadPoolExecutor] | None = None
 
 
 def _launch(command: list[str], fd: int) -> subprocess.Popen[bytes]:
-    global _launcher  # noqa: PLW0603 - one thread a process, made when it is first needed
+    global _launcher  # noqa: PLW0603 - one thread a process, made on first use
     with _starting:
         if _launcher is None or _launcher[0] != os.getpid():  # a forked copy of this process has no such thread
             _launcher = (os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="helper-launcher"))
@@ -269,7 +269,7 @@ def _environment() -> dict[str, str]:
     kept = plain_environment()
     path = os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH"))))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ARROW_IO_THREADS"), "1")
-    # Arrow's own allocators reserve address space by the gigabyte, which is what RLIMIT_AS counts.
+    # Arrow's own allocators reserve address space by the gigabyte, and RLIMIT_AS counts it.
     return kept | threads | {"PYTHONPATH": path, "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 
 
@@ -289,7 +289,7 @@ def _main(fd: int, parent: int, memory_bytes: int, cpu_s: int | None, preload: l
 
 def _die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before the request reached the kernel
+    if os.getppid() != parent:  # the parent died before the request reached the kernel
         os._exit(1)
 
 
@@ -298,7 +298,7 @@ def _limit(memory_bytes: int, cpu_s: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     if cpu_s is not None:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-    with contextlib.suppress(OSError):  # if the machine runs out of memory, this process goes before the service
+    with contextlib.suppress(OSError):  # if the machine runs out of memory, this process is killed before the service
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
@@ -312,7 +312,7 @@ def _answer(target: str, request: dict[str, Any]) -> bytes:
     except MemoryError:
         return b'{"out_of_memory": true}'
     except Exception as error:
-        # The type and the places only: texts and locals of an exception may hold data.
+        # Only the type and the places: texts and locals of an exception may hold data.
         at = [
             f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-12:]
         ]

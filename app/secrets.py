@@ -1,4 +1,4 @@
-"""Secrets: each has as few holders as can be, and comes from the environment or from a file of mode 0600.
+"""Secrets: as few processes as possible hold each; it comes from the environment or from a file of mode 0600.
 
     api_key_pepper   the API     keys are stored as HMACs under it
     session_key      the API     signs dashboard sign-ins
@@ -8,8 +8,8 @@
     signing_key      the relay   Ed25519, signs certificates
 
 A file holds the secret on its first line and, after a rotation (app.rotation), older ones below, the newest first.
-`SCRIMP_SECRET_<NAME>` (hex) wins over the file. A missing secret is an error, never a default: `scrimp serve` makes the
-files of an embedded home once, and none where the operator provides them (`SCRIMP_SECRETS_DIR`).
+`SCRIMP_SECRET_<NAME>` (hex) overrides the file. A missing secret is an error and never gets a default: `scrimp serve`
+makes the files of an embedded home once, and none where the operator provides them (`SCRIMP_SECRETS_DIR`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def load_secret(settings: Settings, name: str) -> bytes:
 
 
 def load_secrets(settings: Settings, name: str) -> tuple[bytes, ...]:
-    """Secret `name`, the one in use first, then those that it replaced and that are still of use.
+    """Secret `name`: the one in use first, then replaced ones that are still needed.
 
     Raises:
         SecretError: it is missing, not 32 bytes of hex, or its file is readable by others.
@@ -59,7 +59,7 @@ def load_secrets(settings: Settings, name: str) -> tuple[bytes, ...]:
         except OSError as error:
             raise SecretError(f"the secret {name} is missing: {path} ({error.strerror})") from None
         if mode & 0o077:
-            raise SecretError(f"{path} is readable by others: chmod 600 it, and consider the secret known")
+            raise SecretError(f"{path} is readable by others: run chmod 600 on it, and assume that the secret is known")
     try:
         found = tuple(bytes.fromhex(line) for line in text.split())
     except ValueError:
@@ -70,21 +70,22 @@ def load_secrets(settings: Settings, name: str) -> tuple[bytes, ...]:
 
 
 def at_epoch(secret: bytes, epoch: str | None) -> bytes:
-    """The noise secret since a backup was last restored: another one for each epoch; itself before the first."""
+    """The noise secret since the last restore of a backup: a new one for each epoch; the stored one
+    before the first."""
     if epoch is None:
         return secret
     return HKDF(SHA256(), SECRET_BYTES, salt=None, info=b"scrimp/v1/noise-epoch/" + epoch.encode()).derive(secret)
 
 
 def secret_id(secret: bytes) -> str:
-    """A public name of a secret: says which one was used, and nothing about it."""
+    """A public name of a secret: it identifies the secret and reveals nothing about it."""
     return hashlib.sha256(b"scrimp/secret-id/v1" + secret).hexdigest()[:16]
 
 
 def ensure_secrets(settings: Settings) -> None:
     """Makes the secret files that an embedded home lacks. Existing ones are never touched.
 
-    Where `secrets_dir` is set an operator provides them, to each process only its own: nothing is made.
+    If `secrets_dir` is set, an operator provides each process with its own secrets: nothing is made.
     """
     if settings.secrets_dir is not None:
         return
@@ -95,12 +96,12 @@ def ensure_secrets(settings: Settings) -> None:
 
 
 def write_private(path: Path, text: str, *, overwrite: bool) -> bool:
-    """Writes a file of mode 0600, whole or not at all. Returns whether it was written."""
+    """Writes a file of mode 0600, completely or not at all. Returns True if it was written."""
     if path.exists() and not overwrite:
         return False
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    if path.exists() and os.geteuid() == 0:  # whose it was, as where root renews a container's secret
+    if path.exists() and os.geteuid() == 0:  # keep the owner, for example where root renews a container's secret
         os.fchown(descriptor, path.stat().st_uid, path.stat().st_gid)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""The API's process: `python -m scrimp.api [FD]`. Listens where the settings say, or on a socket it is handed."""
+"""The API's process: `python -m scrimp.api [FD]`. Listens at the configured address, or on an inherited socket."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """Bounds on what comes before a body, and on what comes after its refusal.
+    """Bounds on the data before a body, and on the data after its refusal.
 
-    httptools keeps whatever comes before the end of the headers: who sends too much of it, or does not come to its end
-    in time, is cut off. A request that was answered before its body was read has the same time to end it.
+    httptools buffers everything before the end of the headers: a client that sends too much, or takes too long, is cut
+    off. A request that was answered before its body was read has the same time to end it.
     """
 
     head_time_s = 10.0
-    head_bytes = 0  # of the request whose headers are not complete
+    head_bytes = 0  # of the request whose headers are incomplete
     in_body = False
     _deadline: asyncio.TimerHandle | None = None
 
@@ -73,6 +73,7 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 def main() -> None:
+    """Runs the API in this process."""
     settings = get_settings()
     BoundedHttp.head_time_s = settings.head_time_s
     config = uvicorn.Config(
@@ -82,7 +83,8 @@ def main() -> None:
         port=settings.port,
         server_header=False,
         proxy_headers=False,
-        # /metrics counts requests, the audit log says who did what; a line for each costs more than some requests.
+        # /metrics counts requests, and the audit log says who did what; an access-log line costs more than some
+        # requests.
         access_log=settings.log_level == "DEBUG",
         loop="uvloop",
         http=BoundedHttp,

@@ -1,4 +1,4 @@
-"""The processes of `scrimp serve`: started, watched, started again with back-off, stopped, never left behind."""
+"""The processes of `scrimp serve`: started, watched, restarted with back-off, stopped, never left behind."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
-# A log that grows past this is moved aside; so many of them are kept.
+# A log larger than this is moved aside; this many old logs are kept.
 LOG_BYTES, LOGS_KEPT = 16 * 2**20, 3
-STEADY_S = 60.0  # a child that lived this long starts again without a wait
+STEADY_S = 60.0  # a child that lived this long restarts without a wait
 ROOT = Path(__file__).resolve().parents[1]
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -26,10 +26,10 @@ class Child:
     """One process of the service.
 
     Args:
-        name: what the terminal and the log file call it.
+        name: its name on the terminal and in the log file.
         arguments: its command line.
-        log: where its output is appended.
-        keep: file descriptors it inherits.
+        log: the file to which its output is appended.
+        keep: file descriptors that it inherits.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, keep: Sequence[int]) -> None:
@@ -41,10 +41,12 @@ class Child:
 
     @property
     def pid(self) -> int | None:
+        """The running process' id; None if it does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def tend(self) -> str | None:
-        """Start it where it is not running and its back-off is over; a sentence for the terminal if it has died."""
+        """Starts it if it is not running and its back-off is over; returns a sentence for the terminal
+        if it has died."""
         self._rotate()
         if self._process is not None and self._process.poll() is not None:
             return self._mourn(self._process.returncode)
@@ -54,22 +56,24 @@ class Child:
         return None
 
     def terminate(self) -> None:
+        """Asks it to end."""
         if self.pid is not None and self._process is not None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """End it and what it started in its session, at once."""
+        """Ends it and all that it started in its session, at once."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def last_words(self, lines: int = 12) -> str:
+        """The last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _rotate(self) -> None:
-        """log → log.1 → log.2 → …: copied and emptied, as the process goes on writing into the same open file. What it
-        writes between the two is lost: a line or so in 16 MiB."""
+        """log → log.1 → log.2 → …: copied and truncated, because the process keeps writing to the same open file. Lines
+        written between copy and truncation are lost: one or so in 16 MiB."""
         if not self.log.exists() or self.log.stat().st_size < LOG_BYTES:
             return
         older = [self.log.with_name(f"{self.log.name}.{number}") for number in range(1, LOGS_KEPT + 1)]
@@ -91,7 +95,7 @@ class Child:
 
     def _start(self) -> subprocess.Popen[bytes]:
         parent = os.getpid()
-        # Our own packages, whatever folder the service is started in: `app` is a common name.
+        # Our own packages, whatever folder the service starts in: `app` is a common name.
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as log:
             return subprocess.Popen(
@@ -103,19 +107,20 @@ class Child:
                 pass_fds=self.keep,
                 # A Ctrl-C in the terminal reaches `scrimp serve` alone, which then stops its children in order.
                 start_new_session=True,
-                # Set between fork and exec: safe, as this process has one thread, at whose end the kernel sends it.
+                # Set between fork and exec: safe, because this process has one thread; the kernel sends the signal when
+                # it ends.
                 preexec_fn=lambda: _die_with(parent),  # noqa: PLW1509
             )
 
 
 def _die_with(parent: int) -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before the request reached the kernel
+    if os.getppid() != parent:  # the parent died before the request reached the kernel
         os._exit(1)
 
 
 def stop(children: Sequence[Child], timeout_s: float) -> None:
-    """Ask all to end; end those that have not within `timeout_s`. A job that a worker leaves is taken up again."""
+    """Asks all to end; ends those that have not within `timeout_s`. A job that a worker leaves is queued again."""
     for child in children:
         child.terminate()
     deadline = time.monotonic() + timeout_s

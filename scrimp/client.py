@@ -62,17 +62,17 @@ R = TypeVar("R", bound=Resource)
 
 
 class Client:
-    """A caller of one service, with one key. Safe to share between threads; close it, or use it in a `with`.
+    """A client of one service, with one key. Safe to share between threads; close it, or use it in a `with`.
 
     Args:
         base_url: where the service listens.
         key: an API key, sent as a bearer token.
-        timeout_s: how long one call may take; uploads and pricing are the long ones.
+        timeout_s: how long one call may take; uploads and pricing take longest.
     """
 
     def __init__(self, base_url: str = DEFAULT_URL, key: str | None = None, *, timeout_s: float = 60.0) -> None:
         headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        # A key is sent to the address that was named and to no other: no redirects, no proxy from the environment.
+        # A key is sent only to the given address: no redirects, no proxy from the environment.
         self._http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout_s, trust_env=False)
         self.base_url = base_url
 
@@ -85,6 +85,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Closes the connections."""
         self._http.close()
 
     # Data sets
@@ -92,7 +93,7 @@ class Client:
     def create_dataset(
         self, spec: Mapping[str, Any], file: Path | None = None, holdout_file: Path | None = None
     ) -> Dataset:
-        """Register a data set: by upload, streamed from disk, or by the spec's `path` under the service's data root.
+        """Registers a data set: by upload, streamed from disk, or by the spec's `path` under the service's data root.
 
         Returns:
             the data set, with its new ledger. `content_sha256` (data-dependent) is shown to its owner alone.
@@ -104,13 +105,15 @@ class Client:
             for field, path in (("file", file), ("holdout_file", holdout_file)):
                 if path is not None:
                     parts[field] = (path.name, stack.enter_context(path.open("rb")), "application/octet-stream")
-            # Parsing and hashing happen before the answer: as long as the service allows them.
+            # Parsing and hashing happen before the response: no time limit but the service's.
             return Dataset.model_validate(self._json("POST", "/v1/datasets", files=parts, timeout=600.0))
 
     def datasets(self) -> Iterator[Dataset]:
+        """Yields the data sets that this key may see, newest first."""
         return self._pages("/v1/datasets", Dataset)
 
     def dataset(self, name_or_id: str) -> Dataset:
+        """Finds one data set by its name or id; raises NotFound if there is none."""
         try:
             return Dataset.model_validate(self._json("GET", _dataset(name_or_id)))
         except NotFound as error:
@@ -118,51 +121,53 @@ class Client:
             raise NotFound(error.problem | {"detail": detail}) from None
 
     def delete_content(self, dataset: str) -> Dataset:
-        """Delete a data set's content, for good. Its ledger stays; it cannot be registered anew."""
+        """Deletes a data set's content, for good. Its ledger stays; the content cannot be registered again."""
         return Dataset.model_validate(self._json("DELETE", f"{_dataset(dataset)}/content"))
 
     def grants(self, dataset: str) -> Iterator[Grant]:
-        """Which keys may see a data set or train on it. For its owner and admins."""
+        """Lists the keys that may see a data set or train on it. For its owner and admins."""
         return self._pages(f"{_dataset(dataset)}/grants", Grant)
 
     def set_grant(
         self, dataset: str, key_id: str, access: str = "train", max_epsilon_per_job: float | None = None
     ) -> Grant:
-        """Grant a key access to a data set, in the place of what it was granted before.
+        """Grants a key access to a data set; replaces its earlier grant.
 
         Args:
             access: `view` or `train`.
-            max_epsilon_per_job: ε of one job of this key at most; None: the cap alone.
+            max_epsilon_per_job: the largest ε of one job of this key; None: the cap alone.
         """
         body = {"access": access, "max_epsilon_per_job": max_epsilon_per_job}
         return Grant.model_validate(self._json("PUT", f"{_dataset(dataset)}/grants/{in_path(key_id)}", json=body))
 
     def remove_grant(self, dataset: str, key_id: str) -> None:
-        """End a grant, at once. Jobs that were admitted under it go on."""
+        """Ends a grant, at once. Jobs that were admitted under it continue."""
         self._json("DELETE", f"{_dataset(dataset)}/grants/{in_path(key_id)}")
 
     # The ledger
 
     def ledger(self, dataset: str) -> Ledger:
+        """Shows a data set's ledger: cap, balances, and other accountants' figures."""
         return Ledger.model_validate(self._json("GET", f"{_dataset(dataset)}/ledger"))
 
     def ledger_entries(self, dataset: str, job: str | None = None) -> Iterator[LedgerEntry]:
+        """Yields a ledger's entries, oldest first; `job` selects one job's."""
         return self._pages(f"{_dataset(dataset)}/ledger/entries", LedgerEntry, job=job)
 
     def verify_ledger(self, dataset: str) -> Verification:
-        """Have the service recompute hash chain and balances. The head can be compared with one kept elsewhere."""
+        """Makes the service recompute hash chain and balances. Compare the head with one kept elsewhere."""
         return Verification.model_validate(self._json("GET", f"{_dataset(dataset)}/ledger/verify"))
 
     # The catalogue
 
     def optimizers(self) -> Iterator[Optimizer]:
-        """The optimizers that a job can ask for."""
+        """Lists the optimizers that a job can name."""
         return self._pages("/v1/optimizers", Optimizer)
 
     # Jobs
 
     def quote(self, spec: Mapping[str, Any]) -> Quote:
-        """The price of a job. Free, and nothing is written."""
+        """Prices a job. Free; nothing is written."""
         return Quote.model_validate(self._json("POST", "/v1/quotes", json=dict(spec)))
 
     def sweep(
@@ -172,21 +177,21 @@ class Client:
         levels: Sequence[Sequence[float]] | None = None,
         runs_per_level: Sequence[int] | None = None,
     ) -> Sweep:
-        """What is left for the final run of a search in every combination. Free, and nothing is written.
+        """Shows what each combination leaves for a study's final trial. Free; nothing is written.
 
         Args:
-            spec: a JobSpec whose `hpo` is `linear_scaling`; what is left out is as it has it.
+            spec: a JobSpec whose `hpo` is `linear_scaling`; lists that are left out take its values.
         """
         lists = {"total_epsilon": total_epsilon, "levels": levels, "runs_per_level": runs_per_level}
         body = {"spec": dict(spec)} | {name: list(value) for name, value in lists.items() if value}
         return Sweep.model_validate(self._json("POST", "/v1/quotes/sweep", json=body))
 
     def submit(self, spec: Mapping[str, Any], idempotency_key: str | None = None) -> Job:
-        """Admit a job and hold its whole cost.
+        """Submits a job and holds its whole cost.
 
         Args:
             spec: a JobSpec; its `dataset` may be a name.
-            idempotency_key: the same key with the same spec answers the same job; random where none is given.
+            idempotency_key: the same key with the same spec returns the same job; random if not given.
 
         Raises:
             BudgetRefused: it does not fit; nothing was charged.
@@ -195,20 +200,23 @@ class Client:
         return Job.model_validate(self._json("POST", "/v1/jobs", json=dict(spec), headers=headers))
 
     def jobs(self, dataset: str | None = None, status: str | None = None) -> Iterator[Job]:
-        """Jobs, newest first, page by page as they are asked for."""
+        """Yields jobs, newest first; fetches each page on demand."""
         return self._pages("/v1/jobs", Job, dataset=dataset, status=status)
 
     def job(self, job_id: str) -> Job:
+        """Shows one job."""
         return Job.model_validate(self._json("GET", f"/v1/jobs/{job_id}"))
 
     def cancel(self, job_id: str) -> Job:
+        """Stops a job. What was started stays charged; the rest returns to the budget."""
         return Job.model_validate(self._json("POST", f"/v1/jobs/{job_id}/cancel"))
 
     def delete_artifacts(self, job_id: str) -> Job:
-        """Delete a finished job's model files. Its certificate stays, and what it spent stays spent."""
+        """Deletes a finished job's model files. Its certificate stays, and the spent budget stays spent."""
         return Job.model_validate(self._json("DELETE", f"/v1/jobs/{job_id}/artifacts"))
 
     def events(self, job_id: str) -> Iterator[Event]:
+        """Yields a job's events, oldest first."""
         return self._pages(f"/v1/jobs/{job_id}/events", Event)
 
     def metrics(self, job_id: str) -> list[MetricPoint]:
@@ -216,28 +224,28 @@ class Client:
         return list(self._pages(f"/v1/jobs/{job_id}/metrics", MetricPoint))
 
     def preset(self, name: str) -> dict[str, Any]:
-        """A recipe's JobSpec, which lacks `dataset` and `privacy`.
+        """A preset's JobSpec, which lacks `dataset` and `privacy`.
 
         Raises:
-            ScrimpError: there is none of that name.
+            ScrimpError: there is no preset with this name.
         """
         found = {each["name"]: each["spec"] for each in self._json("GET", "/v1/presets")["items"]}
         if name not in found:
-            raise ScrimpError(f"there is no preset {name!r}; there are {', '.join(found)}")
+            raise ScrimpError(f"there is no preset {name!r}; choose one of {', '.join(found)}")
         spec: dict[str, Any] = found[name]
         return spec
 
     def trials(self, job_id: str) -> Trials:
-        """The runs of a job that searches, with their points and noisy scores, and how the final run was chosen."""
+        """The trials of a study, with their points and noisy scores, and how the final trial was chosen."""
         return Trials.model_validate(self._json("GET", f"/v1/jobs/{job_id}/trials"))
 
     def wait_for(
         self, job: Job | str, timeout_s: float = 600.0, on_progress: Callable[[Job], None] | None = None
     ) -> Job:
-        """Poll until the job has ended.
+        """Polls until the job has ended.
 
         Raises:
-            WaitTimeout: it had not by the deadline. It goes on.
+            WaitTimeout: it had not ended by the deadline. It continues.
         """
         job_id = job if isinstance(job, str) else job.id
         deadline = time.monotonic() + timeout_s
@@ -248,11 +256,11 @@ class Client:
             if current.done:
                 return current
             if time.monotonic() >= deadline:
-                raise WaitTimeout(f"{job_id} is still {current.status} after {timeout_s:g} s; it goes on")
+                raise WaitTimeout(f"{job_id} is still {current.status} after {timeout_s:g} s; it continues")
             time.sleep(POLL_S)
 
     def download(self, job_id: str, name: str, to: Path) -> Path:
-        """Fetch an artifact, streamed; the file appears at `to` once its SHA-256 is the recorded one."""
+        """Downloads an artifact, streamed; the file appears at `to` once its SHA-256 matches the recorded one."""
         record = {a.name: a for a in self.job(job_id).artifacts}.get(name)
         if record is None:
             raise NotFound({"status": 404, "title": "Not found", "detail": f"{job_id} has no artifact named {name!r}"})
@@ -268,11 +276,13 @@ class Client:
                     out.write(chunk)
         if digest.hexdigest() != record.sha256:
             part.unlink()
-            raise ScrimpError(f"{name} of {job_id} arrived damaged: its SHA-256 is not the recorded one")
+            raise ScrimpError(
+                f"{name} of {job_id} arrived damaged: its SHA-256 differs from the recorded one; download it again"
+            )
         return part.replace(to)
 
     def certificate(self, job_id: str, timeout_s: float = 15.0) -> SignedCertificate:
-        """The signed certificate of a finished job. It is issued a moment after the job's end, and waited for."""
+        """The signed certificate of a finished job. It is issued a moment after the job's end; this waits for it."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -285,13 +295,13 @@ class Client:
     def predict(
         self, job_id: str, records: list[Any], *, top: int = 10, timeout: float = 120.0
     ) -> list[dict[str, Any]]:
-        """What a job's model makes of records of your own, one answer for each.
+        """Runs a job's model on your own records; returns one answer for each.
 
         Args:
-            records: as the data set has them: of columns dicts, of arrays lists of numbers, texts, of ratings dicts
-                with user and item, of next items lists of items' ids.
-            top: how many classes, items or next tokens are named of each.
-            timeout: seconds to wait at most.
+            records: in the data set's form: dicts for columns, lists of numbers for arrays, texts, dicts with user and
+                item for ratings, lists of items' ids for next items.
+            top: how many classes, items or next tokens to return for each.
+            timeout: the most seconds to wait.
 
         Raises:
             PredictionFailed: there is no answer, and will be none.
@@ -312,7 +322,7 @@ class Client:
             time.sleep(POLL_S)
 
     def signing_keys(self) -> Iterator[SigningKey]:
-        """What certificates are and were signed with, the newest first. Keep the one that you trust outside."""
+        """Lists the keys that sign or signed certificates, the newest first. Keep the key that you trust outside."""
         return self._pages("/v1/signing-keys", SigningKey)
 
     # Keys
@@ -328,13 +338,13 @@ class Client:
         max_running_jobs: int | None = None,
         max_job_s: int | None = None,
     ) -> NewKey:
-        """A new key; its token is in this answer and nowhere else.
+        """Creates a key; its token is in this response and nowhere else.
 
         Args:
             expires_at: with its zone; None: never.
-            requests_per_minute, max_queued_jobs: None: as the service's settings say.
+            requests_per_minute, max_queued_jobs: None: the service's settings apply.
             max_running_jobs: None: as many as there are workers.
-            max_job_s: how long a job of it may run; None: as the service's settings say.
+            max_job_s: how long one of its jobs may run; None: the service's settings apply.
         """
         body = {
             "name": name,
@@ -348,11 +358,11 @@ class Client:
         return NewKey.model_validate(self._json("POST", "/v1/keys", json=body))
 
     def own_key(self) -> Key:
-        """Who am I: the key that this client sends."""
+        """Shows the key that this client sends."""
         return Key.model_validate(self._json("GET", "/v1/keys/self"))
 
     def rotate_key(self, key_id: str | None = None, overlap_s: int = 0) -> NewKey:
-        """A new token for a key; its grants and jobs stay. This client goes on with the token that it has.
+        """Gives a key a new token; its grants and jobs stay. This client keeps using its own token.
 
         Args:
             key_id: None: the key that this client sends.
@@ -362,9 +372,11 @@ class Client:
         return NewKey.model_validate(self._json("POST", path, json={"overlap_s": overlap_s}))
 
     def keys(self) -> Iterator[Key]:
+        """Yields every key. For admins."""
         return self._pages("/v1/keys", Key)
 
     def revoke_key(self, key_id: str) -> Key:
+        """Revokes a key, at once and for good. For admins."""
         return Key.model_validate(self._json("DELETE", f"/v1/keys/{key_id}"))
 
     # The audit log
@@ -372,11 +384,12 @@ class Client:
     def audit(
         self, *, key: str | None = None, action: str | None = None, target: str | None = None, since: int | None = None
     ) -> Iterator[AuditEntry]:
-        """Who did what, newest first; with `since` the sealed entries after that `seq`, oldest first. For admins."""
+        """Yields who did what, newest first; with `since` the sealed entries after that `seq`, oldest first. For
+        admins."""
         return self._pages("/v1/audit", AuditEntry, key=key, action=action, target=target, since=since)
 
     def verify_audit(self) -> AuditVerification:
-        """Have the service recompute the log's hash chain. The head can be compared with one kept elsewhere."""
+        """Makes the service recompute the log's hash chain. Compare the head with one kept elsewhere."""
         return AuditVerification.model_validate(self._json("GET", "/v1/audit/verify"))
 
     # The wire
@@ -399,19 +412,19 @@ class Client:
 
     @contextmanager
     def _sending(self) -> Iterator[None]:
-        """Turns transport errors into one sentence that names the address."""
+        """Turns transport errors into one sentence with the address."""
         try:
             yield
         except httpx.ConnectError as error:
             raise ServiceUnreachable(f"no service answers at {self.base_url}: is `scrimp serve` running?") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ServiceUnreachable(
-                f"the call to {self.base_url} broke off: {str(error) or type(error).__name__}"
+                f"the call to {self.base_url} was interrupted: {str(error) or type(error).__name__}"
             ) from error
 
 
 def in_path(name: str) -> str:
-    """A name as one segment of a path, whatever it holds."""
+    """Quotes a name as one segment of a path, whatever it holds."""
     return quote(name, safe="")
 
 

@@ -1,8 +1,8 @@
-"""What the client raises. Every refusal of the service carries its problem document.
+"""The client's exceptions. Every refusal of the service carries its problem document.
 
 ScrimpError
-├── ServiceUnreachable   no answer: not running, wrong address, cut off
-├── WaitTimeout          a job or a prediction had not ended by the deadline; it goes on
+├── ServiceUnreachable   no answer: not running, wrong address, interrupted
+├── WaitTimeout          a job or a prediction had not ended by the deadline; it continues
 ├── PredictionFailed     a prediction has no answer: too much at once, or its model's file is gone
 └── ApiError             the service answered with a problem document (RFC 9457)
     ├── InvalidRequest     422, .errors: [{"pointer", "detail"}]
@@ -19,19 +19,19 @@ from typing import Any
 
 
 class ScrimpError(Exception):
-    """Anything that the client cannot carry out."""
+    """Any failure of the client."""
 
 
 class ServiceUnreachable(ScrimpError):
-    pass
+    """No answer: the service does not run, the address is wrong, or the call was interrupted."""
 
 
 class WaitTimeout(ScrimpError):
-    pass
+    """A job or a prediction had not ended by the deadline. It continues."""
 
 
 class PredictionFailed(ScrimpError):
-    pass
+    """A prediction has no answer, and will have none."""
 
 
 class ApiError(ScrimpError):
@@ -60,21 +60,24 @@ class ApiError(ScrimpError):
 
 
 class InvalidRequest(ApiError):
+    """The request is malformed or impossible (422); `errors` names the places."""
+
     @property
     def errors(self) -> list[dict[str, Any]]:
+        """The faults: `[{"pointer", "detail"}]`."""
         return list(self.problem.get("errors", []))
 
 
 class NotAllowed(ApiError):
-    pass
+    """The key is missing or invalid (401), or may not do this (403)."""
 
 
 class NotFound(ApiError):
-    pass
+    """It does not exist, or this key may not see it (404)."""
 
 
 class Conflict(ApiError):
-    pass
+    """The request conflicts with the current state (409); `code` says how."""
 
 
 class BudgetRefused(Conflict):
@@ -82,25 +85,32 @@ class BudgetRefused(Conflict):
 
     @property
     def requested(self) -> Any:
+        """The job's cost, by account, in the ledger's units."""
         return self.problem.get("requested")
 
     @property
     def remaining(self) -> Any:
+        """What is left, by account, in the ledger's units."""
         return self.problem.get("remaining")
 
     @property
     def largest_epsilon_that_fits(self) -> float | None:
+        """The largest target ε that would fit; None if nothing fits."""
         value = self.problem.get("largest_epsilon_that_fits")
         return None if value is None else float(value)
 
     @property
     def account(self) -> str | None:
+        """The account that limits the job."""
         return self.problem.get("account")
 
 
 class TooManyRequests(ApiError):
+    """A limit was exceeded (429)."""
+
     @property
     def retry_after_s(self) -> int:
+        """Seconds to wait."""
         return int(self.problem.get("retry_after_s", 1))
 
 
@@ -115,7 +125,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def error_of(problem: dict[str, Any]) -> ApiError:
-    """The error class for a problem document: by its type where that has a class of its own, else by its status."""
+    """The error class for a problem document: by its type if that has a class of its own, otherwise by its status."""
     if str(problem.get("type", "")).endswith("/budget-exceeded"):
         return BudgetRefused(problem)
     return BY_STATUS.get(int(problem.get("status", 0)), ApiError)(problem)

@@ -1,4 +1,4 @@
-"""The answers of the service, typed. Fields that a newer service adds are kept, so that an older client still works."""
+"""The service's responses, typed. Fields that a newer service adds are kept, so that an older client still works."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Resource(BaseModel):
 
 
 class Epsilon(Resource):
-    """A privacy loss with what it means: never an ε without its δ, unit, relation and accountant."""
+    """A privacy loss with its meaning: never an ε without its δ, unit, relation and accountant."""
 
     value: float
     delta: float
@@ -36,6 +36,8 @@ class Account(Resource):
 
 
 class Ledger(Resource):
+    """A data set's ledger: cap, balances, and other accountants' figures."""
+
     cap: Epsilon
     accounts: dict[str, Account | None]
     epsilon_spent: Epsilon
@@ -48,7 +50,7 @@ class Ledger(Resource):
 
 
 class LedgerEntry(Resource):
-    """One line of a ledger; all its members but `hash` are what `hash` is made of."""
+    """One line of a ledger; `hash` covers all its other members."""
 
     dataset_id: str
     seq: int
@@ -64,6 +66,8 @@ class LedgerEntry(Resource):
 
 
 class Verification(Resource):
+    """The service's verification of a chain."""
+
     valid: bool
     entries: int
     head: str
@@ -72,8 +76,8 @@ class Verification(Resource):
 
 
 class Dataset(Resource):
-    """`access`: what the asking key may do (view, train, own); `max_epsilon_per_job`: the owner's policy for it;
-    `content_deleted_at`: since when the data themselves are gone."""
+    """`access`: what the calling key may do (view, train, own); `max_epsilon_per_job`: the owner's policy for it;
+    `content_deleted_at`: when the data themselves were deleted."""
 
     id: str
     name: str
@@ -85,7 +89,7 @@ class Dataset(Resource):
 
 
 class Grant(Resource):
-    """That a key may see a data set (`view`) or train on it (`train`)."""
+    """Lets a key see a data set (`view`) or train on it (`train`)."""
 
     dataset_id: str
     key_id: str
@@ -98,7 +102,7 @@ class Grant(Resource):
 
 
 class SweepPoint(Resource):
-    """What one combination leaves the final run of a search; `final` is null where there is no such search."""
+    """What one combination leaves for a study's final trial; `final` is null if no such study is possible."""
 
     total_epsilon: float
     levels: list[float]
@@ -110,6 +114,8 @@ class SweepPoint(Resource):
 
 
 class Sweep(Resource):
+    """What each combination of totals, levels and trials would leave."""
+
     points: list[SweepPoint]
 
 
@@ -142,7 +148,7 @@ class Quote(Resource):
 
 
 class Metric(Resource):
-    """A released number; `std` is that of the noise on it, 0 where it is exact (public data)."""
+    """A released number; `std` is the noise's standard deviation, 0 if the number is exact (public data)."""
 
     value: float
     std: float
@@ -151,11 +157,15 @@ class Metric(Resource):
 
 
 class MetricPoint(Metric):
+    """A released number with its step."""
+
     name: str
     step: int
 
 
 class Progress(Resource):
+    """How many steps are done, and about how long the rest takes."""
+
     step: int
     steps: int
     elapsed_s: float | None = None
@@ -163,6 +173,8 @@ class Progress(Resource):
 
 
 class Artifact(Resource):
+    """A file that a job released."""
+
     name: str
     sha256: str
     size_bytes: int
@@ -170,7 +182,7 @@ class Artifact(Resource):
 
 
 class Fit(Resource):
-    """The scaling law: r(x) = Σ coefficients[k] xᵏ through the best trial of each level, at the final run's x."""
+    """The scaling law: r(x) = Σ coefficients[k] xᵏ through the best trial of each level, at the final trial's x."""
 
     fit_in: str
     curve: str
@@ -182,7 +194,7 @@ class Fit(Resource):
 
 
 class Study(Resource):
-    """A search: how far it is and what was decided. `procedure` is the ε of all of it."""
+    """A study: its progress and its decisions. `procedure` is the ε of the whole study."""
 
     strategy: str
     seed: str = ""
@@ -196,7 +208,7 @@ class Study(Resource):
 
 
 class Trial(Resource):
-    """A run of a search: where it was drawn, and its noisy score."""
+    """A trial of a study: its drawn point and its noisy score."""
 
     job: str
     number: int
@@ -213,13 +225,15 @@ class Trial(Resource):
 
 
 class Trials(Resource):
-    """The runs of a search so far; of a job that is none, no runs and no study."""
+    """The trials of a study so far; for any other job, no trials and no study."""
 
     items: list[Trial]
     study: Study | None = None
 
 
 class Job(Resource):
+    """A job: its status, price, progress, results and files."""
+
     id: str
     name: str = ""
     dataset: str
@@ -240,16 +254,17 @@ class Job(Resource):
 
     @property
     def epsilon_planned(self) -> Epsilon | None:
-        """What the whole job costs; null on public data."""
+        """The cost of the whole job; null on public data."""
         return self.quote.epsilon
 
     @property
     def done(self) -> bool:
+        """Returns True if the job has ended."""
         return self.status in FINAL
 
 
 class Optimizer(Resource):
-    """One of the catalogue: its rule, what it keeps, what a step costs, and the JSON schema of its settings."""
+    """An optimizer of the catalogue: its rule, its state, a step's cost, and the JSON schema of its settings."""
 
     kind: str
     summary: str
@@ -262,6 +277,8 @@ class Optimizer(Resource):
 
 
 class Event(Resource):
+    """One event of a job's log."""
+
     seq: int
     type: str
     data: dict[str, Any] = {}
@@ -269,7 +286,7 @@ class Event(Resource):
 
 
 class SigningKey(Resource):
-    """A key that certificates are signed with: base64 of the raw public key."""
+    """A public key for certificates: base64 of the raw key."""
 
     id: str
     algorithm: str
@@ -278,7 +295,7 @@ class SigningKey(Resource):
 
 
 class SignedCertificate(Resource):
-    """What the service signed; its Ed25519 signature over the canonical JSON, and the public key (base64)."""
+    """A certificate with its Ed25519 signature over the canonical JSON, and the public key (base64)."""
 
     certificate: dict[str, Any]
     signature: str
@@ -287,7 +304,7 @@ class SignedCertificate(Resource):
 
 
 class AuditEntry(Resource):
-    """Who did what, when, from where. Without `hash` it is what the hash is taken over."""
+    """Who did what, when, from where. `hash` covers all its other members."""
 
     version: int
     seq: int | None
@@ -305,6 +322,8 @@ class AuditEntry(Resource):
 
 
 class AuditVerification(Resource):
+    """The service's verification of the audit log."""
+
     valid: bool
     entries: int
     head: str
@@ -314,6 +333,8 @@ class AuditVerification(Resource):
 
 
 class Key(Resource):
+    """An API key and its limits, without its token."""
+
     id: str
     name: str
     role: str
@@ -325,7 +346,7 @@ class Key(Resource):
 
 
 class NewKey(Resource):
-    """A key that was just made, with its token: the service does not keep it."""
+    """A new key with its token, which the service does not keep."""
 
     key: Key
     token: str

@@ -1,7 +1,7 @@
 """`scrimp serve`: the whole service on one machine. Prepares a home, then keeps API, relay and one worker running.
 
-A home is locked for as long as any of these processes lives, so that no second service runs in it, and what a killed
-one left behind can be taken up at once. They die with this process, however it dies.
+A home is locked as long as any of these processes lives, so that no second service runs in it, and the jobs of a killed
+one can be taken up at once. The children die with this process, however it dies.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from app.settings import Settings
 from scrimp.children import Child, stop
 
 READY_TIMEOUT_S = 60.0
-# Celery looks whether it is to stop every two seconds; an attempt under way is ended and its job queued again.
+# Celery checks every two seconds if it must stop; a running attempt is ended and its job queued again.
 STOP_TIMEOUT_S = 8.0
 LOCK_TIMEOUT_S = 3.0
 TICK_S = 0.1
 BACKLOG = 512
-# A child that dies this often before the service was ever ready will not come up by trying again.
+# A child that dies this often before the service was ever ready will not start by retrying.
 MAX_FAILED_STARTS = 3
 PUBLIC_KEY_FILE = "signing_key.pub"
 
@@ -38,9 +38,9 @@ class ServeError(Exception):
 
 
 def commands() -> dict[str, list[str]]:
-    """How each process of the service is started; each reads its settings from the environment.
+    """The command line of each process of the service; each reads its settings from the environment.
 
-    -P: no module is taken from the folder that the service happens to be started in.
+    -P: no module is imported from the folder in which the service was started.
     """
     settings = Settings()
     python = [sys.executable, "-P", "-m"]
@@ -53,14 +53,14 @@ def commands() -> dict[str, list[str]]:
 
 
 def prepare() -> Path:
-    """Make or migrate what a home needs: folders (0700), secrets (0600), tables, the first admin key; and write down
-    the public key that certificates are signed with.
+    """Makes or migrates what a home needs: folders (0700), secrets (0600), tables, the first admin key; and publishes
+    the key that signs certificates.
 
     Returns:
         The admin key's file.
 
     Raises:
-        ServeError: the home cannot be written to.
+        ServeError: the home is not writable.
     """
     from app.db.engine import Database
     from app.db.migrate import upgrade
@@ -71,7 +71,7 @@ def prepare() -> Path:
     settings = Settings()
     _make_folders(settings)
     ensure_secrets(settings)
-    if settings.secrets_dir is None:  # else the signing key is the relay's alone
+    if settings.secrets_dir is None:  # otherwise only the relay holds the signing key
         public = public_key(signing_key(settings)) + "\n"
         write_private(settings.home / PUBLIC_KEY_FILE, public, overwrite=True)
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -84,10 +84,10 @@ def prepare() -> Path:
 
 
 def serve() -> int:
-    """Run the service until SIGINT, SIGTERM or SIGHUP. Returns the exit code.
+    """Runs the service until SIGINT, SIGTERM or SIGHUP. Returns the exit code.
 
     Raises:
-        ServeError: another service has the home or the port, or a process does not come up.
+        ServeError: another service uses the home or the port, or a process does not start.
     """
     settings = Settings()
     _make_folders(settings)
@@ -110,7 +110,7 @@ def serve() -> int:
 
 
 def _tend(children: Sequence[Child], settings: Settings, signals: Sequence[int]) -> None:
-    """Keep the children running until a signal comes."""
+    """Keeps the children running until a signal comes."""
     began = time.monotonic()
     ready = False
     while not signals:
@@ -131,7 +131,7 @@ def _tend(children: Sequence[Child], settings: Settings, signals: Sequence[int])
 
 
 def _answers(settings: Settings) -> bool:
-    """Whether the API answers. The port is ours: nobody else can."""
+    """Returns True if the API answers. The port is ours, so nobody else can answer."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - read, not bound
     connection = http.client.HTTPConnection(host, settings.port, timeout=0.5)
     try:
@@ -154,9 +154,9 @@ def _make_folders(settings: Settings) -> None:
 
 @contextmanager
 def _locked(settings: Settings) -> Iterator[int]:
-    """Hold HOME/serve.lock. Its descriptor is handed to the children: the lock is free when the last of them is gone.
+    """Holds HOME/serve.lock. The children inherit its descriptor: the lock is free when the last of them is gone.
 
-    A service that was killed leaves children that are gone a moment later: hence the short wait.
+    The children of a killed service end a moment later: hence the short wait.
     """
     path = settings.home / "serve.lock"
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -186,7 +186,7 @@ def _try_lock(lock: int) -> bool:
 def _listening(settings: Settings) -> Iterator[socket.socket]:
     """The API's port, held from before anything is written until the end.
 
-    Whoever calls while the API is started (again) waits for its answer, and no other program can take the port.
+    Callers wait while the API starts or restarts, and no other program can take the port.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as listener:
@@ -201,7 +201,8 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
 
 
 def _take_back_jobs(settings: Settings) -> None:
-    """Only this home's own worker runs its jobs, and the lock says that none is alive: no lease need be waited for."""
+    """Takes back this home's jobs without waiting for their leases: only this home's worker runs them, and the lock
+    proves that none is alive."""
     from app.db.engine import Database
     from app.lifecycle.sweeper import expire_all_leases
 
@@ -214,7 +215,7 @@ def _take_back_jobs(settings: Settings) -> None:
 
 @contextmanager
 def _stop_signals() -> Iterator[list[int]]:
-    """The stop signals received so far; a second one ends the process at once, and with it its children."""
+    """The stop signals received so far; a second one ends this process and its children at once."""
     received: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:

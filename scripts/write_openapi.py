@@ -15,9 +15,8 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 HEAD = """# REST API
 
 Every route, by subject. A running service shows the same with all schemas at `/docs`, and as OpenAPI 3.1 at
-`/openapi.json`; [openapi.json](openapi.json) is the same file. [errors.md](errors.md) lists the errors,
-[access.md](access.md) who may call what. `make openapi` writes this page.
-"""
+`/openapi.json`; [openapi.json](openapi.json) is the same file. [errors.md](errors.md) lists the errors, and
+[access.md](access.md) which keys may call which routes. `make openapi` writes this page."""
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""The audit log's hash chain: entries are sealed into it by the relay, and recomputed by whoever doubts it.
+"""The audit log's hash chain: the relay seals entries into it; anybody can recompute it.
 
     h_0 = SHA-256("scrimp/audit/v1")                                        the genesis hash
     h_k = SHA-256(canonical JSON of entry k without `hash`, with prev_hash = h_{k−1})
 
-Guarantee: who changes, removes or inserts a sealed entry changes every hash after it, so that a head that was kept
-outside tells. Not guarded: what is tampered with before it is sealed, about a second.
+Guarantee: changing, removing or inserting a sealed entry changes every later hash, so that a head that was kept outside
+reveals it. Not covered: changes to an entry before it is sealed, within about a second.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ ANY_UNSEALED = select(AuditEntry.id).where(AuditEntry.seq.is_(None)).limit(1)
 
 
 def content(entry: EntryLike) -> dict[str, Any]:
-    """What an entry says: everything but its own hash, as JSON."""
+    """An entry's content as JSON: everything but its own hash."""
     said = {name: getattr(entry, name) for name in COLUMNS}
     return {"version": 1, **said, "at": rfc3339(said["at"])}
 
 
 def seal(db: Database) -> int:
-    """Seals what is not sealed yet, at most a batch of it; returns how many entries that were.
+    """Seals unsealed entries, at most one batch; returns how many.
 
-    The head's row is locked first: a second relay waits, and then sees what the first one has sealed.
+    The head's row is locked first: a second relay waits, and then sees the entries that the first one sealed.
     """
     waiting = select(*ENTRY).where(AuditEntry.seq.is_(None)).order_by(AuditEntry.id).limit(BATCH)
     with db.glance() as connection:
@@ -59,11 +59,11 @@ def seal(db: Database) -> int:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found.
+    """The result of a verification.
 
     Attributes:
         entries: how many sealed entries the head counts.
-        unsealed: how many wait to be sealed: of the last second, unless no relay runs.
+        unsealed: how many wait to be sealed: those of the last second, unless no relay runs.
         first_bad_entry: the first place where the chain does not fit.
         problem: what does not fit there.
     """
@@ -97,7 +97,7 @@ def verify(session: Session) -> Verification:
 
 
 def _misfit(place: int, last: str, entry: Row[Any] | None) -> str | None:
-    """What does not fit at a place of the chain; None where all does."""
+    """What does not fit at a place of the chain; None if everything fits."""
     if entry is None:
         return "the entry cannot be read"
     if entry.seq != place:
@@ -105,7 +105,7 @@ def _misfit(place: int, last: str, entry: Row[Any] | None) -> str | None:
     if entry.prev_hash != last:
         return "its prev_hash is not the hash of the entry before"
     try:
-        return None if digest(content(entry)) == entry.hash else "its hash is not that of its content"
+        return None if digest(content(entry)) == entry.hash else "its hash does not match its content"
     except (TypeError, ValueError, AttributeError):
         return "the entry cannot be read"
 
@@ -118,7 +118,7 @@ def _sealed(session: Session, last: int) -> Iterator[Row[Any] | None]:
         try:
             batch = session.execute(query.limit(BATCH)).all()
         except (ValueError, TypeError):
-            try:  # one of them is damaged: up to it one by one
+            try:  # one of them is damaged: read up to it one by one
                 batch = [session.execute(query.limit(1)).one()]
             except (ValueError, TypeError):
                 yield None

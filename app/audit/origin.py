@@ -1,4 +1,4 @@
-"""Where a request comes from, for the audit log; and the record of those that are refused."""
+"""The origin of each request for the audit log, and audit entries for refused requests."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ AN_ID = re.compile(r"[a-z]{1,10}_[A-Za-z0-9]{1,60}")
 
 
 class Origins:
-    """Makes the `Origin` of every request, and writes an entry for each of a key that is answered 403.
+    """Sets the `Origin` of every request, and writes an entry for each request with a key that gets 403.
 
-    Behind proxies that the operator trusts the request's client becomes the address that the first of them saw.
+    Behind trusted proxies the request's client becomes the address that the outermost of them saw.
 
     Args:
         trusted_proxies: how many proxies in front of the service add to X-Forwarded-For.
@@ -43,7 +43,7 @@ class Origins:
         token = CURRENT.set(origin)
 
         async def watched(message: Message) -> None:
-            # Of keys that hold: nobody fills the log who is not let in.
+            # Only valid keys, so that unauthenticated callers cannot flood the log.
             if message["type"] == "http.response.start" and message["status"] == 403 and origin.key_id is not None:
                 await run_in_threadpool(self._refused, scope)
             await send(message)
@@ -61,16 +61,15 @@ class Origins:
                 record(
                     session, "request.refused", ids[0] if ids else None, "refused", method=scope["method"], route=route
                 )
-        except SQLAlchemyError as error:  # nothing was done: the refusal stands without its record
-            logger.error("a refusal is not in the audit log: %s", type(error).__name__)
+        except SQLAlchemyError as error:  # nothing was done: the refusal stands without its entry
+            logger.error("a refusal could not be written to the audit log: %s", type(error).__name__)
 
 
 def client_address(scope: Scope, headers: Headers, trusted_proxies: int) -> str | None:
-    """The client's address: the peer's, or what the outermost trusted proxy saw.
+    """The client's address: the peer's, or the address that the outermost trusted proxy saw.
 
-    Each proxy appends the address of its own peer, so that of the list only the last `trusted_proxies` are believed;
-    what stands before them the client may have made up. A shorter list did not come through the proxies: the peer is
-    the client then.
+    Each proxy appends its own peer's address, so only the last `trusted_proxies` of the list are trusted; a client can
+    forge the ones before. A shorter list did not come through the proxies: the peer is then the client.
     """
     client = scope.get("client")
     peer = client[0] if client else None

@@ -1,8 +1,8 @@
-"""The one way to write the audit log: `record(session, action, target)` in the transaction of the act.
+"""The only way to write the audit log: `record(session, action, target)` in the action's transaction.
 
-An act without its record cannot be, nor a record without its act. Who asks, and from where, comes from the request
-(`app.audit.origin`); where there is none, a command of the service itself, both stay empty. An entry is written
-unsealed and touches no row that others write; the relay seals it into the chain (`app.audit.chain`) in a second or so.
+The action and its audit entry commit atomically. The request gives the caller and the address (`app.audit.origin`);
+without a request, for a command of the service itself, both stay empty. An entry is written unsealed and touches no row
+that others write; the relay seals it into the chain (`app.audit.chain`) in a second or so.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Action = Literal[
     "key.revoked",
     "dataset.registered",
     "dataset.cap_changed",
-    "dataset.same_content",  # as a data set of another owner has
+    "dataset.same_content",  # the same content as another owner's data set
     "ledger.joined",
-    "dataset.restored",  # what a restored backup had forgotten was posted
+    "dataset.restored",  # the missing spending of a restored backup was posted
     "grant.set",
     "grant.removed",
     "job.submitted",
     "job.cancelled",
-    "job.failed",  # the cause, which callers are not told: it may depend on private data
+    "job.failed",  # the cause is hidden from callers: it may depend on private data
     "artifact.downloaded",
     "artifacts.deleted",
     "dataset.content_deleted",
@@ -50,29 +50,29 @@ Action = Literal[
     "request.refused",
 ]
 Outcome = Literal["done", "refused", "failed"]
-LONGEST = 200  # what a column holds
+LONGEST = 200  # the longest text that a column holds
 INSERT = insert(table_of(AuditEntry))
 
 
 class Details(TypedDict, total=False):
-    """All that an entry may say besides its own columns. No secrets, nothing computed from private data but for the
-    cause of a failed job: entries are for admins."""
+    """The further fields of an entry. No secrets, and nothing computed from private data except the cause of a failed
+    job: only admins read entries."""
 
     dataset: str | None
     role: str
-    key: str  # whose grant
+    key: str  # the grant's key
     access: str
-    name: str  # of an artifact
+    name: str  # the artifact's name
     epsilon: float | None  # a cap; the owner's policy for one job
     enabled: bool
-    because: str  # of `job.failed`: the failure's code
+    because: str  # for `job.failed`: the failure's code
     method: str
     route: str  # the template, not the address
 
 
 @dataclass
 class Origin:
-    """Where a request comes from; `key_id` is written once it is known whose key was shown."""
+    """The origin of a request; `key_id` is set once the key is authenticated."""
 
     address: str | None = None
     user_agent: str | None = None
@@ -83,7 +83,7 @@ CURRENT: ContextVar[Origin] = ContextVar("origin")
 
 
 def authenticated(key_id: str) -> None:
-    """Notes who asks. Outside of a request there is nothing to note."""
+    """Notes the calling key. Does nothing outside a request."""
     origin = CURRENT.get(None)
     if origin is not None:
         origin.key_id = key_id
@@ -95,8 +95,8 @@ def record(
     """Writes an entry in the caller's transaction.
 
     Args:
-        target: the id of what was acted on.
-        outcome: "refused": it may not do that; "failed": it did not succeed, such as a sign-in with a wrong key.
+        target: the id of the object that was acted on.
+        outcome: "refused": not allowed; "failed": it did not succeed, such as a sign-in with a wrong key.
     """
     origin = CURRENT.get(None) or Origin()
     session.execute(

@@ -16,9 +16,9 @@ from app.web.deps import Db
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
-OfKey = Annotated[str | None, Query(max_length=200, description="Only what this key did.")]
+OfKey = Annotated[str | None, Query(max_length=200, description="Only actions of this key.")]
 OfAction = Annotated[str | None, Query(max_length=200, description="Only this action, such as `job.submitted`.")]
-OfTarget = Annotated[str | None, Query(max_length=200, description="Only what was done to this: an id.")]
+OfTarget = Annotated[str | None, Query(max_length=200, description="Only actions on this target: an id.")]
 Since = Annotated[
     int | None,
     Query(ge=0, le=2**53, description="Sealed entries after this `seq`, oldest first, instead of the newest."),
@@ -26,12 +26,12 @@ Since = Annotated[
 
 
 class AuditEntryView(Document):
-    """An entry. All but `hash` is what the hash is taken over; `seq` and the hashes are null until it is sealed."""
+    """An entry. The hash covers every member but `hash`; `seq` and the hashes are null until it is sealed."""
 
     version: int
     seq: int | None
     id: int
-    at: str  # as it is hashed
+    at: str  # the hash covers this spelling
     action: str
     actor: str | None
     target: str | None
@@ -44,15 +44,20 @@ class AuditEntryView(Document):
 
     @classmethod
     def of(cls, entry: AuditEntry) -> AuditEntryView:
+        """Shows an entry with the spelling that its hash covers."""
         return cls.model_validate(content(entry) | {"hash": entry.hash})
 
 
 class AuditList(Document):
+    """A page of audit entries; `next` is the cursor of the next page, null on the last."""
+
     items: list[AuditEntryView]
     next: str | None
 
 
 class AuditVerification(Document):
+    """The result of recomputing the audit log's hash chain."""
+
     valid: bool
     entries: int
     head: str
@@ -72,7 +77,7 @@ def list_audit(
     after: After = None,
     limit: Limit = 50,
 ) -> AuditList:
-    """Entries, the newest first; by key, action, or what was acted on."""
+    """Lists audit entries, newest first; filters by key, action or target."""
     place = AuditEntry.id if since is None else AuditEntry.seq
     last = decode_cursor(after, int)[0] if after is not None else since
     wanted = {AuditEntry.actor: key, AuditEntry.action: action, AuditEntry.target: target}

@@ -1,7 +1,7 @@
 """Flags content that two owners have registered, in the audit log, for admins alone.
 
-The relay does it some time after the registration, so that neither the answer nor its time tells the one who registers
-that somebody else has the same. Whoever could tell would have an oracle for guesses at private data.
+The relay does it some time after the registration. Neither the response nor its timing tells an owner that somebody
+else has the same content: otherwise it would be an oracle for guesses at private data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNCOMPARED = select(DatasetContent.id).where(~DatasetContent.compared).limit(1)
 
 
 def flag(db: Database) -> int:
-    """Compares what was registered since the last time; returns how many pairs of data sets it flagged."""
+    """Compares new registrations since the last time; returns how many pairs of data sets it flagged."""
     with db.glance() as connection:
         if connection.scalar(UNCOMPARED) is None:
             return 0
@@ -34,7 +34,7 @@ def flag(db: Database) -> int:
 
 
 def _pairs(session: Session, content: DatasetContent) -> set[tuple[str, str]]:
-    """(this data set, an older one of another owner that has the same content), where either is private."""
+    """Pairs (this data set, an older one of another owner with the same content) in which one is private."""
     mine, other, others = aliased(Dataset), aliased(Dataset), aliased(DatasetContent)
     same = (
         select(mine.id, other.id)

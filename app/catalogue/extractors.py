@@ -1,4 +1,4 @@
-"""The extractors of the models root: read by their manifests, which tell all that a quote needs, without torch."""
+"""The extractors of the models root. Their manifests hold all that a quote needs, without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME: TypeAdapter[str] = TypeAdapter(ExtractorName)
 
 @dataclass(frozen=True)
 class Extractor:
-    """A folder under the models root with a manifest. `sha256`: of the manifest, which holds the files'."""
+    """A folder under the models root with a manifest. `sha256`: the manifest's, which holds the files' hashes."""
 
     name: str
     folder: Path
@@ -32,7 +32,7 @@ class Extractor:
 
 
 def find(models_root: Path | None, name: str) -> Extractor | None:
-    """The extractor of this name; None where there is none, or its folder leads out of the models root."""
+    """The extractor with this name; None if there is none, or if its folder leads out of the models root."""
     if models_root is None:
         return None
     try:
@@ -47,7 +47,7 @@ def find(models_root: Path | None, name: str) -> Extractor | None:
 
 
 def every(models_root: Path | None) -> list[Extractor]:
-    """All of them, by name."""
+    """All extractors, by name."""
     if models_root is None or not models_root.is_dir():
         return []
     found = (find(models_root, entry.name) for entry in sorted(models_root.iterdir()))
@@ -58,7 +58,7 @@ def resolved(spec: JobSpec, models_root: Path | None) -> JobSpec:
     """The specification with its extractor pinned: content hash and number of features filled in.
 
     Raises:
-        InvalidRequest: there is no such extractor, or it is another than the one that was named.
+        InvalidRequest: there is no such extractor, or it differs from the pinned one.
     """
     asked = spec.model.extractor if spec.model.kind == "linear" else None
     if asked is None:
@@ -68,11 +68,15 @@ def resolved(spec: JobSpec, models_root: Path | None) -> JobSpec:
         known = ", ".join(each.name for each in every(models_root)) or "none"
         raise InvalidRequest.at("/model/extractor/name", f"there is no such extractor here; there are: {known}")
     if asked.sha256 not in (None, found.sha256):
-        raise InvalidRequest.at("/model/extractor/sha256", f"the extractor of this name has {found.sha256}")
+        raise InvalidRequest.at("/model/extractor/sha256", f"the extractor with this name has {found.sha256}")
     if asked.features not in (None, found.manifest.features):
-        raise InvalidRequest.at("/model/extractor/features", f"it makes {found.manifest.features} features")
+        raise InvalidRequest.at("/model/extractor/features", f"this extractor makes {found.manifest.features} features")
     if (asked.image is not None) != (found.takes == "tensor"):
-        detail = "say how records are images" if asked.image is None else "this extractor is not of images"
+        detail = (
+            ("say how records are images")
+            if asked.image is None
+            else ("this extractor does not read images: leave `image` out")
+        )
         raise InvalidRequest.at("/model/extractor/image", detail)
     pinned = asked.model_copy(update={"sha256": found.sha256, "features": found.manifest.features})
     return spec.model_copy(update={"model": spec.model.model_copy(update={"extractor": pinned})})

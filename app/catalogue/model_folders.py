@@ -1,4 +1,4 @@
-"""Hugging Face models of the models root: a job is pinned to a folder's content when it is admitted."""
+"""Hugging Face models of the models root: admission pins a job to a folder's content."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ def resolved(spec: JobSpec, models_root: Path | None, outputs: int) -> JobSpec:
     """The specification with its model pinned: content hash, kind and sizes filled in.
 
     Args:
-        outputs: the data set's classes, or 1.
+        outputs: the number of the data set's classes, or 1.
 
     Raises:
-        InvalidRequest: there is no such model, or none that can be tuned so, or it is another than the one that was
-            named.
+        InvalidRequest: the model is missing, cannot be tuned as requested, or differs from the pinned one.
     """
     asked = spec.model
     if asked.kind != "hf":
@@ -35,9 +34,9 @@ def resolved(spec: JobSpec, models_root: Path | None, outputs: int) -> JobSpec:
     if asked.lora is not None and asked.lora.targets is not None:
         layers = {name.rpartition(".")[2] for name in adapted(of, asked.lora, tensors)}
         if unknown := set(asked.lora.targets) - layers:
-            raise InvalidRequest.at("/model/lora/targets", f"there is no layer {sorted(unknown)[0]!r} in its blocks")
+            raise InvalidRequest.at("/model/lora/targets", f"its blocks have no layer {sorted(unknown)[0]!r}")
         if any(len(tensors[f"{name}.weight"]) != 2 for name in adapted(of, asked.lora, tensors)):
-            raise InvalidRequest.at("/model/lora/targets", "adapters go around linear layers")
+            raise InvalidRequest.at("/model/lora/targets", "LoRA adapts linear layers only")
     facts = {
         "sha256": found.sha256,
         "architecture": found.kind,
@@ -48,13 +47,13 @@ def resolved(spec: JobSpec, models_root: Path | None, outputs: int) -> JobSpec:
     }
     for name, fact in facts.items():
         if getattr(asked, name) not in (None, fact):
-            raise InvalidRequest.at(f"/model/{name}", f"the model of this name has {fact}: leave this out")
+            raise InvalidRequest.at(f"/model/{name}", f"the model in this folder has {fact}: leave this out")
     return spec.model_copy(update={"model": asked.model_copy(update=facts)})
 
 
 def _find(models_root: Path | None, path: str) -> ModelFolder:
     if models_root is None:
-        raise InvalidRequest.at("/model/path", "this service has no models root")
+        raise InvalidRequest.at("/model/path", "this service has no models root: an operator sets one")
     try:
         found = model_folder.read(models_root, path)
     except UnfitModelError as error:
@@ -64,6 +63,6 @@ def _find(models_root: Path | None, path: str) -> ModelFolder:
 
 
 def _known(models_root: Path) -> list[str]:
-    """Folders with a config, at one level or two. They may still be of kinds that are not supported."""
+    """Folders with a config, at one level or two. Some may hold unsupported kinds."""
     found = [*models_root.glob(f"*/{CONFIG}"), *models_root.glob(f"*/*/{CONFIG}")]
     return sorted(each.parent.relative_to(models_root).as_posix() for each in found)[:LISTED]

@@ -1,4 +1,4 @@
-"""The kinds of model: what each is for, what it takes, its layers. Known without torch, for quotes and admission."""
+"""The kinds of model: their use, their inputs, their layers. Known without torch, for quotes and admission."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from app.contracts.job_spec import (
 )
 
 MAX_PARAMETERS = 50_000_000
-MAX_TUNED = 200_000_000  # of a Hugging Face model
-MAX_SCORES = 2**26  # of one record: positions · items
+MAX_TUNED = 200_000_000  # for a Hugging Face model
+MAX_SCORES = 2**26  # for one record: positions · items
 CNN_FEATURES = {"conv2": 28 * 28, "conv5": 3 * 32 * 32}
 CNN_IMAGES = {"conv2": "28 × 28 with one channel", "conv5": "32 × 32 with three channels"}
 
 
 class Layer(Document):
-    """One layer with parameters. `name` is the beginning of its tensors' names."""
+    """One layer with parameters. The names of its tensors begin with `name`."""
 
     name: str
     kind: str
@@ -37,12 +37,13 @@ class Layer(Document):
 
     @property
     def parameters(self) -> int:
+        """How many numbers the layer holds."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A kind of model, as the catalogue shows it."""
+    """A kind of model in the catalogue."""
 
     document: type[Model]
     summary: str
@@ -58,13 +59,13 @@ CATALOGUE: dict[str, Entry] = {
         "One linear layer from the features to the outputs, started at zero.",
         "The first thing to try: few parameters mean little noise. The only kind for hashed text, and the fastest.",
         ("hashed_text", "columns", "tensor", "text"),
-        "Softmax or least-squares regression; privately on fixed features: Tramèr & Boneh 2021, "
-        '"Differentially private learning needs better features (or much more data)".',
+        'Softmax or least-squares regression; privately on fixed features: Tramèr & Boneh 2021, "Differentially '
+        'private learning needs better features (or much more data)".',
     ),
     "mlp": Entry(
         MlpModel,
         "Linear layers with an activation between them.",
-        "Dense features whose relation to the label is not linear, with some ten thousand records or more.",
+        "Dense features with a non-linear relation to the label, and about ten thousand records or more.",
         ("columns", "tensor"),
         'Bounded activations: Papernot et al. 2021, "Tempered sigmoid activations for deep learning with differential '
         'privacy".',
@@ -80,24 +81,24 @@ CATALOGUE: dict[str, Entry] = {
     "matrix_factorization": Entry(
         MatrixFactorizationModel,
         "A vector and a bias for each user and each item; a rating is predicted by their product.",
-        "Ratings. Privately a small `dim`: each of a rating's rows is learned from few ratings.",
+        "Ratings. Privately a small `dim`: each row of the model learns from few ratings.",
         ("interactions",),
         'Koren, Bell & Volinsky 2009, "Matrix factorization techniques for recommender systems".',
         tasks=("rating",),
     ),
     "transformer_rec": Entry(
         TransformerRecModel,
-        "A causal transformer over a user's last items, which scores all items as the next one.",
-        "Sequences of items. Privately `tied`: an item's row is then learned wherever it occurs, before or after. "
-        "`loss_positions` `all` has the steadier gradients, `last` the faster steps.",
+        "A causal transformer over a user's last items. It scores all items as the next one.",
+        "Sequences of items. Privately `tied`: an item's row then learns from each occurrence, as input and as "
+        "target. `loss_positions` `all` has the steadier gradients, `last` the faster steps.",
         ("interactions",),
         'Kang & McAuley 2018, "Self-attentive sequential recommendation"; privately with Phantom Clipping, DPFormer.',
         tasks=("next_item",),
     ),
     "gru_rec": Entry(
         GruRecModel,
-        "Gated recurrent units over a user's last items, which score all items as the next one.",
-        "Sequences of items, as a baseline: one state is handed on from item to item, which takes time to train.",
+        "Gated recurrent units over a user's last items. They score all items as the next one.",
+        "Sequences of items, as a baseline: the state passes from item to item, which makes training slow.",
         ("interactions",),
         'Cho et al. 2014, "Learning phrase representations using RNN encoder-decoder"; for recommending, Hidasi et al. '
         '2016, "Session-based recommendations with recurrent neural networks".',
@@ -105,8 +106,8 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "lstm_rec": Entry(
         LstmRecModel,
-        "Long short-term memory over a user's last items, which scores all items as the next one.",
-        "Sequences of items, as a baseline beside `gru_rec`, with a third more parameters in its cell.",
+        "Long short-term memory over a user's last items. It scores all items as the next one.",
+        "Sequences of items, as a baseline beside `gru_rec`; its cell has a third more parameters.",
         ("interactions",),
         'Hochreiter & Schmidhuber 1997, "Long short-term memory".',
         tasks=("next_item",),
@@ -115,8 +116,8 @@ CATALOGUE: dict[str, Entry] = {
         HfModel,
         "A Hugging Face model from a folder, tuned as a whole or in part: GPT-2 and Llama kinds on next tokens, BERT "
         "and RoBERTa kinds as classifiers.",
-        "Texts, where a pretrained model is at hand. Privately LoRA, or the biases alone: few parameters mean little "
-        "noise, and what is frozen costs nothing.",
+        "Texts, where a pretrained model is available. Privately LoRA, or the biases alone: few parameters mean "
+        "little noise, and frozen parameters cost nothing.",
         ("text",),
         'Li et al. 2022, "Large language models can be strong differentially private learners"; Yu et al. 2022, '
         '"Differentially private fine-tuning of language models"; Bu et al. 2022, "Bias-term only fine-tuning".',
@@ -130,10 +131,10 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
     """The layers that have parameters, in the order of the model's tensors.
 
     Args:
-        model: what a job asks for.
+        model: the job's model specification.
         features: the data set's public number of features.
-        outputs: its classes, or 1.
-        rows: the users and items that it declares, where it is of interactions.
+        outputs: its number of classes, or 1.
+        rows: its declared numbers of users and items, for interactions.
     """
     if model.kind == "linear":
         inputs = (model.extractor.features if model.extractor else None) or features
@@ -163,7 +164,7 @@ def _convolutional(model: CnnModel, outputs: int) -> list[Layer]:
 
 
 def _recommender(model: TransformerRecModel | GruRecModel | LstmRecModel, items: int) -> list[Layer]:
-    """Row 0 of the items stands for none. The output is a layer of its own where it is not tied to the embedding."""
+    """Row 0 of the items stands for none. The output is a layer of its own unless it is tied to the embedding."""
     table = {"weight": [items + 1, model.dim]}
     between = _transformer(model) if model.kind == "transformer_rec" else _recurrent(model, GATES[model.kind])
     found = [Layer(name="embedding", kind="embedding", shapes=table), *between]
@@ -199,33 +200,36 @@ def _conv(name: str, inputs: int, outputs: int, kernel: int) -> Layer:
 def refusal(
     model: Model, task_kind: str, features_kind: str, features: int, outputs: int, rows: tuple[int, int] = (0, 0)
 ) -> tuple[str, str] | None:
-    """Why a model does not fit a data set, as (pointer, detail); None where it does. From public numbers."""
+    """Why a model does not fit a data set, as (pointer, detail); None if it fits. From public numbers."""
     entry = CATALOGUE[model.kind]
     if task_kind not in entry.tasks:
         wanted = " or ".join(f"`{kind}`" for kind in entry.tasks)
-        return "/model/kind", f"a `{model.kind}` model is for tasks of kind {wanted}; this data set's is `{task_kind}`"
+        return "/model/kind", f"a `{model.kind}` model needs a task of kind {wanted}; this data set's is `{task_kind}`"
     if model.kind == "linear" and (wrong := _no_input(model.extractor, features_kind, features)):
         return wrong
     if features_kind not in entry.takes:
         wanted = " or ".join(f"`{kind}`" for kind in entry.takes)
-        return "/model/kind", f"a `{model.kind}` model takes features of kind {wanted}; these are `{features_kind}`"
+        return "/model/kind", f"a `{model.kind}` model needs features of kind {wanted}; these are `{features_kind}`"
     if model.kind == "hf" and model.architecture and ARCHITECTURES[model.architecture].task != task_kind:
-        return "/model/path", f"a `{model.architecture}` model is not tuned on tasks of kind `{task_kind}`"
+        return "/model/path", f"a `{model.architecture}` model cannot be tuned on tasks of kind `{task_kind}`"
     if model.kind == "cnn" and features != CNN_FEATURES[model.preset]:
         wanted = f"{CNN_IMAGES[model.preset]}, {CNN_FEATURES[model.preset]} numbers"
-        return "/model/preset", f"`{model.preset}` takes images of {wanted}; this data set's records have {features}"
+        return "/model/preset", f"`{model.preset}` needs images of {wanted}; this data set's records have {features}"
     return _too_large(model, features, outputs, rows)
 
 
 def _no_input(extractor: ExtractorRef | None, features_kind: str, features: int) -> tuple[str, str] | None:
-    """Why an extractor, or none, does not fit a data set's features."""
+    """Why an extractor, or the lack of one, does not fit a data set's features."""
     image = extractor.image if extractor else None
     fits = features_kind == ("tensor" if image else "text") if extractor else features_kind != "text"
     if not fits:
-        detail = "texts want an extractor, and extractors take features of kind `text`, or `tensor` for images"
+        detail = "texts need an extractor, and extractors read features of kind `text`, or `tensor` for images"
         return "/model/extractor", f"{detail} (GET /v1/extractors); this data set's are `{features_kind}`"
     if image and image.numbers != features:
-        return "/model/extractor/image", f"that is {image.numbers} numbers; this data set's records have {features}"
+        return (
+            "/model/extractor/image",
+            f"this image has {image.numbers} numbers; this data set's records have {features}",
+        )
     return None
 
 
@@ -233,10 +237,10 @@ def _too_large(model: Model, features: int, outputs: int, rows: tuple[int, int])
     if isinstance(model, RecommenderModel):
         scores = (model.max_length if model.loss_positions == "all" else 1) * (rows[1] + 1)
         if scores > MAX_SCORES:
-            detail = "shorten it, or have the loss at the `last` position only"
-            return "/model/max_length", f"that is {scores} scores a record, at most {MAX_SCORES}: {detail}"
+            detail = "shorten it, or compute the loss at the `last` position only"
+            return "/model/max_length", f"a record would have {scores} scores, at most {MAX_SCORES}: {detail}"
     parameters = sum(layer.parameters for layer in layers(model, features, outputs, rows))
     most = MAX_TUNED if model.kind == "hf" else MAX_PARAMETERS
     if model.kind != "linear" and parameters > most:
-        return "/model", f"that is {parameters} parameters; at most {most}"
+        return "/model", f"the model has {parameters} parameters; at most {most} are allowed"
     return None

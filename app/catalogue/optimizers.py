@@ -1,4 +1,4 @@
-"""The optimizers: what each does and keeps, where it is from, when to prefer it; and what does not fit a job."""
+"""The optimizers: their rules, their state, their sources and when to prefer them; and why one does not fit a job."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from app.contracts.job_spec import JobSpec
 
 @dataclass(frozen=True)
 class Entry:
-    """An optimizer, as the catalogue shows it.
+    """An optimizer in the catalogue.
 
     Attributes:
         update: its rule, with g̃ the noised gradient of a step.
-        state: what it keeps, by the names of its slots. All of it is made of noised gradients and public numbers.
-        cost: of a step, in privacy; what is charged.
+        state: its state, by the names of its slots. All of it comes from noised gradients and public numbers.
+        cost: a step's privacy charge.
     """
 
     document: type[specs.OptimizerSettings]
@@ -34,7 +34,7 @@ DELAYED_UPDATE = (
     "clip(g_i / (√v + ε)); and so on"
 )
 DELAYED_COST = (
-    "one noised gradient a step; with variant extra_query two of one batch, σ/√2, but for every delay-th step"
+    "one noised gradient a step; with variant extra_query two of one batch, σ/√2, except at every delay-th step"
 )
 MOMENTS = {"m": "average of g̃, from 0", "v": "average of g̃², from 0"}
 
@@ -53,17 +53,17 @@ CATALOGUE: dict[str, Entry] = {
         "Adam on noised gradients.",
         "m ← β₁m + (1−β₁)g̃; v ← β₂v + (1−β₂)g̃²; θ ← θ − η m̂ / (√v̂ + γ)",
         MOMENTS,
-        "Little noise, and coordinates of different scale. Where the noise's variance Φ = (σC/L)² dominates v̂ it is "
-        "momentum with the learning rate η/√Φ: then prefer `dp_adambc`, or `dp_sgd`, which says so more plainly.",
+        "Little noise, and coordinates of different scale. Where the noise's variance Φ = (σC/L)² dominates v̂, it "
+        "acts like momentum with the learning rate η/√Φ: then prefer `dp_adambc`, or `dp_sgd`, which is simpler.",
         "Kingma & Ba 2015, Algorithm 1, on noised gradients.",
     ),
     "dp_adambc": Entry(
         specs.DpAdamBc,
-        "DP-Adam whose second moment is freed of the noise's variance.",
+        "DP-Adam with the noise's variance subtracted from its second moment.",
         "the moments of dp_adam; θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)²",
         MOMENTS | {"phi": "the same average of Φ"},
-        "Rare classes, words or features: coordinates with small gradients keep their larger steps, where v̂ can tell "
-        "them from noise. Tune η and γ′ together: η/√γ′ is the rate that counts where it cannot.",
+        "Rare classes, words or features: coordinates with small gradients keep larger steps where v̂ exceeds the "
+        "noise. Tune η and γ′ together: elsewhere η/√γ′ is the effective rate.",
         'Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually DP-SGD (unless you apply bias '
         "correction)\"; on heavy-tailed labels: the same group's later work.",
     ),
@@ -80,12 +80,12 @@ CATALOGUE: dict[str, Entry] = {
         "AdaGrad on noised gradients.",
         "v ← v + g̃²; θ ← θ − η g̃ / (√v + ε)",
         {"v": "sum of g̃², from 0"},
-        "As a baseline for `dp2_adagrad`: its steps shrink with the noise that it has summed up.",
+        "As a baseline for `dp2_adagrad`: its steps shrink with the noise that it has accumulated.",
         "Duchi, Hazan & Singer 2011, Figure 1, on noised gradients.",
     ),
     "dp2_rmsprop": Entry(
         specs.Dp2RmsProp,
-        "Delayed preconditioners: RMSProp whose second moment is of averages over many steps, which hold less noise.",
+        "Delayed preconditioners: RMSProp with a second moment of averages over many steps, which hold less noise.",
         DELAYED_UPDATE.format("βv + (1−β)ḡ²"),
         DELAYED,
         "Sparse features and convex models (bags of words, ratings), without public data. Set the delay near one "
@@ -124,68 +124,72 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "ada_dps": Entry(
         specs.AdaDps,
-        "Gradients are divided before clipping by a second moment that a public data set gave.",
+        "Divides gradients before clipping by a second moment from a public data set.",
         "A ← βA + (1−β)(∇L_public)²; g̃ made of clip(g_i / (√A + ε)); θ ← θ − η g̃",
         {"A": "average of squared public gradients, from 0; public"},
-        "Some hundred public records of the same kind: the geometry is learned from them, and costs nothing.",
+        "About a hundred public records of the same kind: the geometry comes from them and costs nothing.",
         'Li, Zaheer, Reddi & Smith 2022, "Private adaptive optimization with side information".',
     ),
     "pda_dpmd": Entry(
         specs.PdaDpmd,
-        "The noised gradient is mixed with that of a public data set, whose share grows.",
+        "Mixes the noised gradient with a public data set's gradient, whose share grows.",
         "θ ← θ − η (α g̃ + (1−α) ∇L_public), α = cos(π (t−1) / (2K))",
         {"public": "the public gradient of the last step; public"},
-        "Public records that are drawn as the private ones are, enough to train on alone at the end.",
+        "Public records from the same distribution as the private ones, enough to train on alone at the end.",
         'Amid et al. 2022, "Public data-assisted mirror descent for private model training", in its practical form.',
     ),
 }
 
 
 def side_refusal(own: DatasetSpec, side: DatasetSpec, features: tuple[int, int], records: int) -> str | None:
-    """Why a data set cannot be the side information of a job on another; None where it can.
+    """Why a data set cannot be the side information of a job on another; None if it can.
 
     Args:
-        own, side: the job's data set, and the one that is to be public.
+        own, side: the job's data set, and the public one.
         features: how many each has.
-        records: how many records of the other one's training part are declared or counted.
+        records: the declared or counted records of the other one's training part.
     """
     if side.privacy.sensitivity != "public":
-        return "this data set is private: side information is not charged for, so it has to be declared public"
+        return "this data set is private: side information is not charged for, so it must be declared public"
     if records < 1:
-        return "this data set has no records to take gradients of"
+        return "this data set has no records to compute gradients on"
     named = {"column", "columns", "array"} if own.features.kind != "columns" else set()
     one, other = (each.features.model_dump(exclude=named) for each in (own, side))
     if own.features.kind == "interactions" or one != other or features[0] != features[1]:
-        return "its features are not of the kind, number and settings of the job's data set"
+        return "its features differ from the job's data set in kind, number or settings"
     if own.task.model_dump(exclude={"label"}) != side.task.model_dump(exclude={"label"}):
-        return "its task is not that of the job's data set, with the same classes in the same order"
+        return "its task differs from the job's data set, or its classes or their order do"
     return None
 
 
 def refusal(spec: JobSpec, steps: int) -> tuple[str, str] | None:
-    """Why an optimizer does not fit a job, as (pointer, detail); None where it does. From public numbers.
+    """Why an optimizer does not fit a job, as (pointer, detail); None if it fits. From public numbers.
 
     Args:
         steps: T.
     """
     optimizer = spec.optimizer
     if optimizer.kind == "dp_adambc" and optimizer.eps_root is None and spec.privacy is None:
-        detail = "without noise there is no Φ to take it from: give a number, or use `dp_adam`"
+        detail = "without noise Φ is undefined: give a number, or use `dp_adam`"
         return "/optimizer/eps_root", detail
     if isinstance(optimizer, specs.Dp2Settings) and spec.clipping is not None and spec.clipping.kind == "adaptive":
-        return "/clipping/kind", f"the phases of `{optimizer.kind}` have norms of their own, which do not adapt"
+        return "/clipping/kind", (
+            f"the phases of `{optimizer.kind}` have clipping norms of their own, which do not adapt"
+        )
     if optimizer.kind == "pda_dpmd" and (optimizer.horizon or steps) < steps:
-        return "/optimizer/horizon", f"α would turn negative before the last of {steps} steps: at least as many"
+        return "/optimizer/horizon", f"α would turn negative before the last of {steps} steps: use at least {steps}"
     if optimizer.schedule.kind == "warmup_linear" and optimizer.schedule.warmup * steps > steps - 1:
-        return "/optimizer/schedule/warmup", f"of {steps} steps none would be left after the warm-up: lower it"
+        return "/optimizer/schedule/warmup", f"the warm-up would leave none of the {steps} steps: lower it"
     return _delay_refusal(optimizer, steps) if isinstance(optimizer, specs.Dp2Settings) else None
 
 
 def _delay_refusal(optimizer: specs.Dp2Settings, steps: int) -> tuple[str, str] | None:
-    """As `refusal`, where the second moment would never be used."""
+    """Like `refusal`, for a second moment that would never be used."""
     if optimizer.variant == "extra_query" and optimizer.delay == 1:
-        return "/optimizer/delay", "with a delay of 1 no step has a second query: at least 2"
+        return "/optimizer/delay", "with a delay of 1 no step has a second query: use at least 2"
     if optimizer.delays[0] < steps:
         return None
     where = "/optimizer/delay" if optimizer.delay is not None else "/optimizer/delay_sgd"
-    return where, f"of {steps} steps none would come after the first delay: the second moment would never be used"
+    return where, (
+        f"the first delay would leave none of the {steps} steps, and the second moment would never be used: lower it"
+    )

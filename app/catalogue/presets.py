@@ -1,4 +1,4 @@
-"""Recipes: JobSpecs that lack the data set and the total ε, and are whole with them."""
+"""Recipes: JobSpecs that lack only the data set and the total ε."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 
 class Preset(NamedTuple):
+    """A recipe: a JobSpec without data set and total ε, with advice on its use."""
+
     summary: str
     when_to_use: str
     source: str
@@ -14,13 +16,13 @@ class Preset(NamedTuple):
 
 PRESETS: dict[str, Preset] = {
     "linear_probe": Preset(
-        "A linear layer on the features as they are, or as a frozen public extractor makes them (`model.extractor`): "
-        "no bias, from zeros, full batch, momentum 0.9, unit clipping, no weight decay, the free step at the end; "
-        "learning rate and steps by linear scaling.",
-        "Classification with good features. Give the data set and the total ε, and nothing else need be chosen.",
+        "A linear layer on the features as they are, or as a frozen public extractor computes them "
+        "(`model.extractor`): no bias, from zeros, full batch, momentum 0.9, unit clipping, no weight decay, the "
+        "free step at the end; learning rate and steps by linear scaling.",
+        "Classification with good features. Give the data set and the total ε; nothing else needs a choice.",
         'Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive '
-        'Hyperparameter Optimization", Section 3. Its centring of features by a private mean is `model.center`, which '
-        "each run is charged for by itself.",
+        'Hyperparameter Optimization", Section 3. Its centring of features by a private mean is `model.center`; '
+        "each trial is charged for its own mean.",
         {
             "model": {"kind": "linear", "bias": False, "init": "zeros"},
             "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "momentum": 0.9, "free_step": True},

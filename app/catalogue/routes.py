@@ -16,21 +16,27 @@ router = APIRouter(prefix="/v1", tags=["catalogue"], dependencies=[Depends(curre
 
 
 class ModelView(Document):
+    """A kind of model, with the JSON schema of its settings."""
+
     kind: str
     summary: str
     when_to_use: str
     tasks: list[str]
     takes: list[str]  # kinds of features
     source: str
-    json_schema: dict[str, Any] = Field(serialization_alias="schema")  # of a JobSpec's `model`
+    json_schema: dict[str, Any] = Field(serialization_alias="schema")  # the schema of a JobSpec's `model`
 
 
 class ModelList(Document):
+    """Every kind of model."""
+
     items: list[ModelView]
     next: None = None
 
 
 class ExtractorView(Document):
+    """A frozen feature extractor of this service."""
+
     name: str
     kind: str
     takes: str  # the kind of features
@@ -39,13 +45,15 @@ class ExtractorView(Document):
 
 
 class ExtractorList(Document):
+    """Every extractor of this service."""
+
     items: list[ExtractorView]
     next: None = None
 
 
 @router.get("/extractors")
 def list_extractors(settings: ServiceSettings) -> ExtractorList:
-    """The frozen feature extractors of this service, for `model.extractor` of a linear model."""
+    """Lists this service's frozen feature extractors, for `model.extractor` of a linear model."""
     return ExtractorList(
         items=[
             ExtractorView(
@@ -61,38 +69,46 @@ def list_extractors(settings: ServiceSettings) -> ExtractorList:
 
 
 class OptimizerView(Document):
+    """An optimizer, with its rule, its state, and the JSON schema of its settings."""
+
     kind: str
     summary: str
     update: str  # the rule
-    state: dict[str, str]  # what is kept, by slot
-    cost: str  # what a step is charged for
+    state: dict[str, str]  # the state, by slot
+    cost: str  # a step's charge
     when_to_prefer: str
     source: str
-    json_schema: dict[str, Any] = Field(serialization_alias="schema")  # of a JobSpec's `optimizer`
+    json_schema: dict[str, Any] = Field(serialization_alias="schema")  # the schema of a JobSpec's `optimizer`
 
 
 class OptimizerList(Document):
+    """Every optimizer."""
+
     items: list[OptimizerView]
     next: None = None
 
 
 class StrategyView(Document):
+    """A strategy of private study, with its cost and the JSON schema of its settings."""
+
     strategy: str
     summary: str
-    cost: str  # what it spends, and of whose budget
+    cost: str  # the cost, and whose budget pays it
     when_to_use: str
     source: str
-    json_schema: dict[str, Any] = Field(serialization_alias="schema")  # of a JobSpec's `hpo`
+    json_schema: dict[str, Any] = Field(serialization_alias="schema")  # the schema of a JobSpec's `hpo`
 
 
 class StrategyList(Document):
+    """Every strategy of private study."""
+
     items: list[StrategyView]
     next: None = None
 
 
 @router.get("/hpo-strategies")
 def list_hpo_strategies() -> StrategyList:
-    """How hyperparameters can be searched on a job's one budget, and what it costs."""
+    """Lists the strategies for a private study of hyperparameters on a job's one budget, with their costs."""
     return StrategyList(
         items=[
             StrategyView(
@@ -109,27 +125,31 @@ def list_hpo_strategies() -> StrategyList:
 
 
 class PresetView(Document):
+    """A preset: a JobSpec that lacks only a data set and a total ε."""
+
     name: str
     summary: str
     when_to_use: str
     source: str
-    spec: dict[str, Any]  # a JobSpec but for `dataset` and `privacy`
+    spec: dict[str, Any]  # a JobSpec without `dataset` and `privacy`
 
 
 class PresetList(Document):
+    """Every preset."""
+
     items: list[PresetView]
     next: None = None
 
 
 @router.get("/presets")
 def list_presets() -> PresetList:
-    """Recipes: JobSpecs that are whole with a data set and a total ε."""
+    """Lists the presets: JobSpecs that lack only a data set and a total ε."""
     return PresetList(items=[PresetView(name=name, **each._asdict()) for name, each in presets.PRESETS.items()])
 
 
 @router.get("/models")
 def list_models() -> ModelList:
-    """The kinds of model, with the JSON schema of their settings."""
+    """Lists the kinds of model, with the JSON schema of their settings."""
     return ModelList(
         items=[
             ModelView(
@@ -148,7 +168,7 @@ def list_models() -> ModelList:
 
 @router.get("/optimizers")
 def list_optimizers() -> OptimizerList:
-    """The optimizers, with their rules, what they keep, and the JSON schema of their settings."""
+    """Lists the optimizers, with their rules, their state, and the JSON schema of their settings."""
     return OptimizerList(
         items=[
             OptimizerView(

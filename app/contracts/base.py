@@ -11,27 +11,27 @@ Relation = Literal["add_or_remove_one"]
 AccountantName = Literal["gdp", "rdp", "pld"]
 AccountName = Literal["train", "holdout"]
 
-# Outside these bounds accounting is meaningless or ruinously slow: one PLD at σ = 0.05 took 66 s and 6.6 GB.
+# Outside these bounds accounting is meaningless or too slow: one PLD at σ = 0.05 took 66 s and 6.6 GB.
 EpsilonValue = Annotated[float, Field(strict=True, ge=1e-4, le=100.0)]
 DeltaValue = Annotated[float, Field(strict=True, ge=1e-15, lt=1e-2)]
 NoiseMultiplier = Annotated[float, Field(strict=True, ge=0.1, le=1e5)]
-# Strict: `true` is no number of steps, and "1" is a text.
+# Strict: `true` is not a number of steps, and "1" is text.
 Steps = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 
 
-# PostgreSQL's texts hold no NUL, and nobody's names do.
+# PostgreSQL's texts cannot hold NUL.
 NO_NUL = r"^[^\x00]*$"
 
 
 class Document(BaseModel):
-    """A JSON document of the REST contract: unknown members, NaN and ∞ are refused, instances never change."""
+    """A JSON document of the REST contract. Refuses unknown members, NaN and ∞. Instances never change."""
 
-    # Inputs are not repeated in errors: a document may hold keys, and errors are logged.
+    # Errors do not repeat inputs: a document may hold keys, and errors are logged.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class Epsilon(Document):
-    """A privacy loss, never printed without what it means."""
+    """A privacy loss. It is never printed without its meaning."""
 
     value: float
     delta: float

@@ -21,6 +21,8 @@ MAX_IDS = 10_000_000
 
 
 class ClassificationTask(Document):
+    """Predicts one of the declared classes."""
+
     kind: Literal["classification"] = "classification"
     label: ColumnName
     classes: Annotated[list[ClassLabel], Field(min_length=2, max_length=10_000)]
@@ -28,19 +30,21 @@ class ClassificationTask(Document):
     @model_validator(mode="after")
     def _distinct(self) -> ClassificationTask:
         if len({str(c) for c in self.classes}) != len(self.classes):
-            raise ValueError("classes must be distinct, also as text")
+            raise ValueError("classes must be distinct, also when written as text")
         return self
 
 
 class RegressionTask(Document):
+    """Predicts a number."""
+
     kind: Literal["regression"] = "regression"
     label: ColumnName
 
 
 class RatingTask(Document):
-    """How a user rates an item. One rating is one record, and unit `example` protects one rating, not a user.
+    """How a user rates an item. One rating is one record, so unit `example` protects a rating, not a user.
 
-    `scale` is the public range of ratings: predictions start at its middle and are scored within it.
+    `scale` is the public range of ratings: predictions start at its middle, and scores are computed within it.
     """
 
     kind: Literal["rating"] = "rating"
@@ -56,20 +60,20 @@ class RatingTask(Document):
     @model_validator(mode="after")
     def _ordered(self) -> RatingTask:
         if self.scale[0] >= self.scale[1]:
-            raise ValueError("scale is (lowest, highest)")
+            raise ValueError("`scale` must be [lowest, highest]")
         if len({self.user, self.item, self.rating}) < 3:
-            raise ValueError("user, item and rating are three columns")
+            raise ValueError("`user`, `item` and `rating` must be three different columns")
         return self
 
 
 class NextItemTask(Document):
-    """Which item a user comes to next. One record is one user's whole sequence: ε's unit is the user.
+    """Which item a user chooses next. One record is one user's whole sequence, so ε protects the user.
 
-    Rows of one user stand in the order of `time`, and rows of one time in that of a hash of user and item: what becomes
-    of a row depends on its user's rows alone, wherever in the file they are.
+    A user's rows are ordered by `time`; rows with the same time by a hash of user and item. A row's place therefore
+    depends on its user's rows alone, not on its place in the file.
 
-    `min_length`: users with fewer rows are no records; that depends on each user alone. `core`, on public data only:
-    users and items with fewer rows than this are left out, again and again until none is.
+    `min_length`: users with fewer rows are dropped; this depends on each user alone. `core`, for public data only:
+    users and items with fewer rows than this are removed, repeatedly, until none is left.
     """
 
     kind: Literal["next_item"] = "next_item"
@@ -81,27 +85,27 @@ class NextItemTask(Document):
 
     @property
     def label(self) -> str:
-        """The column that is read beside the ids."""
+        """The column that is read in addition to the ids."""
         return self.time
 
     @model_validator(mode="after")
     def _distinct(self) -> NextItemTask:
         if len({self.user, self.item, self.time}) < 3:
-            raise ValueError("user, item and time are three columns")
+            raise ValueError("`user`, `item` and `time` must be three different columns")
         return self
 
 
 class LanguageModelTask(Document):
-    """The next token of a text from those before. A record is one row's text: it is its own label.
+    """Predicts each token of a text from the tokens before it. A record is one row's text, which is its own label.
 
-    Where users are protected, all of a user's rows are.
+    Where users are protected, a record is all rows of one user.
     """
 
     kind: Literal["language_model"] = "language_model"
 
 
 class HashedText(Document):
-    """A text column as hashed n-grams, L2-normalized, sparse. Nothing is fitted to the data."""
+    """A text column as hashed n-grams, L2-normalized and sparse. Nothing is fitted to the data."""
 
     kind: Literal["hashed_text"] = "hashed_text"
     column: ColumnName
@@ -112,12 +116,12 @@ class HashedText(Document):
     @model_validator(mode="after")
     def _ordered(self) -> HashedText:
         if self.ngrams[0] > self.ngrams[1]:
-            raise ValueError("ngrams is (shortest, longest)")
+            raise ValueError("`ngrams` must be [shortest, longest]")
         return self
 
 
 class Text(Document):
-    """A text column as it is: for a job's frozen extractor to make features of, or its `hf` model to read."""
+    """A text column as it is: a job's frozen extractor computes features from it, or its `hf` model reads it."""
 
     kind: Literal["text"] = "text"
     column: ColumnName
@@ -132,7 +136,7 @@ class Columns(Document):
     @model_validator(mode="after")
     def _distinct(self) -> Columns:
         if len(set(self.columns)) != len(self.columns):
-            raise ValueError("columns must be distinct")
+            raise ValueError("`columns` must be distinct")
         return self
 
 
@@ -156,7 +160,7 @@ class NumberedIds(Document):
 
 
 class ListedIds(Document):
-    """A public list."""
+    """A public list of ids."""
 
     kind: Literal["listed"] = "listed"
     ids: Annotated[list[IdText], Field(min_length=1, max_length=50_000)]
@@ -164,7 +168,7 @@ class ListedIds(Document):
     @model_validator(mode="after")
     def _distinct(self) -> ListedIds:
         if len(set(self.ids)) != len(self.ids):
-            raise ValueError("ids must be distinct")
+            raise ValueError("`ids` must be distinct")
         return self
 
     @property
@@ -173,7 +177,7 @@ class ListedIds(Document):
 
 
 class HashedIds(Document):
-    """Any id, by the first 64 bits of its SHA-256 modulo `buckets`: no list is needed, and some ids share a row."""
+    """Any id, mapped to the first 64 bits of its SHA-256 modulo `buckets`. No list is needed; some ids share a row."""
 
     kind: Literal["hashed"] = "hashed"
     buckets: Annotated[int, Field(strict=True, ge=1, le=MAX_IDS)]
@@ -187,16 +191,16 @@ Ids = Annotated[NumberedIds | ListedIds | HashedIds, Field(discriminator="kind")
 
 
 class Interactions(Document):
-    """Pairs of a user and an item. Which of them there are is declared: a list made of the data would tell of them.
+    """Pairs of a user and an item. The ids are declared: a list made from the data would leak them.
 
-    `users` are declared where they have rows of a model: where the task is to rate. Where each is a record, they are
-    counted like records, and any id is one.
+    Declare `users` where users have rows in the model, that is for task 'rating'. Where each user is a record, users
+    are counted like records, and any id is valid.
 
-    `item_frequencies`, of task 'next_item': of each declared item, in order, the share of users in whose sequences it
-    is, from public knowledge.
+    `item_frequencies`, for task 'next_item': for each declared item, in order, the share of users whose sequence
+    contains it, from public knowledge.
 
-    `unknown`: a row with an id that is not declared makes the file refused, or is dropped; how many are, the owner is
-    told when the data set is registered, and nobody else.
+    `unknown`: what happens to a row with an undeclared id: the file is refused, or the row is dropped. Only the owner
+    learns how many rows were dropped, at registration.
     """
 
     kind: Literal["interactions"] = "interactions"
@@ -211,7 +215,7 @@ class Interactions(Document):
     @model_validator(mode="after")
     def _one_each(self) -> Interactions:
         if self.item_frequencies is not None and len(self.item_frequencies) != self.items.rows:
-            raise ValueError(f"`item_frequencies` has one number for each of the {self.items.rows} rows of items")
+            raise ValueError(f"`item_frequencies` must have one number for each of the {self.items.rows} rows of items")
         return self
 
 
@@ -223,7 +227,7 @@ class Cap(Document):
 
 
 class TypicalJob(Document):
-    """The job whose number under the cap chooses the order of an `rdp` filter."""
+    """The typical job: the order of an `rdp` filter is chosen so that most jobs like it fit the cap."""
 
     epsilon: EpsilonValue
     expected_batch_size: Annotated[int, Field(ge=1)]
@@ -231,10 +235,10 @@ class TypicalJob(Document):
 
 
 class DatasetPrivacy(Document):
-    """What is protected, and how much of it may be spent.
+    """What is protected, and how much privacy may be spent.
 
-    `unit` "example" protects one record, "user" all records of one value of `user_column`: at most
-    `max_records_per_user` of a user's are kept, which ones depending on that user alone. `records` counts units.
+    `unit` "example" protects one record; "user" protects all records with the same value of `user_column`. At most
+    `max_records_per_user` records of a user are kept; the choice depends on that user alone. `records` counts units.
     Where a record is a user (task 'next_item'), unit "user" needs neither.
     """
 
@@ -252,36 +256,34 @@ class DatasetPrivacy(Document):
     def _private_declares(self) -> DatasetPrivacy:
         named = {self.user_column is not None, self.max_records_per_user is not None}
         if len(named) > 1 or (self.unit == "example" and True in named):
-            raise ValueError(
-                "unit 'user' goes with `user_column` and `max_records_per_user`, unit 'example' with neither"
-            )
+            raise ValueError("unit 'user' needs `user_column` and `max_records_per_user`; unit 'example' takes neither")
         if self.sensitivity == "private" and (self.records is None or self.cap is None):
-            raise ValueError("a private data set declares its public `records` and a `cap`")
+            raise ValueError("a private data set must declare its public `records` and a `cap`")
         if self.sensitivity == "public" and self.cap is not None:
-            raise ValueError("a public data set has no cap: leave it out, or declare the data private")
+            raise ValueError("a public data set has no cap: leave `cap` out, or declare the data private")
         if self.filter == "gdp" and (self.order is not None or self.typical_job is not None):
-            raise ValueError("`order` and `typical_job` belong to the `rdp` filter")
+            raise ValueError("`order` and `typical_job` are for the `rdp` filter only")
         if self.order is not None and self.typical_job is not None:
             raise ValueError("give `order` or `typical_job`, not both")
         return self
 
 
 class SplitHoldout(Document):
-    """A part split off by a keyed hash of each record's own content: with an account of its own."""
+    """A part split off by a keyed hash of each record's own content. It has an account of its own."""
 
     kind: Literal["split"] = "split"
     fraction: Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 class LastItemHoldout(Document):
-    """Of task 'next_item': each user's last item. It is held out of the users who are trained on, so that scores on
-    private data are charged to the training account."""
+    """For task 'next_item': each user's last item. Those users are also trained on, so scores on private data are
+    charged to the training account."""
 
     kind: Literal["last_item"] = "last_item"
 
 
 class PublicHoldout(Document):
-    """A separate file that is public: scores on it are free."""
+    """A separate public file: scores on it are free."""
 
     kind: Literal["public"] = "public"
 
@@ -294,6 +296,8 @@ Features = Annotated[HashedText | Text | Columns | Tensor | Interactions, Field(
 
 
 class DatasetSpec(Document):
+    """The declaration of a data set: format, task, features, privacy and hold-out. All of it is public."""
+
     name: Name
     format: Literal["csv", "parquet", "npz", "jsonl", "interactions"]
     task: Task
@@ -306,20 +310,22 @@ class DatasetSpec(Document):
     @field_validator("name")
     @classmethod
     def _is_no_id(cls, name: str) -> str:
-        # Where a data set is asked for by its id, no other one may answer to it.
+        # A data set can be requested by its id: a name must not look like one.
         if name.startswith("ds_"):
-            raise ValueError("a name does not begin with `ds_`, as ids do")
+            raise ValueError("a name must not begin with `ds_`: ids do")
         return name
 
     @model_validator(mode="after")
     def _protects(self) -> DatasetSpec:
-        """Records of task 'next_item' are users; elsewhere a column says whose they are."""
+        """For task 'next_item' records are users; for other tasks a column names each record's user."""
         privacy = self.privacy
         if self.task.kind == "next_item":
             if privacy.user_column is not None or (privacy.sensitivity == "private" and privacy.unit != "user"):
-                raise ValueError("a record of task 'next_item' is all of a user: give `privacy.unit` 'user', alone")
+                raise ValueError(
+                    "with task 'next_item' a record is one user: give `privacy.unit` 'user' without `user_column`"
+                )
         elif privacy.unit == "user" and privacy.user_column is None:
-            raise ValueError("unit 'user' goes with `user_column` and `max_records_per_user`")
+            raise ValueError("unit 'user' needs `user_column` and `max_records_per_user`")
         return self
 
     @model_validator(mode="after")
@@ -331,37 +337,37 @@ class DatasetSpec(Document):
                 "go together"
             )
         if features.kind == "interactions" and (features.users is None) != (task == "next_item"):
-            raise ValueError("`features.users` are declared for task 'rating'; for 'next_item' each user is a record")
+            raise ValueError("declare `features.users` for task 'rating' only; with 'next_item' each user is a record")
         if task != "next_item" and self.holdout is not None and self.holdout.kind == "last_item":
-            raise ValueError("last items are held out of task 'next_item'")
+            raise ValueError("hold-out kind 'last_item' needs task 'next_item'")
         if task != "next_item" and features.kind == "interactions" and features.item_frequencies is not None:
-            raise ValueError("`features.item_frequencies` belong to task 'next_item'")
+            raise ValueError("`features.item_frequencies` are for task 'next_item' only")
         if isinstance(self.task, NextItemTask) and self.task.core and self.privacy.sensitivity == "private":
             raise ValueError(
-                "`task.core` is for public data: on private ones another user's rows would change a user's record; use "
-                "`task.min_length`"
+                "`task.core` is for public data only: on private data another user's rows would change a user's "
+                "record; use `task.min_length`"
             )
         return self
 
     @model_validator(mode="after")
     def _consistent(self) -> DatasetSpec:
         if self.features.kind == "tensor" and self.format != "npz":
-            raise ValueError("features of kind 'tensor' come from an npz file")
+            raise ValueError("features of kind 'tensor' need an npz file")
         if self.features.kind != "tensor" and self.format == "npz":
-            raise ValueError("an npz file has arrays: use features of kind 'tensor'")
+            raise ValueError("an npz file holds arrays: use features of kind 'tensor'")
         named = {
             "hashed_text": [getattr(self.features, "column", None)],
             "text": [getattr(self.features, "column", None)],
             "columns": getattr(self.features, "columns", []),
         }
         if self.task.kind == "language_model" and self.features.kind != "text":
-            raise ValueError("task 'language_model' is on features of kind 'text'")
+            raise ValueError("task 'language_model' needs features of kind 'text'")
         label = None if self.task.kind == "language_model" else self.task.label
         if label in named.get(self.features.kind, []) or label == getattr(self.features, "array", ""):
-            raise ValueError("the label cannot be a feature")
+            raise ValueError("the label cannot also be a feature")
         user = self.privacy.user_column
         if user is not None and self.task.kind == "rating":
-            raise ValueError("of ratings, unit 'user' is not offered: a record is one rating")
+            raise ValueError("unit 'user' is not available for task 'rating': a record is one rating")
         if user is not None and user in (label, *named.get(self.features.kind, [])):
-            raise ValueError("the user column is neither label nor feature")
+            raise ValueError("the user column cannot be the label or a feature")
         return self

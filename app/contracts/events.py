@@ -1,27 +1,30 @@
-"""The typed events of a job's log, and the tasks' names. Nothing in an event is computed from private data for free."""
+"""The typed events of a job's log, and the names of the tasks.
+
+Every number from private data in an event is paid for.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
 
-# The one Celery task: its message carries the id of a job or of a prediction, and nothing else (the database is the
-# queue of record).
+# The only Celery task. Its message carries the id of a job or of a prediction and nothing else: the queue is the
+# database.
 RUN_JOB = "scrimp.run_job"
 
 EventType = Literal[
-    "queued",  # {charge}; of a run of a study {number, role} too
+    "queued",  # {charge}; for a trial of a study {number, role} too
     "attempt_started",  # {attempt, worker}
-    "ready",  # {device, numerics, fallbacks: layers without a rule, whose gradients are formed record by record}
+    "ready",  # {device, numerics, fallbacks: layers without a rule, whose gradients are computed per record}
     "progress",  # {step, steps}
     "metric",  # {name, step, value, std, on, released_by}
-    "replay_mismatch",  # {matched_step}: fresh keys from there on
+    "replay_mismatch",  # {matched_step}: fresh keys from this step on
     "cancel_requested",
-    "attempt_lost",  # {attempt}: the worker died or was stopped; queued again
+    "attempt_lost",  # {attempt}: the worker died or was stopped; the job is queued again
     "succeeded",  # {charge, steps}
     "cancelled",  # {charge, steps}
     "failed",  # {code, message, charge, steps}
     "certificate_issued",
-    # of a study
+    # Events of a study.
     "trial_queued",  # {job, number, role, level, learning_rate, steps, max_grad_norm, r}
     "trial_ended",  # {job, number, status, score}
     "decided",  # {levels, fit, r_star, fallbacks}
@@ -29,7 +32,7 @@ EventType = Literal[
 
 FINAL = ("succeeded", "cancelled", "failed")
 
-# What webhooks are told of, by the event of a job's log that it is.
+# The job events that webhooks announce, and the names under which they do.
 ANNOUNCED: dict[EventType, str] = {
     "queued": "job.queued",
     "attempt_started": "job.started",

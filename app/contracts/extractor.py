@@ -1,4 +1,4 @@
-"""A frozen feature extractor: a public model that makes a vector of each record, and what describes its files."""
+"""A frozen feature extractor: a public model that turns each record into a vector, and the manifest of its files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Side = Annotated[int, Field(strict=True, ge=1, le=4096)]
 
 
 class ImageInput(Document):
-    """How a record's numbers are an image. Public, and nothing is fitted to the data.
+    """How a record's numbers form an image. Public; nothing is fitted to the data.
 
-    `layout`: where the channels stand in the array; one channel becomes three. `input_scale` brings values to 0 … 1.
+    `layout`: the position of the channels in the array; one channel becomes three. `input_scale` brings values to 0 …
+    1.
     """
 
     height: Side
@@ -31,13 +32,14 @@ class ImageInput(Document):
 
     @property
     def numbers(self) -> int:
+        """How many numbers one image has."""
         return self.height * self.width * self.channels
 
 
 class ExtractorRef(Document):
-    """Which extractor a job uses. `sha256` pins its content; left out, it is filled in when the job is admitted.
+    """The extractor that a job uses. `sha256` pins its content; if left out, it is filled in when the job is admitted.
 
-    `features` is filled in too: the length of its vectors. `image`: for an extractor of images.
+    `features`, the length of its vectors, is filled in too. `image`: for an extractor of images.
     """
 
     name: ExtractorName
@@ -47,15 +49,16 @@ class ExtractorRef(Document):
 
 
 class BertManifest(Document):
-    """`extractor.json`: a BERT encoder whose last hidden states are averaged over a text's tokens.
+    """`extractor.json`: a BERT encoder. A text's features are the mean of its tokens' last hidden states.
 
-    Its SHA-256 is the extractor's: it holds those of all files. Written by scripts/add_extractor.py.
+    The manifest's SHA-256 identifies the extractor: the manifest holds the SHA-256 of every file.
+    scripts/add_extractor.py writes it.
 
     Attributes:
         features: the encoder's hidden size.
-        max_tokens: longer texts are cut, [CLS] and [SEP] included.
-        normalize: vectors are brought to length 1.
-        lowercase: texts are, and lose their accents.
+        max_tokens: the most tokens of a text, [CLS] and [SEP] included; longer texts are cut.
+        normalize: scale vectors to length 1.
+        lowercase: lower-case texts and strip their accents.
         files: name → SHA-256: config.json, model.safetensors and vocab.txt.
     """
 
@@ -70,17 +73,17 @@ class BertManifest(Document):
     @model_validator(mode="after")
     def _whole(self) -> BertManifest:
         if set(self.files) != {"config.json", "model.safetensors", "vocab.txt"}:
-            raise ValueError("files are config.json, model.safetensors and vocab.txt")
+            raise ValueError("`files` must be config.json, model.safetensors and vocab.txt")
         return self
 
 
 class EfficientNetManifest(Document):
-    """`extractor.json`: EfficientNet-Lite0 without its classifier, averaged over the places of the last layer.
+    """`extractor.json`: EfficientNet-Lite0 without its classifier. Features are the spatial mean of the last layer.
 
     Attributes:
         features: 1280.
-        image_size: images are brought to so many pixels a side, bilinearly.
-        mean, std: x ↦ (x − mean) / std, of values between 0 and 1.
+        image_size: images are resized bilinearly to this many pixels a side.
+        mean, std: x ↦ (x − mean) / std, for values between 0 and 1.
         files: name → SHA-256: model.safetensors.
     """
 
@@ -95,10 +98,10 @@ class EfficientNetManifest(Document):
     @model_validator(mode="after")
     def _whole(self) -> EfficientNetManifest:
         if set(self.files) != {"model.safetensors"}:
-            raise ValueError("files are model.safetensors")
+            raise ValueError("`files` must be model.safetensors")
         return self
 
 
 Manifest = Annotated[BertManifest | EfficientNetManifest, Field(discriminator="kind")]
 MANIFESTS: TypeAdapter[BertManifest | EfficientNetManifest] = TypeAdapter(Manifest)
-TAKES = {"bert_mean": "text", "efficientnet_lite0": "tensor"}  # the kind of features
+TAKES = {"bert_mean": "text", "efficientnet_lite0": "tensor"}  # the kind of features that each extractor reads

@@ -1,7 +1,6 @@
-"""Fine-tuning a Hugging Face model: what a job asks for, and which of a model's tensors that trains.
+"""Fine-tuning a Hugging Face model: the job's specification, and which of the model's tensors it trains.
 
-Tensors have the names that transformers' own classes give them. The same tables decide what a quote says and what the
-worker trains.
+Tensors have the names that transformers' own classes give them. Quotes and the worker use the same tables.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ ModelPath = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}$")
 ]
 LayerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]{1,100}$")]
-WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"  # delivered
+WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"  # the delivered files
 FROM_FOLDER = "filled in from the model's folder"
 
 
 class Lora(Document):
     """W x + (alpha/rank) B A x, with W frozen, A (rank, inputs) small Gaussians and B (outputs, rank) zeros.
 
-    `targets`: the last parts of the names of the layers that get one; left out, the attention's that peft takes.
+    `targets`: the last parts of the names of the layers to adapt; left out, peft's default attention layers.
     """
 
     rank: Annotated[int, Field(strict=True, ge=1, le=256)] = 8
@@ -44,19 +43,19 @@ class HfModel(Document):
     """A Hugging Face model from a folder of the models root: GPT-2 and Llama kinds for task `language_model`, BERT and
     RoBERTa kinds for `classification` of texts.
 
-    `tuning`: all parameters; the output layer alone (where it shares the embedding's matrix it gets one of its own);
-    the last block and the norm behind it; biases alone; or LoRA. A classifier is trained in each of them.
+    `tuning`: all parameters; the output layer alone (where it shares the embedding's matrix, it gets one of its own);
+    the last block and the norm behind it; biases alone; or LoRA. Every tuning trains a classifier too.
 
-    A record is cut to `max_length` tokens and filled up to it. There is no dropout. `gradient_checkpointing` makes each
-    block's inner values twice rather than keep them.
+    A record is cut to `max_length` tokens and padded to that length. There is no dropout. `gradient_checkpointing`
+    recomputes each block's activations instead of keeping them.
 
-    `sha256` pins the folder's content; it and what follows it are filled in when the job is admitted.
+    `sha256` pins the folder's content. It and the fields after it are filled in when the job is admitted.
     """
 
     kind: Literal["hf"] = "hf"
     path: ModelPath
     tuning: Tuning = "lora"
-    lora: Lora | None = None  # of tuning `lora` alone; null: its defaults
+    lora: Lora | None = None  # for tuning `lora` alone; null: its defaults
     max_length: Annotated[int, Field(strict=True, ge=2, le=4096)] = 128
     gradient_checkpointing: bool = False
     sha256: Sha256Hex | None = None
@@ -64,12 +63,12 @@ class HfModel(Document):
     parameters: Annotated[int, Field(ge=1)] | None = None
     trained: Annotated[int, Field(ge=1)] | None = None
     vocabulary: Annotated[int, Field(ge=1)] | None = None
-    pass_numbers: Annotated[int, Field(ge=1)] | None = None  # that a pass holds of one record, about
+    pass_numbers: Annotated[int, Field(ge=1)] | None = None  # about how many numbers a pass holds for one record
 
     @model_validator(mode="after")
     def _adapts(self) -> HfModel:
         if self.lora is not None and self.tuning != "lora":
-            raise ValueError("`lora` belongs to tuning `lora`")
+            raise ValueError("give `lora` only with tuning `lora`")
         return self
 
 
@@ -78,15 +77,15 @@ class Architecture:
     """Where the parts of a kind of model are.
 
     Attributes:
-        task: of the data sets that it is tuned on.
-        body: the prefix of all but the output layers. A file may leave it out.
-        blocks: of a block's tensors, before its number.
-        norm: of the norm behind the last block; "": there is none.
-        head: of the output layers.
+        task: the kind of data set's task that it is tuned on.
+        body: the name prefix of all but the output layers. A file may leave it out.
+        blocks: the name of a block's tensors, before the block's number.
+        norm: the norm behind the last block; "" if there is none.
+        head: the output layers.
         embedding: the matrix of the tokens, (vocabulary, d).
-        targets: of LoRA, as peft takes them.
+        targets: the layers that LoRA adapts by default, as in peft.
         transposed: its linear layers hold (inputs, outputs).
-        numbers: how its config.json calls the numbers of blocks, positions, and of d.
+        numbers: the names in config.json for the number of blocks, of positions, and d.
     """
 
     task: Literal["language_model", "classification"]
@@ -143,7 +142,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def trains(of: Architecture, tuning: Tuning, last_block: int, name: str) -> bool:
-    """Whether a tensor of the model itself is trained. LoRA's own are added to it; all of those are.
+    """Returns True if a tensor of the model itself is trained. All of LoRA's own tensors are trained too.
 
     Args:
         last_block: its number, from 0.
@@ -154,7 +153,7 @@ def trains(of: Architecture, tuning: Tuning, last_block: int, name: str) -> bool
         return True
     if tuning == "last_block":
         norm = bool(of.norm) and name.startswith(of.norm)
-        # BERT's pooler stands between the last block and the classifier.
+        # BERT's pooler lies between the last block and the classifier.
         return norm or name.startswith((f"{of.blocks}{last_block}.", f"{of.body}pooler."))
     return tuning == "bias" and name.endswith(".bias")
 
@@ -167,11 +166,11 @@ def adapted(of: Architecture, lora: Lora, names: Iterable[str]) -> list[str]:
 
 
 def trained(of: Architecture, asked: HfModel, shapes: Shapes, blocks: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all that is trained.
+    """Names and shapes of all trained tensors.
 
     Args:
-        shapes: of all the model's tensors, by canonical names, output layers included.
-        blocks: how many it has.
+        shapes: the shapes of all the model's tensors by canonical names, output layers included.
+        blocks: how many blocks the model has.
     """
     found = {name: shape for name, shape in shapes.items() if trains(of, asked.tuning, blocks - 1, name)}
     if asked.tuning == "lora":
@@ -184,32 +183,32 @@ def trained(of: Architecture, asked: HfModel, shapes: Shapes, blocks: int) -> di
 
 
 def weights_file(model: Mapping[str, Any]) -> str:
-    """The delivered file that holds what was trained.
+    """The delivered file that holds the trained tensors.
 
     Args:
-        model: a job's, of any kind, as its stored specification has it.
+        model: the model of a job of any kind, from its stored specification.
     """
     return ADAPTER if model.get("kind") == "hf" and model.get("tuning") == "lora" else WEIGHTS
 
 
 def rank_groups(vocabulary: int) -> dict[str, range]:
-    """Tokens by their ids, by name: up to 255, 1,023, 4,095, and so on.
+    """Groups tokens by their ids, by name: up to 255, 1,023, 4,095, and so on.
 
-    Tokenizers of GPT-2's and Llama's kinds number tokens in the order in which they were merged, about from frequent to
-    rare in the texts that they were made from: public knowledge. Before them come single bytes; in SentencePiece's
-    (Llama 2) single characters come last, frequent ones too.
+    Tokenizers for GPT-2 and Llama number tokens in the order of their merges, roughly from frequent to rare in the
+    texts that they were made from. This is public knowledge. Single bytes come before them; in SentencePiece (Llama 2)
+    single characters come last, including frequent ones.
     """
     edges = [0, *(256 * 4**k for k in range(12) if 256 * 4**k < vocabulary), vocabulary]
     return {f"rank-{low}-{end - 1}": range(low, end) for low, end in itertools.pairwise(edges)}
 
 
 def size(shapes: Shapes) -> int:
-    """How many numbers tensors of these shapes hold."""
+    """How many numbers tensors with these shapes hold."""
     return sum(math.prod(shape) for shape in shapes.values())
 
 
 def canonical(of: Architecture, name: str) -> str:
-    """A tensor's name as transformers' class has it: files may lack the prefix, and old ones have gamma and beta."""
+    """A tensor's name in transformers' class. Files may lack the prefix, and old files use gamma and beta."""
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
     return name if name.startswith((of.body, of.head, "lm_head.", "cls.", "score.")) else of.body + name

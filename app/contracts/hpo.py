@@ -1,7 +1,6 @@
-"""The `hpo` block of a JobSpec: a private search for learning rate, steps and clipping norm, on the job's one budget.
+"""The `hpo` block of a JobSpec: a private study of learning rate, steps and clipping norm, on the job's one budget.
 
-Every strategy spends from the job's total (ε, δ): trials, the scores by which they are compared, and the run whose
-model is handed out.
+Every strategy spends from the job's total (ε, δ): the trials, their noisy scores, and the run whose model is delivered.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MOST_RUNS = 100
 
 
 class GridPoints(Document):
-    """How many values of each bounded number, evenly spaced in its logarithm, both bounds included."""
+    """How many values each bounded number takes, evenly spaced in its logarithm, both bounds included."""
 
     learning_rate: PointCount = 7
     steps: PointCount = 5
@@ -29,10 +28,10 @@ class GridPoints(Document):
 
 
 class Space(Document):
-    """Bounds of what is searched, each [least, most]; they take the place of the spec's own values.
+    """The bounds of the study, each [least, most]. They replace the spec's own values.
 
-    `steps` null: T is the job's `length`, as it has to be under Poisson sampling. `max_grad_norm` null: C is the
-    clipping's. `points`: the values are those of a log grid, and nothing between them.
+    `steps` null: T is the job's `length`, as Poisson sampling requires. `max_grad_norm` null: C is the clipping's.
+    `points`: only the values of a log grid are used.
     """
 
     learning_rate: tuple[Rate, Rate] = (1e-2, 1e2)
@@ -44,14 +43,14 @@ class Space(Document):
     def _ordered(self) -> Space:
         for bounds in (self.learning_rate, self.steps, self.max_grad_norm):
             if bounds is not None and bounds[0] > bounds[1]:
-                raise ValueError("bounds are [least, most]")
+                raise ValueError("bounds must be [least, most]")
         return self
 
 
 class PrivateCount(Document):
     """A noisy count of correct predictions: one record weighs 1, noise std 1/noise_mu. Each costs noise_mu² of μ².
 
-    `on`: where the records are that it counts; it is charged to their account.
+    `on`: the part whose records are counted; its account is charged.
     """
 
     kind: Literal["private_count"] = "private_count"
@@ -69,9 +68,9 @@ class PrivateLoss(Document):
 
 
 class PrivateRanking(Document):
-    """NDCG at k of next items, with HIT beside it, from one release: a user weighs 1, noise std 1/noise_mu.
+    """NDCG at k of next items, with HIT in the same release: a user weighs 1, noise std 1/noise_mu.
 
-    `on`: last items are held out of the users who are trained on, and charged to the training account.
+    `on`: the held-out last items belong to the users who are trained on, so the training account is charged.
     """
 
     kind: Literal["private_ranking"] = "private_ranking"
@@ -82,7 +81,7 @@ class PrivateRanking(Document):
 
 
 class PublicScore(Document):
-    """The exact score of a hold-out that is declared public: accuracy, NDCG@10 of next items, or the loss. Free."""
+    """The exact score on a public hold-out: accuracy, NDCG@10 of next items, or the loss. Free."""
 
     kind: Literal["public"] = "public"
 
@@ -91,24 +90,27 @@ Score = Annotated[PrivateCount | PrivateLoss | PrivateRanking | PublicScore, Fie
 
 
 class Search(Document):
+    """What all strategies share."""
+
     space: Space = Space()
 
 
 class ScoredSearch(Search):
-    """`keep_weights`: the models of trials are kept and handed out too, and the certificate says so."""
+    """What scored studies share. `keep_weights`: the trials' models are kept and delivered too; the certificate says
+    so."""
 
     score: Score = PrivateCount()
     keep_weights: bool = False
 
 
 class LinearScaling(ScoredSearch):
-    """The best total step size r = ηT (times C, where C is searched) grows linearly with the privacy of a run.
+    """The best total step size r = ηT (times C, where C is searched) grows linearly with the privacy of a trial.
 
-    A few cheap runs at each of the small `levels` (ε of one run) find r there; the line through them, at what is left
-    of the budget, gives that of the final run. `split`, of r into (η, T): `steps` draws T and sets η = r/T; `sample`
-    draws (η, T) until their product is near r; `both` draws η and T for the trials, and splits r* as `steps`.
-    `final_steps`: the final run has the most steps with which η stays within the space, which costs time and no
-    privacy, as a large η may not settle; or as many as `split` draws (the paper's).
+    A few cheap trials at each of the small `levels` (ε of one trial) find r there. A line through these points,
+    extrapolated to what is left of the budget, gives r* for the final trial. `split` divides r into (η, T): `steps`
+    draws T and sets η = r/T; `sample` draws (η, T) until their product is near r; `both` draws η and T for the trials,
+    and splits r* like `steps`. `final_steps`: the final trial has the most steps that keep η within the space, which
+    costs time and no privacy, as a large η may not settle; or as many as `split` draws, as in the paper.
 
     Source: Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive
     Hyperparameter Optimization", Algorithm 1.
@@ -125,29 +127,29 @@ class LinearScaling(ScoredSearch):
     @model_validator(mode="after")
     def _fits(self) -> LinearScaling:
         if any(one >= other for one, other in zip(self.levels, self.levels[1:], strict=False)):
-            raise ValueError("`levels` rise")
+            raise ValueError("`levels` must rise")
         if self.curve == "quadratic" and len(self.levels) < 3:
-            raise ValueError("a quadratic needs three levels")
+            raise ValueError("a quadratic fit needs at least three `levels`")
         if self.space.points is not None:
-            raise ValueError("a line has no grid: leave `space.points` out")
+            raise ValueError("linear scaling uses no grid: leave `space.points` out")
         return self
 
 
 class Random(Search):
-    """One draw from the space; the whole budget is that one run's."""
+    """One draw from the space; this one trial gets the whole budget."""
 
     strategy: Literal["random"] = "random"
 
 
 class RandomK(ScoredSearch):
-    """`runs` draws with an equal part of the budget each; the model with the best score is handed out."""
+    """`runs` draws with an equal part of the budget each. The model with the best score is delivered."""
 
     strategy: Literal["random_k"] = "random_k"
     runs: Annotated[int, Field(strict=True, ge=2, le=MOST_RUNS)] = 5
 
 
 class GridOracle(Search):
-    """Every point of a grid, each with the whole budget, none accounted: a yardstick, for public data only."""
+    """Every point of a grid, each with the whole budget and none accounted: a yardstick for public data only."""
 
     strategy: Literal["grid_oracle"] = "grid_oracle"
     score: Score = PublicScore()
@@ -160,12 +162,12 @@ class GridOracle(Search):
         runs *= points.steps if self.space.steps else 1
         runs *= points.max_grad_norm if self.space.max_grad_norm else 1
         if runs > MOST_RUNS:
-            raise ValueError(f"that is a grid of {runs} runs; at most {MOST_RUNS}")
+            raise ValueError(f"that is a grid of {runs} trials; at most {MOST_RUNS} are allowed: use fewer `points`")
         return self
 
 
 def _named(value: Any) -> Any:
-    """The default strategy is linear scaling."""
+    """Fills in the default strategy, linear scaling."""
     return {"strategy": "linear_scaling", **value} if isinstance(value, dict) else value
 
 

@@ -1,4 +1,4 @@
-"""JobSpec: what an analyst asks for. Each part is a discriminated union, made for many kinds."""
+"""JobSpec: an analyst's request. Each part is a discriminated union with one member per kind."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from app.contracts.hf import ARCHITECTURES, HfModel
 from app.contracts.hpo import Hpo
 from app.contracts.optimizers import Optimizer
 
-# Of clipping norms and loss bounds: far from where floats lose digits or underflow, so that noise is noise.
+# Bounds for clipping norms and losses: far from where floats lose digits or underflow, so that noise is not rounded
+# off.
 Bound = Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
 
 
 class PrivateMean(Document):
-    """Features are centred, x − m, by their own private mean over the training part,
+    """Centres features, x − m, by their private mean over the training part,
 
         m = (Σ clip(x_i) + N(0, (max_norm / noise_mu)² I)) / records,
 
-    where a record counts for at most `max_norm` in ℓ₂. It is released once a run and charged by itself, noise_mu² of
-    μ²: at δ = 1e-5 the default is ε = 0.05. m is handed out with the weights. On public data without privacy there is
-    no noise.
+    where a record's part is clipped to `max_norm` in ℓ₂. m is released once a run. The release is a charge of its own,
+    noise_mu² of μ²: at δ = 1e-5 the default is ε = 0.05. m is delivered with the weights. Public data without privacy
+    get no noise.
 
     Source: Sun, Suresh & Menon 2024, "The importance of feature preprocessing for differentially private linear
     optimization".
@@ -36,8 +37,8 @@ class PrivateMean(Document):
 class LinearModel(Document):
     """One linear layer: logits = x Wᵀ (+ b) for classification, one output for regression.
 
-    With an `extractor` x is what this frozen, public model makes of each record: a linear probe. With `center` it is
-    less a private mean of the training part.
+    With an `extractor`, x is the output of this frozen public model for each record: a linear probe. With `center`, a
+    private mean of the training part is subtracted from x.
     """
 
     kind: Literal["linear"] = "linear"
@@ -57,7 +58,7 @@ class MlpModel(Document):
 
     `dropout` is the share of each activation's numbers that a step leaves out, by masks that replay.
 
-    `input_scale` multiplies every feature first: 1/255 for bytes. It is public, and nothing is fitted to the data.
+    `input_scale` first multiplies every feature: 1/255 for bytes. It is public, and nothing is fitted to the data.
     """
 
     kind: Literal["mlp"] = "mlp"
@@ -68,9 +69,9 @@ class MlpModel(Document):
 
 
 class CnnModel(Document):
-    """A convolutional network from the literature on private training, made for one size of image.
+    """A convolutional network from the literature on private training, for one size of image.
 
-    `conv2`: 28 × 28, one channel. `conv5`: 32 × 32, three channels; `channels` says where they stand in the array.
+    `conv2`: 28 × 28, one channel. `conv5`: 32 × 32, three channels; `channels` gives their position in the array.
     """
 
     kind: Literal["cnn"] = "cnn"
@@ -90,10 +91,10 @@ class MatrixFactorizationModel(Document):
 
 
 class RecommenderModel(Document):
-    """The next item from a user's `max_length` last ones.
+    """Predicts the next item from a user's last `max_length` items.
 
-    `tied`: items are scored by their embeddings. `loss_positions`: the loss is the mean over all positions, or that of
-    the last one alone.
+    `tied`: items are scored by their embeddings. `loss_positions`: the loss is the mean over all positions, or the loss
+    at the last position alone.
     """
 
     dim: Annotated[int, Field(strict=True, ge=1, le=1024)] = 64
@@ -104,17 +105,17 @@ class RecommenderModel(Document):
 
 
 class ReAttention(Document):
-    """Takes from attention what the noise in rare items' embeddings adds to it: S_i ← S_i / exp(‖q‖² σ_i² / 2d).
+    """Removes from attention the bias due to noise in rare items' embeddings: S_i ← S_i / exp(‖q‖² σ_i² / 2d).
 
-    σ_i² is the variance of key i, propagated from effective errors: `scale` · σ/L of each weight, and of item i's
-    embedding `scale` · σ/(L p_i), where p_i is the share of users in whose sequences it is. σ/L is the noise of one
-    step's gradient, where C is 1; `scale` turns it into units of parameters.
+    σ_i² is the variance of key i, propagated from effective errors: `scale` · σ/L for each weight, and `scale` · σ/(L
+    p_i) for item i's embedding, where p_i is the share of users whose sequences contain it. σ/L is the noise of one
+    step's gradient at C = 1; `scale` turns it into units of parameters.
 
-    `logits` subtracts the exponents before the softmax, from the smallest one on; `paper` divides after it, and what
-    is left does not add up to 1. Exponents are at most `max_exponent`.
+    `logits` subtracts the exponents before the softmax, relative to the smallest one. `paper` divides after it, and the
+    result does not add up to 1. Exponents are at most `max_exponent`.
 
-    `frequencies`: `public` are the data set's `features.item_frequencies`, or counted where the data are public;
-    `noisy` are counted once, with noise of std √max_length / noise_mu, which the job is charged for.
+    `frequencies`: `public` takes the data set's `features.item_frequencies`, or counts on public data. `noisy` counts
+    once, with noise of std √max_length / noise_mu; the job is charged for it.
     """
 
     mode: Literal["off", "logits", "paper"] = "off"
@@ -126,12 +127,12 @@ class ReAttention(Document):
     @model_validator(mode="after")
     def _priced(self) -> ReAttention:
         if (self.noise_mu is not None) != (self.mode != "off" and self.frequencies == "noisy"):
-            raise ValueError("`noise_mu` goes with `frequencies` of kind `noisy`, and `mode` is not `off`")
+            raise ValueError("give `noise_mu` with `frequencies` 'noisy' and a `mode` other than 'off', and only then")
         return self
 
 
 class TransformerRecModel(RecommenderModel):
-    """Causal self-attention over item embeddings. `dropout` is after the embedding and after each half of a block."""
+    """Causal self-attention over item embeddings. `dropout` follows the embedding and each half of a block."""
 
     kind: Literal["transformer_rec"] = "transformer_rec"
     heads: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
@@ -141,12 +142,12 @@ class TransformerRecModel(RecommenderModel):
     @model_validator(mode="after")
     def _divides(self) -> TransformerRecModel:
         if self.dim % self.heads:
-            raise ValueError("`heads` divides `dim`")
+            raise ValueError("`heads` must divide `dim`")
         return self
 
 
 class RecurrentRecModel(RecommenderModel):
-    """Recurrent cells over item embeddings, `layers` of them. `dropout` is after the embedding and after each layer."""
+    """`layers` recurrent layers over item embeddings. `dropout` follows the embedding and each layer."""
 
     layers: Annotated[int, Field(strict=True, ge=1, le=8)] = 1
 
@@ -192,10 +193,10 @@ class JobPrivacy(Document):
 class AdaptiveNorm(Document):
     """C follows a quantile of the gradients' norms: C ← C · exp(−η (b̃ − γ)) after each step.
 
-    b̃ is the share of records whose norm is at most C, by a count with noise of std ½ · count_noise_multiplier. The
-    count is charged with the gradient, as one mechanism: the gradient's noise is a little larger for it.
+    b̃ is the share of records whose norm is at most C, from a count with noise of std ½ · count_noise_multiplier. Count
+    and gradient are charged as one mechanism: the gradient's noise is slightly larger for it.
 
-    `count_noise_multiplier`: null takes the larger of expected_batch_size / 10 (Andrew et al.'s) and 5σ.
+    `count_noise_multiplier`: null takes the larger of expected_batch_size / 10 (Andrew et al.) and 5σ.
     """
 
     target_quantile: Annotated[float, Field(strict=True, ge=0.01, le=0.99)] = 0.5
@@ -207,27 +208,31 @@ class Clipping(Document):
     """flat: g / max(1, ‖g‖/C);  automatic: C g / (‖g‖ + 0.01);  per_layer: each of m layers' part flat, to C/√m;
     adaptive: flat, with a C that begins at `max_grad_norm` and moves between steps.
 
-    Engines give the same sums. `bookkeeping` never forms per-record gradients where it need not; `opacus` forms them
-    all, with Opacus' GradSampleModule: a reference to compare with, slower and larger.
+    All engines compute the same sums. `bookkeeping` avoids forming per-record gradients where it can. `opacus` forms
+    all of them with Opacus' GradSampleModule: a reference for comparison, slower and larger.
     """
 
     kind: Literal["flat", "automatic", "per_layer", "adaptive"] = "flat"
     max_grad_norm: Bound = 1.0
-    adaptive: AdaptiveNorm | None = None  # of kind `adaptive` alone; null: its defaults
+    adaptive: AdaptiveNorm | None = None  # for kind `adaptive` alone; null: its defaults
     engine: Literal["bookkeeping", "opacus"] = "bookkeeping"
 
     @model_validator(mode="after")
     def _adapts(self) -> Clipping:
         if self.adaptive is not None and self.kind != "adaptive":
-            raise ValueError("`adaptive` belongs to clipping of kind `adaptive`")
+            raise ValueError("give `adaptive` only with clipping of kind 'adaptive'")
         return self
 
 
 class FullBatch(Document):
+    """Every record takes part in every step."""
+
     kind: Literal["full_batch"] = "full_batch"
 
 
 class Poisson(Document):
+    """Each record takes part in a step independently, with probability expected_batch_size / records."""
+
     kind: Literal["poisson"] = "poisson"
     expected_batch_size: Annotated[int, Field(strict=True, ge=1)]
 
@@ -246,17 +251,17 @@ class Length(Document):
 
 
 GroupName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,40}$")]
-# Places in the data set's list of classes.
+# Indices into the data set's list of classes.
 ClassPlaces = Annotated[
     list[Annotated[int, Field(strict=True, ge=0, lt=10_000)]], Field(min_length=1, max_length=10_000)
 ]
 
 
 class Ranking(Document):
-    """HIT and NDCG at k of each user's last item among all declared ones, given the items before it.
+    """HIT and NDCG at k of each user's last item among all declared items, given the items before it.
 
-    With the last item at rank ρ: HIT@k = [ρ ≤ k], NDCG@k = [ρ ≤ k] / log₂(ρ + 1). An item with the same score counts as
-    better. `leave_out_seen`: items that the user had before are not ranked, unless it is the last one again.
+    With the last item at rank ρ: HIT@k = [ρ ≤ k], NDCG@k = [ρ ≤ k] / log₂(ρ + 1). An item with the same
+    score counts as better. `leave_out_seen`: earlier items of the user are not ranked, except the last item itself.
     """
 
     k: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 10
@@ -264,23 +269,23 @@ class Ranking(Document):
 
 
 class Evaluation(Document):
-    """A score on the hold-out, or on the training part itself, at `points` evenly spaced steps, the last one included.
+    """A score on the hold-out or on the training part, at `points` evenly spaced steps, the last one included.
 
-    On private data each is a ratio of noisy sums with noise std sensitivity/noise_mu, charged to the account of what is
-    scored: points · noise_mu² for each of `metrics`. accuracy, the default of classification: correct predictions
-    (sensitivity 1). loss, the default of all else: squared errors clipped to [0, loss_bound] (sensitivity loss_bound);
-    of classes, next items and next tokens their cross-entropies, clipped so. On a public hold-out all scores are exact
-    and free.
+    On private data each score is a ratio of noisy sums with noise std sensitivity/noise_mu. The scored part's account
+    is charged points · noise_mu² for each of `metrics`. accuracy, the default for classification: correct predictions
+    (sensitivity 1). loss, the default for all other tasks: squared errors clipped to [0, loss_bound] (sensitivity
+    loss_bound); for classes, next items and next tokens the cross-entropy, clipped alike. On a public hold-out all
+    scores are exact and free.
 
-    `ranking`: next items are scored by HIT@k and NDCG@k instead, of one release with sensitivity 1. Where last items
-    are held out they are those of the users who are trained on: the training account is charged.
+    `ranking`: scores next items by HIT@k and NDCG@k instead, from one release with sensitivity 1. Held-out last items
+    belong to the users who are trained on, so the training account is charged.
 
-    `groups` asks for scores of groups of classes too: by name, the places of their classes in the data set's list. On
-    private data a score becomes a histogram over the groups, of which a record is in one cell: the price stays, and
-    the noise is on every cell. `by_frequency`, on public data: classes with 2ᵏ … 2ᵏ⁺¹ − 1 training
-    records are one group. Of a language model: tokens, by their counts in public training data or a public hold-out;
-    where scores are noisy, by their ids, which tokenizers give out about from frequent to rare. Losses are then those
-    of tokens, each clipped to `loss_bound`; a record's tokens share its weight, so that the price stays here too.
+    `groups` adds scores for groups of classes: group name → indices into the data set's list of classes. On private
+    data a score becomes a histogram over the groups. A record is in one cell: the price stays, and every cell gets the
+    noise. `by_frequency`, on public data: classes with 2ᵏ … 2ᵏ⁺¹ − 1 training records form a group. For a language
+    model: tokens, by their counts in public training data or a public hold-out; where scores are noisy, by their ids,
+    which tokenizers assign roughly from frequent to rare. Losses are then per token, each clipped to `loss_bound`; a
+    record's tokens share its weight, so the price stays here too.
     """
 
     on: Literal["holdout", "train"] = "holdout"
@@ -299,20 +304,20 @@ class Evaluation(Document):
         if self.groups is not None:
             places = [place for group in self.groups.values() for place in group]
             if len(set(places)) != len(places):
-                raise ValueError("a class is in one group at most, and once")
+                raise ValueError("a class may be in one group at most, and only once")
         if self.metrics is not None and len(set(self.metrics)) != len(self.metrics):
-            raise ValueError("each of `metrics` is named once")
+            raise ValueError("`metrics` must not repeat a name")
         if self.metrics is not None and self.ranking is not None:
             raise ValueError("give either `metrics` or `ranking`")
         return self
 
     @property
     def compared_by(self) -> str:
-        """The name of the score by which a trial of a search is compared."""
+        """The name of the score that compares the trials of a study."""
         return f"ndcg@{self.ranking.k}" if self.ranking is not None else (self.metrics or ["accuracy"])[0]
 
     def sensitivities(self, *, classes: bool) -> dict[Literal["accuracy", "loss", "ranking"], float]:
-        """What is scored, with what one record weighs in it at most."""
+        """The scored quantities, each with the most that one record weighs in it."""
         if self.ranking is not None:
             return {"ranking": 1.0}
         names = self.metrics or (["accuracy"] if classes else ["loss"])
@@ -320,7 +325,7 @@ class Evaluation(Document):
 
 
 def token_ranks(evaluation: Evaluation | None, model: Model) -> int | None:
-    """How many tokens there are that noisy losses are grouped by the ids of; None: they are not."""
+    """How many tokens are grouped by id for noisy losses; None if losses are not grouped so."""
     if evaluation is None or not evaluation.by_frequency or not isinstance(model, HfModel):
         return None
     causal = model.architecture is not None and ARCHITECTURES[model.architecture].task == "language_model"
@@ -328,19 +333,22 @@ def token_ranks(evaluation: Evaluation | None, model: Model) -> int | None:
 
 
 class Runtime(Document):
-    """What can change speed and memory, never the mechanism."""
+    """Settings that change speed and memory, never the mechanism."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    # Records a pass at most; rounded up to whole units of rows, and bounded by the automatic size. Memory only.
+    # The most records of a pass; rounded up to whole units of rows, and bounded by the automatic size. Memory only.
     physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    # Of forward and backward passes. auto: float32; float64 for linear models and ratings. Norms, sums and noise are in
-    # float64. bfloat16: of Hugging Face models alone.
+    # The precision of forward and backward passes. auto: float32, but float64 for linear models and ratings. Norms,
+    # sums and noise are in float64. bfloat16: Hugging Face models alone.
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
-    # How long it may run, waiting not counted; of a search each run. Past it the job fails and its whole hold is spent.
+    # How long the job may run, without waiting; in a study, each trial. After that it fails, and its whole hold is
+    # spent.
     max_duration_s: Annotated[float, Field(gt=0.0, le=1e8)] | None = None
 
 
 class JobSpec(Document):
+    """A training job: data set, model, optimizer, privacy, length and evaluation."""
+
     dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
     name: Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)] = ""
     model: Annotated[Model, Field(discriminator="kind")] = LinearModel()
@@ -358,10 +366,10 @@ class JobSpec(Document):
     def _consistent(self) -> JobSpec:
         if self.privacy is None and self.clipping is not None:
             raise ValueError(
-                "`clipping` belongs to a private job: with `privacy` null there is no clipping and no noise"
+                "give `clipping` only with a private job: with `privacy` null there is no clipping and no noise"
             )
         if self.model.kind == "linear" and self.runtime.dtype == "float32":
-            raise ValueError("a linear model is trained in float64: leave `runtime.dtype` out")
+            raise ValueError("a linear model trains in float64: leave `runtime.dtype` out")
         if self.runtime.dtype == "bfloat16" and self.model.kind != "hf":
-            raise ValueError("`runtime.dtype` bfloat16 is for Hugging Face models")
+            raise ValueError("`runtime.dtype` 'bfloat16' is for Hugging Face models only")
         return self

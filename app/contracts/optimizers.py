@@ -1,4 +1,4 @@
-"""The optimizers that a JobSpec can ask for, and the schedules of their learning rates."""
+"""The optimizers that a JobSpec can name, and their learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pydantic import Field, StringConstraints, model_validator
 
 from app.contracts.base import NO_NUL, Document, Steps
 
-# Of learning rates: with weight decay below 1/η, an update shrinks parameters and never flips or amplifies them.
+# Bounds for learning rates: with weight decay below 1/η, an update shrinks parameters and never flips or amplifies
+# them.
 Positive = Annotated[float, Field(strict=True, ge=1e-12, le=1e12)]
-# What keeps a divisor above zero: far from where floats underflow.
+# Bounds for terms that keep a divisor above zero: far from where floats underflow.
 Guard = Annotated[float, Field(strict=True, ge=1e-30, le=1e6)]
-# What gradients are divided by before they are clipped: far from where its square underflows.
+# Bounds for divisors of gradients before clipping: far from where the square underflows.
 Divisor = Annotated[float, Field(strict=True, ge=1e-10, le=1e6)]
 Average = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 
@@ -26,7 +27,7 @@ class ConstantSchedule(Document):
 class WarmupLinearSchedule(Document):
     """Rises over W = ⌈warmup · T⌉ steps, η_t = η t/W, then falls: η_t = η (T + 1 − t) / (T + 1 − W).
 
-    No step has rate 0: each is paid for.
+    No step has rate 0, because each step is paid for.
     """
 
     kind: Literal["warmup_linear"] = "warmup_linear"
@@ -44,7 +45,7 @@ Schedule = Annotated[ConstantSchedule | WarmupLinearSchedule | CosineSchedule, F
 
 
 class OptimizerSettings(Document):
-    """What all optimizers have. Schedules and decay are post-processing, and cost nothing.
+    """What all optimizers share. Schedules and decay are post-processing and cost no privacy.
 
     `decay`: decoupled, θ ← (1 − η_t λ) θ before the update; coupled, λ θ is added to the noised gradient, and enters
     momentum and second moments.
@@ -58,16 +59,18 @@ class OptimizerSettings(Document):
     @model_validator(mode="after")
     def _decays(self) -> OptimizerSettings:
         if self._shrinks_parameters() and self.learning_rate * self.weight_decay > 1.0:
-            raise ValueError("learning_rate · weight_decay is above 1: parameters would flip and grow, not decay")
+            raise ValueError(
+                "learning_rate · weight_decay is above 1: parameters would flip and grow, not decay; lower one of them"
+            )
         return self
 
     def _shrinks_parameters(self) -> bool:
-        """Whether decay multiplies them with 1 − η λ; coupled decay of adaptive methods has no scale of its own."""
+        """Returns True if decay multiplies parameters by 1 − η λ; coupled adaptive decay has no such scale."""
         return self.decay == "decoupled"
 
 
 class DpSgd(OptimizerSettings):
-    """θ ← θ − η b, b ← μ b + g̃. `free_step`: once more after the last step, post-processing."""
+    """θ ← θ − η b, b ← μ b + g̃. `free_step`: one more update after the last step, as post-processing."""
 
     kind: Literal["dp_sgd"] = "dp_sgd"
     momentum: Average = 0.0
@@ -86,7 +89,8 @@ class DpAdam(OptimizerSettings):
 
 
 class DpAdamBc(OptimizerSettings):
-    """θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)², with γ′ = `eps_root`; null takes the deviation of the noise in v̂."""
+    """θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)², with γ′ = `eps_root`; null takes the standard deviation of the
+    noise in v̂."""
 
     kind: Literal["dp_adambc"] = "dp_adambc"
     betas: tuple[Average, Average] = (0.9, 0.999)
@@ -110,11 +114,11 @@ class DpAdaGrad(OptimizerSettings):
 
 class Dp2Settings(OptimizerSettings):
     """Delayed preconditioners. s₁ steps of DP-SGD with η and C, then s₂ steps with `learning_rate_adaptive` and
-    `max_grad_norm_adaptive` on gradients that are divided by √v + ε before they are clipped.
+    `max_grad_norm_adaptive` on gradients that are divided by √v + ε before clipping.
 
-    `delay` is s₁ and s₂; or set `delay_sgd` and `delay_adaptive`. `debias` takes the noise's share from what feeds v.
-    `variant`: the method, or one of the paper's ablations: `noise_first` divides what was noised; `extra_query` queries
-    a step's batch twice, and is charged for it.
+    `delay` sets s₁ and s₂; or set `delay_sgd` and `delay_adaptive`. `debias` subtracts the noise's share from the input
+    of v. `variant`: the method, or one of the paper's ablations: `noise_first` divides after the noise; `extra_query`
+    queries a step's batch twice and is charged for it.
     """
 
     learning_rate_adaptive: Positive
@@ -128,7 +132,7 @@ class Dp2Settings(OptimizerSettings):
 
     @property
     def delays(self) -> tuple[int, int]:
-        """s₁, s₂."""
+        """Returns s₁ and s₂."""
         return self.delay_sgd or self.delay or 1, self.delay_adaptive or self.delay or 1
 
     @model_validator(mode="after")
@@ -141,18 +145,22 @@ class Dp2Settings(OptimizerSettings):
     @model_validator(mode="after")
     def _defined(self) -> Dp2Settings:
         if self.variant == "extra_query" and self.delay is None:
-            raise ValueError("`extra_query` has no phases, and so one `delay`")
+            raise ValueError("`extra_query` has no phases: give `delay` alone")
         if self.variant == "extra_query" and self.debias:
-            raise ValueError("`extra_query` begins with a sum of one gradient, not of `delay`: `debias` is undefined")
+            raise ValueError("`extra_query` begins with a sum of one gradient, not of `delay`: leave `debias` out")
         if self.weight_decay > 0.0 and self.decay == "coupled":
-            raise ValueError("coupled decay is undefined here: λ θ would feed v, and would not be divided by it")
+            raise ValueError(
+                "coupled decay is undefined here: λ θ would enter v without being divided by it; use decoupled decay"
+            )
         if self.learning_rate_adaptive * self.weight_decay > 1.0:
-            raise ValueError("learning_rate_adaptive · weight_decay is above 1: parameters would flip, not decay")
+            raise ValueError(
+                "learning_rate_adaptive · weight_decay is above 1: parameters would flip, not decay; lower one of them"
+            )
         return self
 
 
 class Dp2RmsProp(Dp2Settings):
-    """v ← β v + (1−β) ḡ², with ḡ the mean noised gradient of the s₁ steps before."""
+    """v ← β v + (1−β) ḡ², where ḡ is the mean noised gradient of the last s₁ steps."""
 
     kind: Literal["dp2_rmsprop"] = "dp2_rmsprop"
     beta: Average = 0.9
@@ -172,10 +180,10 @@ class Dp2Yogi(Dp2Settings):
 
 
 class ScaleThenPrivatize(OptimizerSettings):
-    """Gradients are divided by √v + `eps_scale` before they are clipped, and multiplied back after the noise; then
+    """Divides gradients by √v + `eps_scale` before clipping and multiplies them back after the noise. Then applies
     Adam's or RMSProp's rule, with √(v̂ + `eps_root`) + `eps`.
 
-    `max_grad_norm` is that of scaled gradients. `betas`: null takes (0.9, 0.999) for adam and (0, 0.9) for rmsprop.
+    `max_grad_norm` bounds the scaled gradients. `betas`: null takes (0.9, 0.999) for adam and (0, 0.9) for rmsprop.
     """
 
     kind: Literal["scale_then_privatize"] = "scale_then_privatize"
@@ -188,13 +196,13 @@ class ScaleThenPrivatize(OptimizerSettings):
     @model_validator(mode="after")
     def _base_has_moments(self) -> ScaleThenPrivatize:
         if self.base == "rmsprop" and self.betas is not None and self.betas[0] != 0.0:
-            raise ValueError("rmsprop keeps no first moment: betas[0] is 0")
+            raise ValueError("rmsprop keeps no first moment: set betas[0] to 0")
         return self
 
 
 class PublicSideSettings(OptimizerSettings):
-    """Methods with side information: the records of a data set that is declared public, with the same kind of features
-    and the same classes. `public_batch_size` are drawn for each step, with replacement; null: all take part.
+    """Methods with side information: the records of a public data set with the same kind of features and the same
+    classes. Each step draws `public_batch_size` records with replacement; null: each step uses all.
     """
 
     public_dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
@@ -202,7 +210,7 @@ class PublicSideSettings(OptimizerSettings):
 
 
 class AdaDps(PublicSideSettings):
-    """A ← β A + (1−β) (∇L_public)²; gradients are divided by √A + ε before they are clipped."""
+    """A ← β A + (1−β) (∇L_public)²; gradients are divided by √A + ε before clipping."""
 
     kind: Literal["ada_dps"] = "ada_dps"
     beta: Average = 0.9
@@ -211,7 +219,9 @@ class AdaDps(PublicSideSettings):
     @model_validator(mode="after")
     def _defined(self) -> AdaDps:
         if self.weight_decay > 0.0 and self.decay == "coupled":
-            raise ValueError("coupled decay is undefined here: λ θ would not be divided as gradients are")
+            raise ValueError(
+                "coupled decay is undefined here: λ θ would not be divided as gradients are; use decoupled decay"
+            )
         return self
 
 

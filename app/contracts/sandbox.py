@@ -1,4 +1,4 @@
-"""What keeps an attempt's process from the rest of its machine, as the worker found it."""
+"""How an attempt's process is isolated from its machine, as the worker measured it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from app.contracts.base import Document
 
 
 class Sandbox(Document):
-    """What is on. Tried out by the worker, never taken from a version or a setting.
+    """The protections that are on. The worker tests each one and never infers it from a version or a setting.
 
     Attributes:
-        seccomp: system calls that an attempt has no use for are refused.
-        landlock: of the file system only the interpreter, libraries and the attempt's own files are there.
-        network: `loopback`: a network of its own with nothing in it; `none`: no socket can be made; `host`: open.
-        memory_limit_bytes: of its cgroup, or of its data segment (RLIMIT_DATA).
+        seccomp: system calls that an attempt does not need are refused.
+        landlock: only the interpreter, libraries and the attempt's own files of the file system are visible.
+        network: `loopback`: an empty network of its own; `none`: no socket can be made; `host`: open.
+        memory_limit_bytes: the limit of its cgroup, or of its data segment (RLIMIT_DATA).
     """
 
     seccomp: bool

@@ -1,4 +1,4 @@
-"""What-if: what other totals, other levels and more or fewer runs would leave the final run of a search."""
+"""What-if: what other totals, other levels and more or fewer trials would leave for a study's final trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ RunsPerLevel = Annotated[int, Field(strict=True, ge=1, le=20)]
 
 
 class Sweep(Document):
-    """Every combination of the three lists; one that is left out is what `spec` has. Its `hpo` is `linear_scaling`."""
+    """Every combination of the three lists. A list that is left out takes the value in `spec`, whose `hpo` is
+    `linear_scaling`."""
 
     spec: JobSpec
     total_epsilon: Annotated[list[EpsilonValue], Field(min_length=1, max_length=50)] | None = None

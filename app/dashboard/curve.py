@@ -1,6 +1,6 @@
-"""Released numbers as a drawing: where points, error bars and ticks lie. The template turns it to SVG.
+"""Released numbers as a drawing: positions of points, error bars and ticks. The template turns it into SVG.
 
-error bar = value ± 1.96 std        95 % of the noise that was added; nothing else is in it
+error bar = value ± 1.96 std        95 % of the added noise; nothing else is in it
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ NORMAL_95 = 1.96
 
 @dataclass(frozen=True)
 class Tick:
+    """A mark on an axis: its position and its label."""
+
     at: float
     label: str
 
 
 @dataclass(frozen=True)
 class Point:
+    """A released number at its position, with the ends of its error bar."""
+
     x: float
     y: float
     low: float
@@ -73,7 +77,7 @@ def _curve(name: str, metrics: list[MetricView], steps: int) -> Curve:
     lows = [each.value - NORMAL_95 * each.std for each in metrics]
     highs = [each.value + NORMAL_95 * each.std for each in metrics]
     low, high = min(lows), max(highs)
-    # A little air above and below; a height of its own where the numbers are all but one.
+    # A margin above and below; a fixed height if the numbers are almost equal.
     pad = 0.08 * (high - low) if high - low > 1e-6 * max(abs(high), 1.0) else max(abs(high) * 0.05, 0.01)
     y_values = ticks(low - pad, high + pad, 5)
     x_values = [each for each in ticks(0, max(steps, 1), 8) if each <= steps and each == int(each)]

@@ -13,17 +13,17 @@ DECIMALS = 4
 
 
 def up(value: float) -> str:
-    """The smallest number of four places that is not below `value`: for what is spent."""
+    """The smallest number with four decimals that is not below `value`: for spent amounts."""
     return _directed(value, DECIMALS, ROUND_CEILING).removesuffix("00")
 
 
 def down(value: float) -> str:
-    """The largest number of four places that is not above `value`: for what is left."""
+    """The largest number with four decimals that is not above `value`: for remaining amounts."""
     return _directed(value, DECIMALS, ROUND_FLOOR).removesuffix("00")
 
 
 def exact(value: float) -> str:
-    """A declared number, as it was declared: 1e-5, 0.25, 1953."""
+    """A declared number, as declared: 1e-5, 0.25, 1953."""
     if not math.isfinite(value):
         return str(value)
     number = Decimal(repr(value)).normalize()
@@ -33,17 +33,17 @@ def exact(value: float) -> str:
 
 
 def delta(value: float) -> str:
-    """δ as a power of ten where it is one: 1e-5."""
+    """δ as a power of ten if it is one: 1e-5."""
     return f"{Decimal(repr(value)).normalize():e}".replace("e+", "e")
 
 
 def significant(value: float, digits: int = 5) -> str:
-    """Rounded to nearest: for what is neither spent nor left."""
+    """Rounded to nearest: for numbers that are neither spent nor left."""
     return exact(float(f"{value:.{digits}g}"))
 
 
 def down_significant(value: float, digits: int = 5) -> str:
-    """σ: rounded down, so that nobody reads more noise than there was."""
+    """σ: rounded down, so that nobody reads more noise than was added."""
     return _significant(value, digits, ROUND_FLOOR)
 
 
@@ -63,7 +63,7 @@ def with_noise(value: float, std: float) -> str:
 
 
 def amount(value: int, unit: str | None) -> str:
-    """An account's integer in its filter's own measure, exact: every digit of it is a unit of the ledger."""
+    """An account's integer in its filter's own measure, exact: every digit is a unit of the ledger."""
     _, _, scale = (unit or "").partition(" * 1e-")
     return f"{Decimal(value).scaleb(-int(scale or 0)):f}"
 
@@ -75,7 +75,7 @@ def unit_name(unit: str | None) -> str:
 
 
 def part(name: str) -> str:
-    """What a part of the data is called."""
+    """The name of a part of the data."""
     return {"train": "training", "holdout": "hold-out"}.get(name, name)
 
 
@@ -85,6 +85,7 @@ def integer(value: int) -> str:
 
 
 def size(size_bytes: int) -> str:
+    """A file's size with a unit."""
     amount, unit = float(size_bytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if amount < 1024:
@@ -104,15 +105,17 @@ def duration(seconds: float) -> str:
 
 
 def moment(at: datetime) -> str:
+    """A time in UTC, to the second."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def clock(at: datetime) -> str:
+    """The time of day in UTC."""
     return at.astimezone(UTC).strftime("%H:%M:%S")
 
 
 def ago(at: datetime) -> str:
-    """How long ago, in one unit; past a month the day."""
+    """How long ago, in one unit; after a month the day."""
     seconds = max(0.0, (now() - at).total_seconds())
     for limit, length, unit in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (30 * 86400, 86400, "d")):
         if seconds < limit:
@@ -121,6 +124,7 @@ def ago(at: datetime) -> str:
 
 
 def machine_time(at: datetime) -> str:
+    """A time for a `datetime` attribute."""
     return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

@@ -1,4 +1,4 @@
-"""How a page is made: the templates, and errors as pages."""
+"""Rendering of pages: the templates, and errors as pages."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 
 @cache
 def templates() -> Environment:
+    """The templates, with the filters of app.dashboard.numbers."""
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -39,13 +40,13 @@ def templates() -> Environment:
 def render(
     request: Request, template: str, *, viewer: Viewer | None, status: int = 200, **context: Any
 ) -> HTMLResponse:
-    """A page."""
+    """Renders a page."""
     html = templates().get_template(template).render(request=request, viewer=viewer, **context)
     return HTMLResponse(html, status)
 
 
 class PageRoute(APIRoute):
-    """A route of pages: its errors are pages, and who is not signed in is led to the login."""
+    """A route of pages: its errors are pages, and it sends visitors without a session to the login."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

@@ -1,8 +1,8 @@
-"""/dashboard: pages made on the server, over the same functions and queries as the REST API.
+"""/dashboard: pages rendered on the server, with the same functions and queries as the REST API.
 
 /dashboard                       jobs             /dashboard/live/…      the parts of a page that change, polled
-/dashboard/jobs/{id}             one job          /dashboard/login       with an API key
-/dashboard/datasets[/{id}]       budgets          /dashboard/static/…    our own CSS and JavaScript, nothing else's
+/dashboard/jobs/{id}             one job          /dashboard/login       with an API key /dashboard/datasets[/{id}]
+budgets          /dashboard/static/…    our own CSS and JavaScript, nothing else's
 """
 
 from __future__ import annotations
@@ -55,23 +55,25 @@ static_files = StaticFiles(directory=HERE / "static")
 
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 ROWS = 25
-WRONG_KEY = "This key is unknown, expired or was revoked."
+WRONG_KEY = "This key is unknown, expired or revoked."
 STALE_FORM = "The form was out of date. Please try again; cookies must be allowed for this site."
 
 
 @router.get("/static/{path:path}")
 async def static(path: str, request: Request) -> Response:
-    """Our own CSS and JavaScript; open, as the login page needs them. StaticFiles lets no path leave its folder."""
+    """Our own CSS and JavaScript; open, because the login page needs them. StaticFiles lets no path
+    leave its folder."""
     try:
         response = await static_files.get_response(path, request.scope)
     except HTTPException:
         raise NotFound("there is no such file") from None
-    response.headers["Cache-Control"] = "no-cache"  # asked for again by its ETag, so that an upgrade shows at once
+    response.headers["Cache-Control"] = "no-cache"  # revalidated by its ETag, so that an upgrade shows at once
     return response
 
 
 @router.get("/login")
 def login_page(request: Request, db: Db, settings: ServiceSettings, next: str | None = None) -> Response:
+    """Shows the login form."""
     try:
         current_viewer(request, db, settings, None)
     except RequestError:
@@ -88,7 +90,7 @@ def login(
     csrf: Annotated[str, Form()] = "",
     next: Annotated[str | None, Form()] = None,
 ) -> Response:
-    """An API key becomes a session."""
+    """Turns an API key into a session."""
     if not check_login_form(request, settings, csrf):
         return _login(request, settings, next, problem=STALE_FORM, status=403)
     token = key.strip()
@@ -119,7 +121,7 @@ def logout(db: Db, viewer: PostingViewer) -> Response:
 
 
 class JobsQuery:
-    """What the list of jobs is asked for."""
+    """The filters of the list of jobs."""
 
     def __init__(
         self,
@@ -141,33 +143,38 @@ AskedJobs = Annotated[JobsQuery, Depends()]
 
 @router.get("")
 def jobs_page(request: Request, db: Db, viewer: CurrentViewer, asked: AskedJobs) -> Response:
+    """Shows the list of jobs."""
     return render(request, "jobs.html", viewer=viewer, **_jobs(db, viewer.caller, asked))
 
 
 @router.get("/live/jobs")
 def live_jobs(request: Request, db: Db, viewer: CurrentViewer, asked: AskedJobs) -> Response:
+    """The changing part of the list of jobs."""
     return render(request, "_jobs.html", viewer=viewer, **_jobs(db, viewer.caller, asked))
 
 
 @router.get("/jobs/{job_id}")
 def job_page(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
+    """Shows one job."""
     return render(request, "job.html", viewer=viewer, page=_job(request, db, viewer, job_id))
 
 
 @router.get("/live/jobs/{job_id}")
 def live_job(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
+    """The changing part of a job's page."""
     return render(request, "_job.html", viewer=viewer, page=_job(request, db, viewer, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel")
 def cancel_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
+    """Cancels a job, then shows it."""
     job_service.cancel(db, viewer.caller, job_id)
     return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)
 
 
 @router.get("/jobs/{job_id}/certificate")
 def certificate(request: Request, job_id: Id, db: Db, viewer: CurrentViewer) -> Response:
-    """The signed document, as a file."""
+    """Sends the signed document as a file."""
     document = show_certificate(request, job_id, db, viewer.caller).model_dump(mode="json")
     name = f'attachment; filename="certificate-{job_id}.json"'
     return JSONResponse(document, headers={"Content-Disposition": name})
@@ -177,6 +184,7 @@ def certificate(request: Request, job_id: Id, db: Db, viewer: CurrentViewer) -> 
 def artifact(
     request: Request, job_id: Id, name: str, db: Db, settings: ServiceSettings, viewer: CurrentViewer
 ) -> FileResponse:
+    """Sends an artifact's file."""
     return download_artifact(request, job_id, name, db, settings, viewer.caller)
 
 
@@ -184,6 +192,7 @@ def artifact(
 def datasets_page(
     request: Request, db: Db, heads: RecordedHeads, viewer: CurrentViewer, after: After = None
 ) -> Response:
+    """Shows the list of data sets."""
     page = list_datasets(db, heads, viewer.caller, after or None)
     cards = [(dataset, views.budgets(dataset.ledger)) for dataset in page.items]
     return render(request, "datasets.html", viewer=viewer, cards=cards, following=page.next)
@@ -212,6 +221,7 @@ def dataset_page(
 
 @router.get("/live/datasets/{dataset_id}")
 def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer, before: Before = None) -> Response:
+    """The changing part of a data set's page."""
     with db.read() as session:
         page = views.dataset_page(session, dataset_id, viewer, before)
     if page.ledger is None:
@@ -221,7 +231,7 @@ def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer
 
 @router.get("/live/datasets/{dataset_id}/comparison")
 def live_comparison(dataset_id: Id, request: Request, db: Db, pricing: Pricing, viewer: CurrentViewer) -> Response:
-    """What other accountants would say: a page of its own, because composing many jobs can take seconds."""
+    """Other accountants' figures: a page of its own, because composing many jobs can take seconds."""
     with db.read() as session:
         dataset = require(session, viewer.caller, dataset_id, "view")
     figures = summary.overview(db, pricing, dataset.id)
@@ -230,13 +240,14 @@ def live_comparison(dataset_id: Id, request: Request, db: Db, pricing: Pricing, 
 
 @router.get("/{path:path}")
 def nothing_here(path: str, _viewer: CurrentViewer) -> Response:
+    """Answers 404 as a page."""
     if not path:
         return RedirectResponse(HOME, 303)
     raise NotFound("there is no such page")
 
 
 def _job(request: Request, db: Database, viewer: Viewer, job_id: str) -> views.JobPage:
-    """A job's page. The certificate on it is the whole document: who was shown it is recorded."""
+    """A job's page. It shows the whole certificate, so the audit log records the viewer."""
     with db.read() as session:
         page = views.job_page(session, job_id, viewer)
     if page.certificate is not None and not is_head(request.scope):
@@ -246,7 +257,7 @@ def _job(request: Request, db: Database, viewer: Viewer, job_id: str) -> views.J
 
 
 def _jobs(db: Database, caller: Caller, asked: JobsQuery) -> dict[str, Any]:
-    """One page of jobs, and what its filters need."""
+    """One page of jobs, and the data that its filters need."""
     page = page_of_jobs(db, caller, dataset=asked.dataset, status=asked.status, after=asked.after, limit=ROWS)
     with db.read() as session:
         return {

@@ -1,9 +1,9 @@
-"""Who looks at the dashboard: a signed cookie made from an API key, or the key itself as a Bearer header.
+"""The dashboard's viewer: a signed cookie made from an API key, or the key itself as a Bearer header.
 
-The cookie holds the key's id, a name of the token that was shown (not the token), how often the key was signed out
-before, and the time of signing. The key is looked up at every request, so that one that was revoked, rotated or has
-expired stops at once. Signing out ends all sessions of the key, also one whose cookie was copied. Every form carries a
-token: an HMAC of the visitor's own cookie, which another site can neither read nor make.
+The cookie holds the key's id, a name of the sent token (not the token), the number of earlier sign-outs, and the time
+of signing. The key is looked up at every request, so that a revoked, rotated or expired key stops at once. Signing out
+ends all sessions of the key, even with a copied cookie. Every form carries a token: an HMAC of the visitor's own
+cookie, which another site can neither read nor make.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from app.web.deps import Db, ServiceSettings
 HOME = "/dashboard"
 LOGIN = "/dashboard/login"
 SESSION_COOKIE = "scrimp_session"
-LOGIN_COOKIE = "scrimp_login"  # ties a login form to the browser that was shown it
+LOGIN_COOKIE = "scrimp_login"  # ties a login form to the browser that received it
 LOGIN_MINUTES = 60
 # Local pages only: no scheme, no host, no "//", no backslash, no dot segments.
 SAFE_NEXT = re.compile(r"/docs|/dashboard(/[A-Za-z0-9_-]+)*(\?[A-Za-z0-9_=&%.-]*)?")
 
 
 class SignInNeeded(RequestError):
-    """Nobody is signed in: the page answers with the way to the login form."""
+    """Nobody is signed in: the page redirects to the login form."""
 
     code = "sign-in-needed"
     status = 303
@@ -48,7 +48,7 @@ class SignInNeeded(RequestError):
 
 @dataclass(frozen=True)
 class Viewer:
-    """Who is signed in. `csrf` is what this viewer's forms carry; None where a Bearer key made the request."""
+    """The signed-in caller. `csrf` is the token of this viewer's forms; None if a Bearer key made the request."""
 
     caller: Caller
     csrf: str | None
@@ -63,9 +63,9 @@ def current_viewer(
     """The signed-in caller of every page.
 
     Raises:
-        SignInNeeded: no session, an expired or forged one, or its key does not hold any more.
-        Unauthenticated: a Bearer key that does not hold.
-        TooManyRequests: the key is past its limit.
+        SignInNeeded: no session, an expired or forged one, or its key is no longer valid.
+        Unauthenticated: an invalid Bearer key.
+        TooManyRequests: the key exceeded its limit.
     """
     if credentials is not None:
         return Viewer(authenticated(request, db, credentials.credentials), None)
@@ -75,7 +75,7 @@ def current_viewer(
         key_id, generation, sign_outs = signed.split(".")
         with db.read() as session:
             caller = service.in_session(session, key_id, generation, int(sign_outs))
-    except (BadSignature, ValueError, Unauthenticated):  # ValueError: signed by a version before this one
+    except (BadSignature, ValueError, Unauthenticated):  # ValueError: signed by an older version
         raise SignInNeeded("sign in first") from None
     audit.authenticated(caller.id)
     limits_of(request).request(caller.id, caller.requests_per_minute)
@@ -86,10 +86,10 @@ CurrentViewer = Annotated[Viewer, Depends(current_viewer)]
 
 
 def posting_viewer(viewer: CurrentViewer, csrf: Annotated[str, Form(max_length=200)] = "") -> Viewer:
-    """The viewer who sent a form, once the form is known to be ours. A Bearer header no other site can send.
+    """The viewer who sent a form, after checking that the form is ours. No other site can send a Bearer header.
 
     Raises:
-        Forbidden: the form's token is not this session's.
+        Forbidden: the form's token does not belong to this session.
     """
     if viewer.csrf is not None and not hmac.compare_digest(viewer.csrf.encode(), csrf.encode()):
         raise Forbidden("this form is out of date: go back, reload the page and send it again")
@@ -100,13 +100,15 @@ PostingViewer = Annotated[Viewer, Depends(posting_viewer)]
 
 
 def sign_in(response: Response, request: Request, settings: Settings, caller: Caller, sign_outs: int) -> None:
+    """Sets the session's cookie."""
     value = _signer(settings).sign(f"{caller.id}.{caller.generation}.{sign_outs}").decode()
-    # Sent to /docs too; the REST API takes no cookies.
+    # Sent to /docs too; the REST API accepts no cookies.
     _set_cookie(response, request, SESSION_COOKIE, value, settings.session_hours * 3600, path="/")
     response.delete_cookie(LOGIN_COOKIE, path=LOGIN)
 
 
 def sign_out(response: Response) -> None:
+    """Removes the session's cookie."""
     response.delete_cookie(SESSION_COOKIE, path="/")
 
 
@@ -116,7 +118,7 @@ def start_login(response: Response, request: Request, nonce: str) -> None:
 
 
 def login_token(settings: Settings, request: Request) -> tuple[str, str]:
-    """The nonce of this browser's login form, kept where it has one, and the token that the form carries."""
+    """The nonce of this browser's login form, reused if it has one, and the token in the form."""
     nonce = request.cookies.get(LOGIN_COOKIE, "")
     if len(nonce) != 43:
         nonce = secrets.token_urlsafe(32)
@@ -124,18 +126,19 @@ def login_token(settings: Settings, request: Request) -> tuple[str, str]:
 
 
 def check_login_form(request: Request, settings: Settings, csrf: str) -> bool:
-    """Whether a login form was made for the browser that sends it: nobody is signed in under somebody else's key."""
+    """Returns True if a login form was made for the browser that sends it: prevents a sign-in under somebody else's
+    key."""
     nonce = request.cookies.get(LOGIN_COOKIE, "")
     return bool(nonce) and hmac.compare_digest(_token(settings, nonce).encode(), csrf.encode())
 
 
 def safe_next(target: str | None) -> str:
-    """Where to go after the login: a page of the dashboard or the API's, else the dashboard's first one."""
+    """Where to go after the login: a page of the dashboard or of the API's documentation, or else the first page."""
     return target if target and SAFE_NEXT.fullmatch(target) and not target.startswith(LOGIN) else HOME
 
 
 def login_url(request: Request) -> str:
-    """The login page, with the way back to a page that was asked for by GET."""
+    """The login page, with the way back to a page that was requested by GET."""
     path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     if request.method != "GET" or safe_next(path) == HOME:
         return LOGIN

@@ -1,4 +1,4 @@
-"""A study as a drawing: r of each trial over the privacy of its run, and the line that leads to the final one."""
+"""A study as a drawing: r of each trial over its privacy, and the line that leads to the final trial."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINE_POINTS = 60
 
 @dataclass(frozen=True)
 class Dot:
-    """A trial. `best`: the one of its level whose r the line goes through; or the final run."""
+    """A trial. `best`: the trial of its level whose r the line uses; or the final trial."""
 
     x: float
     y: float
@@ -65,5 +65,5 @@ def scaling_picture(found: TrialList) -> ScalingPicture | None:
 
 
 def _place(trial: TrialView, fit: FitView) -> float:
-    """Where a run lies: at its level, or at the final run's."""
+    """The position of a trial: at its level, or at the final trial's."""
     return fit.at_final if trial.level is None else fit.levels[trial.level].at

@@ -1,4 +1,4 @@
-"""What the pages show, gathered from the database: plain data for the templates."""
+"""The content of the pages, gathered from the database: plain data for the templates."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ACTIVE = ("queued", "running", "pausing", "cancelling")
 
 @dataclass(frozen=True)
 class Budget:
-    """One account's balance: drawn by the amounts that the filter counts, said in ε.
+    """One account's balance: drawn by the amounts that the filter counts, written in ε.
 
     Attributes:
         spent_percent, held_percent: of the budget, rounded up; `left_percent` is the rest.
-        spent, taken, left: what the filter says of what is spent, of that and what is held, and of the rest, as ε at
-            `delta`. These do not add up to the cap: amounts do.
+        spent, taken, left: the filter's ε at `delta` for the spent amount, for spent plus held, and for the rest. These
+            do not add up to the cap; amounts do.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Budget:
 
 
 def budgets(figures: LedgerView | None) -> list[Budget]:
-    """The training part's account, and the hold-out's where there is a private hold-out. None on public data."""
+    """The training part's account, and the hold-out's if there is a private hold-out. None on public data."""
     if figures is None:
         return []
     accounts = {"train": figures.accounts.train, "holdout": figures.accounts.holdout}
@@ -84,7 +84,7 @@ def _budget(name: str, view: AccountView, delta: float) -> Budget:
 
 
 def _percent(amount: int, budget: int) -> float:
-    """Tenths of a percent, rounded up: what is gone is never shown smaller."""
+    """Tenths of a percent, rounded up: a spent share is never shown smaller."""
     return -(-amount * 1000 // budget) / 10
 
 
@@ -94,13 +94,13 @@ class JobPage:
 
     Attributes:
         factor: e^ε, rounded up.
-        has_account: whether the job is charged: the data are private.
-        unit: what charges are counted in.
+        has_account: True if the job is charged, because the data are private.
+        unit: the unit of charges.
         entries: the job's own entries in the ledger.
-        trials, picture: of a search, its runs, and the scaling law that they were read from.
-        is_trial: it is a run of a search of which nothing leaves but its score.
+        trials, picture: for a study, its trials, and the scaling law fitted to them.
+        is_trial: it is a trial of a study, and only its score is released.
         hands_out_model: the model's weights leave the worker.
-        certificate_due: it spent privacy and has settled, so that one is or will be issued.
+        certificate_due: it spent privacy and has settled, so a certificate is or will be issued.
     """
 
     job: JobView
@@ -125,7 +125,7 @@ class JobPage:
 
     @property
     def is_changing(self) -> bool:
-        """Whether the page can still change by itself."""
+        """Returns True if the page can still change by itself."""
         return self.job.status not in FINISHED or (self.certificate_due and self.certificate is None)
 
 
@@ -133,7 +133,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
     """Gathers a job's page.
 
     Raises:
-        NotFound: no such job, or one that the viewer may not see.
+        NotFound: no such job, or the viewer may not see it.
     """
     caller = viewer.caller
     job = require_job(session, caller, job_id)
@@ -170,7 +170,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
 
 
 def _factor(epsilon: Epsilon | None) -> str | None:
-    """e^ε, rounded up, where it still says something to a person."""
+    """e^ε, rounded up, if it is still meaningful to a person."""
     if epsilon is None or epsilon.value > 10:
         return None
     return f"{math.ceil(math.exp(epsilon.value) * 100) / 100:g}"
@@ -181,7 +181,7 @@ class DatasetPage:
     """A data set, its budgets, and a page of its entries, newest first.
 
     Attributes:
-        names: who is behind a key's id, as far as the viewer may know.
+        names: the name behind a key's id, as far as the viewer may know it.
         older: where the next page of entries ends; None on the last one.
     """
 
@@ -204,7 +204,7 @@ def dataset_page(session: Session, dataset_id: str, viewer: Viewer, before: int 
         before: show the entries below this number; None for the newest ones.
 
     Raises:
-        NotFound: no such data set, or one that the viewer may not see.
+        NotFound: no such data set, or the viewer may not see it.
     """
     row, access = find(session, viewer.caller, dataset_id)
     dataset = DatasetView.of(row, session.get(Account, row.id), access)
@@ -220,7 +220,7 @@ def dataset_page(session: Session, dataset_id: str, viewer: Viewer, before: int 
 
 
 def _entries(session: Session, dataset: DatasetView, before: int | None) -> tuple[list[LedgerEntry], int | None]:
-    """The last entries below `before`. Their numbers have no gaps, so that the place to start from is known."""
+    """The last entries below `before`. Their numbers have no gaps, so the start is known."""
     if dataset.ledger is None:
         return [], None
     count = dataset.ledger.entries
@@ -231,13 +231,13 @@ def _entries(session: Session, dataset: DatasetView, before: int | None) -> tupl
 
 
 def dataset_names(session: Session, caller: Caller) -> dict[str, str]:
-    """The names of the data sets that the caller sees by their ids, in the order of names."""
+    """The names of the caller's visible data sets by their ids, in the order of names."""
     rows = select(Dataset.id, Dataset.name).where(visible(caller)).order_by(Dataset.name)
     return {row.id: row.name for row in session.execute(rows)}
 
 
 def key_names(session: Session, caller: Caller, access: Access, key_ids: set[str]) -> dict[str, str]:
-    """Who did it on a data set: names for its owner and admins; others see the ids of keys, as in the API."""
+    """Who acted on a data set: names for its owner and admins; others see the ids of keys, as in the API."""
     names = {}
     for key_id in key_ids:
         key = session.get(ApiKey, key_id) if access.level == "own" else None

@@ -1,4 +1,4 @@
-"""/dashboard/webhooks: the viewer's webhooks and their last deliveries; added, tested, disabled, deleted by forms."""
+"""/dashboard/webhooks: the viewer's webhooks and their last deliveries; forms add, test, disable and delete them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ class Card:
 
 @router.get("")
 def webhooks_page(request: Request, db: Db, viewer: CurrentViewer) -> Response:
+    """Shows the viewer's webhooks."""
     return _page(request, db, viewer)
 
 
 @router.get("/live")
 def live_webhooks(request: Request, db: Db, viewer: CurrentViewer) -> Response:
+    """The changing part of the webhooks' page."""
     return render(request, "_webhooks.html", viewer=viewer, cards=_cards(db, viewer))
 
 
@@ -56,7 +58,7 @@ def add(
     dataset: Text = "",
     description: Text = "",
 ) -> Response:
-    """Adds a webhook; its secret is on the page that answers, and nowhere else."""
+    """Adds a webhook; only the page that answers shows its secret."""
     try:
         asked = WebhookRequest.model_validate(
             {"url": url.strip(), "events": events, "dataset": dataset.strip() or None, "description": description}
@@ -73,6 +75,7 @@ def add(
 
 @router.post("/{webhook_id}/test")
 def test(webhook_id: Id, db: Db, viewer: PostingViewer) -> Response:
+    """Sends a test message."""
     with db.write() as session:
         service.test(session, viewer.caller, webhook_id)
     return RedirectResponse(f"{PAGE}#{webhook_id}", 303)
@@ -80,6 +83,7 @@ def test(webhook_id: Id, db: Db, viewer: PostingViewer) -> Response:
 
 @router.post("/{webhook_id}/enabled")
 def enable(webhook_id: Id, db: Db, viewer: PostingViewer, enabled: Annotated[bool, Form()]) -> Response:
+    """Enables or disables a webhook."""
     with db.write() as session:
         service.change(session, viewer.caller, webhook_id, enabled=enabled)
     return RedirectResponse(f"{PAGE}#{webhook_id}", 303)
@@ -87,6 +91,7 @@ def enable(webhook_id: Id, db: Db, viewer: PostingViewer, enabled: Annotated[boo
 
 @router.post("/{webhook_id}/delete")
 def delete(webhook_id: Id, db: Db, viewer: PostingViewer) -> Response:
+    """Deletes a webhook."""
     with db.write() as session:
         service.remove(session, viewer.caller, webhook_id)
     return RedirectResponse(PAGE, 303)

@@ -1,9 +1,10 @@
-"""Keyed hashes of content under a data key that was rotated: each key is put on top of the ones before.
+"""Keyed hashes of content under a rotated data key: each new key is applied on top of the ones before.
 
     h₁ = hash of the content under the first key;   hₙ = HMAC-SHA256(keyₙ, hₙ₋₁)
 
-So a stored hash can be renewed without its content, which may have been deleted: what was registered stays known, and
-who has only an older key cannot compute what is stored. All keys are needed to compare new content: none is dropped.
+So a stored hash can be renewed without its content, which may have been deleted: registered content stays known.
+Somebody with only an older key cannot compute the stored hashes. All keys are needed to compare new content: none is
+dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def nested(first: str, chain: Sequence[bytes]) -> str:
     """A hash under all keys.
 
     Args:
-        first: under the first one, in hex.
+        first: the hash under the first key, in hex.
         chain: the keys, the one in use first.
     """
     found = first
@@ -36,25 +37,25 @@ def nested(first: str, chain: Sequence[bytes]) -> str:
 
 def every(first: str, chain: Sequence[bytes]) -> list[str]:
     """All names that a content ever had: its hash under the first key, under the first two, and so on. Records outside
-    of the database keep the name of their time."""
+    the database keep the name of their time."""
     return [nested(first, chain[place:]) for place in reversed(range(len(chain)))]
 
 
 def check_renewed(session: Session, chain: Sequence[bytes]) -> None:
-    """Has a registration wait whose key is not that of the hashes: it would not find what is there.
+    """Makes a registration wait if its key is not the one of the stored hashes: it could not find registered content.
 
     Raises:
-        Unavailable: a rotation is under way, or this process has read the key before it.
+        Unavailable: a rotation is under way, or this process read the key before it.
     """
     if session.scalar(select(exists().where(_not_under(chain)))):
-        raise Unavailable("the key of contents' hashes is being rotated: try again in a moment")
+        raise Unavailable("the key for content hashes is being rotated: try again in a moment")
 
 
 def renew(session: Session, chain: Sequence[bytes]) -> int:
-    """Puts every stored hash under the key in use. Returns how many were not. Repeating it changes nothing.
+    """Puts every stored hash under the key in use. Returns how many were renewed. Repeating it changes nothing.
 
     Raises:
-        ValueError: a hash is under a key that is not among these: the file was put back to an older one.
+        ValueError: a hash is under a key that is not in `chain`: the file was put back to an older one.
     """
     take_turns(session)
     places = {secret_id(key): place for place, key in enumerate(chain)}
@@ -62,13 +63,16 @@ def renew(session: Session, chain: Sequence[bytes]) -> int:
     for row in session.scalars(select(DatasetContent).where(_not_under(chain))).all():
         place = len(chain) - 1 if row.key_id is None else places.get(row.key_id)
         if place is None:
-            raise ValueError("a content's hash is under a data key that is not in the file any more")
+            raise ValueError(
+                "a content hash is under a data key that the key file no longer holds: restore the newer key file"
+            )
         row.hmac, row.key_id = nested(row.hmac, chain[: place + 1]), secret_id(chain[0])
         renewed += 1
     return renewed
 
 
 def _not_under(chain: Sequence[bytes]) -> ColumnElement[bool]:
-    """The condition that a hash is not under the key in use. From before rotations it is under the first one."""
+    """The condition that a hash is not under the key in use. Hashes from before any rotation are under
+    the first key."""
     another = DatasetContent.key_id != secret_id(chain[0])
     return another if len(chain) == 1 else or_(DatasetContent.key_id.is_(None), another)

@@ -1,4 +1,4 @@
-"""Parsing of data files: each in a limited process of its own, and few of them at once."""
+"""Parsing of data files: each in a limited process of its own, and few at once."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Parsers:
         self._free = threading.BoundedSemaphore(settings.max_parsers)
 
     def parse(self, request: dict[str, Any]) -> dict[str, Any]:
-        """app.formats.parse.parse under limits.
+        """Runs app.formats.parse.parse under limits.
 
         Raises:
-            InvalidRequest: a file is not what the specification says.
+            InvalidRequest: a file does not match the specification.
             LimitError: it took more memory or time than is allowed; with status 503, no process became free in time.
         """
         if not self._free.acquire(timeout=self._settings.parse_wait_s):

@@ -15,11 +15,12 @@ from app.keys.service import Caller
 
 
 def name_is_taken(session: Session, name: str) -> bool:
+    """Returns True if a data set has this name."""
     return session.scalar(select(Dataset.id).where(Dataset.name == name)) is not None
 
 
 def with_content(session: Session, owner_key: str, hmacs: Iterable[str]) -> list[Dataset]:
-    """An owner's data sets of which a file or the records have one of these keyed hashes."""
+    """An owner's data sets with a file, or with records, that have one of these keyed hashes."""
     own = (DatasetContent.owner_key == owner_key, DatasetContent.hmac.in_(list(hmacs)))
     same = select(DatasetContent.dataset_id).where(*own)
     return list(session.scalars(select(Dataset).where(Dataset.id.in_(same)).order_by(Dataset.created_at)))
@@ -31,7 +32,7 @@ def uses(dataset_id: str | InstrumentedAttribute[str]) -> ColumnElement[bool]:
 
 
 def check_content(session: Session, dataset_ids: Iterable[str]) -> None:
-    """Has a deletion of their content wait until this transaction ends.
+    """Makes a deletion of the content wait until this transaction ends.
 
     Raises:
         Conflict: `content-deleted`: it is gone already.
@@ -42,22 +43,25 @@ def check_content(session: Session, dataset_ids: Iterable[str]) -> None:
 
 
 def check_there(dataset: Dataset) -> None:
-    """Raises Conflict, `content-deleted`, where there is nothing to train on any more."""
+    """Raises Conflict, `content-deleted`, if the content is gone and nothing can be trained on it."""
     if dataset.content_deleted_at is not None:
-        raise Conflict("content-deleted", f"the content of {dataset.name!r} was deleted: nothing can be trained on it")
+        raise Conflict(
+            "content-deleted", f"the content of {dataset.name!r} was deleted: no job can train on it; register it again"
+        )
 
 
 def take_turns(session: Session) -> None:
     """Holds other registrations back until this transaction ends.
 
-    Of two that register one content at once, the second must see the first: no constraint can say so, since public
-    content may be there twice. The oldest key's row is always there and serves as the lock, of a kind that does not
-    keep jobs of that key waiting. (SQLite has one writer.)
+    If two transactions register one content at once, the second must see the first. No constraint can express this,
+    since public content may be registered twice. The oldest key's row always exists and serves as the lock, of a kind
+    that does not delay that key's jobs. (SQLite has one writer.)
     """
     session.execute(select(ApiKey.id).order_by(ApiKey.created_at, ApiKey.id).limit(1).with_for_update(key_share=True))
 
 
 def add(session: Session, dataset: Dataset, contents: Iterable[DatasetContent]) -> None:
+    """Adds a data set with the keyed hashes of its content."""
     session.add(dataset)
     session.flush()
     session.add_all(contents)
@@ -67,7 +71,7 @@ def add(session: Session, dataset: Dataset, contents: Iterable[DatasetContent]) 
 def page(
     session: Session, caller: Caller, *, after: tuple[datetime, str] | None, limit: int
 ) -> list[tuple[Dataset, Account | None, Access]]:
-    """What the caller sees, newest first; one more than asked for, so that it is known whether there is a next page."""
+    """The caller's data sets, newest first; one more than requested, to know if there is a next page."""
     query = (
         with_grants(caller)
         .add_columns(Account)

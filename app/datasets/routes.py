@@ -1,4 +1,4 @@
-"""/v1/datasets: registered by owners and admins, seen by whom they are granted to."""
+"""/v1/datasets: owners and admins register data sets; keys see those that they are granted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
     return {key: _inlined(each, definitions) for key, each in node.items() if key not in ("$defs", "discriminator")}
 
 
-# The body is read by hand, so that nothing of it is stored before it is bounded. It is documented all the same.
+# The body is read by hand, so that nothing is stored before its size is bounded. It is documented all the same.
 DATA_FILE = {"type": "string", "format": "binary"}
 SPEC_SCHEMA = DatasetSpec.model_json_schema()
 SPEC = _inlined(SPEC_SCHEMA, SPEC_SCHEMA["$defs"])
@@ -92,8 +92,8 @@ async def register_dataset(
 ) -> RegisteredDataset:
     """Registers a data set: by upload (multipart: `spec`, `file`, `holdout_file`), or by `path` under the data root.
 
-    The data are checked against the declaration; what is wrong is named by column and count. Content that is already
-    registered as private is refused.
+    Checks the data against the declaration; errors name columns and counts. Refuses content that you registered before,
+    if either registration is private.
     """
     with storage.staging(settings.storage_root) as folder:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -114,7 +114,7 @@ async def register_dataset(
 def list_datasets(
     db: Db, heads: RecordedHeads, caller: CurrentKey, after: After = None, limit: Limit = 50
 ) -> DatasetList:
-    """The data sets that this key may see, newest first, each with its ledger's balances."""
+    """Lists the data sets that this key may see, newest first, each with its ledger's balances."""
     key = None
     if after is not None:
         moment, dataset_id = decode_cursor(after, str, str)
@@ -129,7 +129,7 @@ def list_datasets(
 
 @router.get("/{dataset_id}")
 def show_dataset(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> DatasetView:
-    """One data set, by its id or name."""
+    """Shows one data set, by its id or name."""
     with db.read() as session:
         dataset, access = grants.find(session, caller, dataset_id)
         account = session.get(Account, dataset.id)
@@ -137,7 +137,7 @@ def show_dataset(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentK
 
 
 def states_of(db: Database, heads: Heads, dataset_ids: list[str]) -> dict[str, State]:
-    """Which of these data sets' ledgers the database has whole."""
+    """Which of these data sets' ledgers are complete in the database."""
     found = problems(db, heads, dataset_ids)
     return {each: "behind" if each in found else "ready" for each in dataset_ids}
 
@@ -165,7 +165,7 @@ async def _uploaded(request: Request, folder: Path, settings: Settings) -> Datas
     )
     try:
         async for chunk in _chunks(request):
-            await run_in_threadpool(upload.feed, chunk)  # it writes to disk
+            await run_in_threadpool(upload.feed, chunk)  # this writes to disk
     finally:
         upload.close()
     spec = await run_in_threadpool(_spec, upload.check())
@@ -182,7 +182,9 @@ async def _by_path(request: Request, folder: Path, settings: Settings) -> Datase
             raise TooLarge(f"a spec may have at most {settings.max_body_bytes} bytes")
     spec = await run_in_threadpool(_spec, bytes(body))
     if spec.path is None:
-        raise InvalidRequest.at("/path", "name a file under the data root, or upload one as multipart/form-data")
+        raise InvalidRequest.at(
+            "/path", "name a file under the data root in `path`, or upload one as multipart/form-data"
+        )
     for name, path, pointer in (("file", spec.path, "/path"), ("holdout_file", spec.holdout_path, "/holdout_path")):
         if path is not None:
             copied = (settings.data_root, path, pointer, folder / name, settings.max_upload_bytes)
@@ -195,7 +197,7 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
         async for chunk in request.stream():
             yield chunk
     except ClientDisconnect:
-        raise InvalidRequest.at("", "the connection was closed before the body's end") from None
+        raise InvalidRequest.at("", "the connection was closed before the body ended") from None
 
 
 def _spec(content: bytes) -> DatasetSpec:
@@ -209,7 +211,7 @@ def _spec(content: bytes) -> DatasetSpec:
 
 
 def _document(content: bytes) -> object:
-    """The JSON as it was sent, to name places in it."""
+    """The JSON as it was sent, to locate errors in it."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What the data sets' routes answer: the shapes of the REST contract."""
+"""The responses of the data sets' routes: the shapes of the REST contract."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ State = Literal["ready", "behind"]
 
 
 class Shape(BaseModel):
-    """Public sizes: those that jobs are planned with. On private data, from the declared count and fraction."""
+    """Public sizes: jobs are planned with them. On private data they come from the declared count and fraction."""
 
     records_train: int
     records_holdout: int
@@ -30,9 +30,9 @@ class DatasetView(BaseModel):
 
     `privacy` holds the resolved cap (its δ) and order. `ledger` is null on public data, where no privacy is claimed.
     `content_sha256`, a function of the data without noise, is null for everyone but the data set's owner and admins.
-    `state` is "behind" where the database has forgotten what was spent: nothing is admitted until it is restored.
-    `content_deleted_at`: since when its files are gone; its ledger stays.
-    `access` is what the key that asks may do; `max_epsilon_per_job` is the owner's policy for it (null: the cap alone).
+    `state` is "behind" if the database has lost spent entries: nothing is admitted until it is restored.
+    `content_deleted_at`: when its files were deleted; its ledger stays. `access` is what the calling key may do;
+    `max_epsilon_per_job` is the owner's policy for it (null: the cap alone).
     """
 
     id: str
@@ -55,6 +55,7 @@ class DatasetView(BaseModel):
 
     @classmethod
     def of(cls, dataset: Dataset, account: Account | None, access: Access, state: State = "ready") -> DatasetView:
+        """Shows a data set to a caller with this access."""
         return cls(
             **{name: dataset.spec[name] for name in ("name", "format", "task", "features", "privacy", "holdout")},
             id=dataset.id,
@@ -72,12 +73,15 @@ class DatasetView(BaseModel):
 
 
 class RegisteredDataset(DatasetView):
-    """The answer to the owner who registers. `counts` and `warnings` speak of the file's content and are not stored."""
+    """The response to the owner who registers. `counts` and `warnings` describe the file's content and
+    are not stored."""
 
     counts: dict[str, int]
     warnings: list[str]
 
 
 class DatasetList(BaseModel):
+    """A page of data sets; `next` is the cursor of the next page, null on the last."""
+
     items: list[DatasetView]
     next: str | None

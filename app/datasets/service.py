@@ -2,7 +2,7 @@
 
 `register` is the admission: declaration (public numbers, cap, order) → parsing in a limited process → one transaction
 that writes the data set, the keyed hashes of its content and its account, and puts its files in place. A crash leaves
-at worst a folder that nothing refers to, which `sweep` removes.
+at worst a folder without references, which `sweep` removes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OrderChooser(Protocol):
 
 @dataclass(frozen=True)
 class Registered:
-    """A new data set, and what only its owner is told: counts and warnings speak of the content."""
+    """A new data set, with counts and warnings about its content for the owner alone."""
 
     dataset: Dataset
     account: Account | None
@@ -70,10 +70,10 @@ def register(
 
     Raises:
         InvalidRequest: the declaration or a file cannot be used; pointers, columns and counts.
-        Conflict: `duplicate-name`, or `duplicate-content`: this owner has it already, and it or this one is private. A
-            second registration of private content would be a second budget for it. What others have is not looked at:
-            decision 15. `ledger-behind`: this owner registered it, and the database has forgotten that.
-        LimitError: parsing took more memory or time than is allowed, or others are being parsed (503).
+        Conflict: `duplicate-name`, or `duplicate-content`: this owner registered it before, and one of the two is
+            private. A second registration of private content would be a second budget for it. Other owners' content
+            is not compared: decision 15. `ledger-behind`: this owner registered it, and the database has lost it.
+        LimitError: parsing took more memory or time than is allowed, or other files are being parsed (503).
     """
     _check_files(spec, folder)
     spec = resolved(spec, pricing)
@@ -99,7 +99,7 @@ def register(
         with db.write() as session:
             dataset, account = _insert(session, caller, spec, parsed, chain)
             audit.record(session, "dataset.registered", dataset.id)
-            # Before the commit: a data set that is there has its files. The other order could lose them.
+            # Before the commit: every data set in the database then has its files. The other order could lose them.
             storage.keep(settings.storage_root, parts, dataset.id)
     except IntegrityError:
         with db.read() as session:
@@ -128,11 +128,11 @@ def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
 
 
 def content_keys(chain: Sequence[bytes]) -> dict[str, str]:
-    """Keys for the split and for the hashes of content: all that the parsing process gets of the service's data key.
+    """Keys for the split and for content hashes: the parsing process gets nothing else of the service's data key.
 
     Args:
-        chain: the data key in use first. It divides; content is hashed under the first one that there was, and then
-            under its successors (app.datasets.hashes).
+        chain: the data keys, the one in use first. That key splits the data. Content is hashed under the oldest key,
+            and then under its successors (app.datasets.hashes).
     """
     of = {"split": chain[0], "content": chain[-1]}
     return {
@@ -142,16 +142,16 @@ def content_keys(chain: Sequence[bytes]) -> dict[str, str]:
 
 
 def shown_hmac(secret: bytes, dataset_id: str, content_hmac: str) -> str:
-    """The keyed hash by which a data set and its certificates name the content: of this registration alone, so that
-    whoever registers a guess cannot compare the two."""
+    """The keyed hash by which a data set and its certificates name the content. It belongs to this registration alone:
+    somebody who registers a guess cannot compare the two."""
     key = HKDF(SHA256(), 32, salt=None, info=b"scrimp/v1/data/shown").derive(secret)
     return hmac.digest(key, f"{dataset_id}:{content_hmac}".encode(), "sha256").hex()
 
 
 def sweep(settings: Settings) -> int:
-    """Removes the staging folders of crashed registrations, a day later. Returns how many that were.
+    """Removes the staging folders of crashed registrations, a day later. Returns how many it removed.
 
-    Nothing under `datasets/` is ever removed for not being in this database: the database may be the wrong one.
+    Nothing under `datasets/` is ever removed for being absent from this database: it may be the wrong database.
     """
     left = list(storage.stale(settings.storage_root, "staging"))
     for folder in left:
@@ -168,14 +168,18 @@ def _check_files(spec: DatasetSpec, folder: Path) -> None:
         raise InvalidRequest.at("/file", "there is no data file: send the part `file`, or JSON with a `path`")
     has = (folder / "holdout_file").exists()
     if _wants_holdout_file(spec) and not has:
-        raise InvalidRequest.at("/holdout_file", "a public hold-out is a file of its own: send it too")
+        raise InvalidRequest.at(
+            "/holdout_file", "a public hold-out needs its own file: send it as the part `holdout_file`"
+        )
     if has and not _wants_holdout_file(spec):
-        raise InvalidRequest.at("/holdout", 'a hold-out file was sent: declare it with {"kind": "public"}')
+        raise InvalidRequest.at(
+            "/holdout", 'a hold-out file was sent but not declared: add "holdout": {"kind": "public"}'
+        )
 
 
 def _check_name(session: Session, name: str) -> None:
     if repository.name_is_taken(session, name):
-        raise Conflict("duplicate-name", f"there is a data set named {name!r} already: take another name", name=name)
+        raise Conflict("duplicate-name", f"a data set named {name!r} exists already: choose another name", name=name)
 
 
 def _order(
@@ -189,14 +193,14 @@ def _order(
 
 
 def _split_sizes(spec: DatasetSpec, records: int) -> tuple[int, int]:
-    """The public sizes of training part and hold-out, from the declared count: what the split gave is private."""
+    """The public sizes of training part and hold-out, from the declared count: the split's actual sizes are private."""
     if spec.holdout is not None and spec.holdout.kind == "last_item":
-        return records, records  # of the same users
+        return records, records  # the same users
     if spec.holdout is None or spec.holdout.kind != "split":
         return records, 0
     train = round(records * (1 - spec.holdout.fraction))
     if not 0 < train < records:
-        detail = f"of {records} records that leaves {train} for training and {records - train} held out"
+        detail = f"a split of {records} records leaves {train} for training and {records - train} held out"
         raise InvalidRequest.at("/holdout/fraction", detail)
     return train, records - train
 
@@ -252,13 +256,16 @@ def _check_content(session: Session, caller: Caller, spec: DatasetSpec, contents
     for each in contents:
         sent[each["part"]].add(each["hmac"])
     if sent["data"] & sent["holdout"]:
-        raise InvalidRequest.at("/holdout_file", "the hold-out file is the data themselves")
+        raise InvalidRequest.at(
+            "/holdout_file", "the hold-out file is identical to the data file: send different records"
+        )
     same = repository.with_content(session, caller.id, sent["data"] | sent["holdout"])
     clash = [each for each in same if "private" in (each.sensitivity, spec.privacy.sensitivity)]
     if clash:
         raise Conflict(
             "duplicate-content",
-            "you have this content already, and it or this is private: a second registration is a second budget",
+            "you registered this content before, and one of the two is private: a second registration would be a "
+            "second budget",
             dataset=clash[0].id,
         )
 
@@ -266,12 +273,12 @@ def _check_content(session: Session, caller: Caller, spec: DatasetSpec, contents
 def _check_forgotten(db: Database, settings: Settings, caller: Caller, hmacs: set[str]) -> None:
     forgotten = behind.forgotten_content(db, Heads.of(settings), caller.id, hmacs)
     if forgotten is not None:
-        detail = f"you registered this content as {forgotten}, which the database has forgotten: restore a newer backup"
+        detail = f"you registered this content as {forgotten}, and the database lost that entry: restore a newer backup"
         raise Conflict("ledger-behind", detail)
 
 
 def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:
-    """The public sizes. Private data: from what was declared. Public data, and a public hold-out: what there is."""
+    """The public sizes. Private data: from the declaration. Public data, and a public hold-out: the actual sizes."""
     counts = parsed["counts"]
     if spec.privacy.sensitivity == "private" and spec.privacy.records is not None:
         train, holdout = _split_sizes(spec, spec.privacy.records)
@@ -287,21 +294,23 @@ def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_count(declared: int, train: int, found: int) -> None:
-    """Refuses a file with far more records than declared: jobs pay for what sums round up to that bound. The owner
-    alone sees the answer.
+    """Refuses a file with far more records than declared: jobs pay for sums that round up to that bound. Only the owner
+    sees the answer.
 
     Args:
-        declared: of the whole set.
-        train: of the training part, by the declared number.
+        declared: the declared number of the whole set.
+        train: the training part's size by the declared number.
         found: units of the training part.
     """
     if found > records_bound(train):
-        detail = f"the file holds more than twice as many: {found} where {train} are to be trained on; declare more"
-        raise InvalidRequest.at("/privacy/records", f"{declared} are declared, and {detail}")
+        detail = f"the file holds more than twice as many: {found} instead of {train} to train on; declare more"
+        raise InvalidRequest.at("/privacy/records", f"you declared {declared}, but {detail}")
 
 
 def _warnings(spec: DatasetSpec) -> list[str]:
     cap, records = spec.privacy.cap, spec.privacy.records
     if cap is not None and cap.delta is not None and records is not None and cap.delta > 1 / records:
-        return [f"δ = {cap.delta:g} is more than 1/records: a mechanism that publishes a record outright could meet it"]
+        return [
+            f"δ = {cap.delta:g} is more than 1/records: a mechanism that publishes one record outright could meet it"
+        ]
     return []

@@ -1,4 +1,4 @@
-"""Where data sets lie under the storage root, and how their files get there whole or not at all.
+"""The layout of data sets under the storage root. Files arrive there completely or not at all.
 
 staging/<random>/     an upload and the parts parsed from it; gone when the request ends, whatever happened
 datasets/<id>/        the parts of a registered data set, never changed
@@ -43,18 +43,16 @@ def create(path: Path) -> BinaryIO:
 
 
 def copy_from_data_root(data_root: Path | None, path: str, pointer: str, target: Path, limit_bytes: int) -> None:
-    """Copies a regular file from under the data root, links followed as long as they do not lead out of it.
+    """Copies a regular file from under the data root. Follows links that stay inside the root.
 
-    A copy, so that what is hashed, parsed and stored is one content even where the original changes meanwhile.
+    A copy, so that hashing, parsing and storing use one content even if the original changes meanwhile.
 
     Raises:
-        InvalidRequest: there is no data root, or no such file under it: which of both outside of it is not said.
+        InvalidRequest: there is no data root, or no such file under it. The error is the same for files outside.
         TooLarge: it is larger than `limit_bytes`.
     """
     if data_root is None:
-        raise InvalidRequest.at(
-            pointer, "this service reads no files by path: no data root is configured; upload the file"
-        )
+        raise InvalidRequest.at(pointer, "this service has no data root and reads no files by path: upload the file")
     root = data_root.resolve()
     try:
         found = (root / path).resolve(strict=True)
@@ -73,7 +71,7 @@ def copy_from_data_root(data_root: Path | None, path: str, pointer: str, target:
 
 
 def _opener(path: str, flags: int) -> int:
-    """A regular file; no link put in place since the path was resolved, no waiting for a pipe's other end."""
+    """Opens a regular file. Refuses links put in place since the path was resolved, and does not wait on a pipe."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -82,11 +80,12 @@ def _opener(path: str, flags: int) -> int:
 
 
 def too_large(limit_bytes: int) -> TooLarge:
+    """The error for a data file above the limit."""
     return TooLarge(f"a data file may have at most {limit_bytes} bytes here", limit_bytes=limit_bytes)
 
 
 def keep(storage_root: Path, folder: Path, dataset_id: str) -> None:
-    """Moves a staged folder to its final place, on disk before this returns."""
+    """Moves a staged folder to its final place; it is on disk before this returns."""
     final = storage_root / "datasets"
     final.mkdir(mode=0o700, exist_ok=True)
     sync(folder)

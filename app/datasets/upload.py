@@ -1,4 +1,4 @@
-"""A multipart upload, parsed as it streams in: files go straight to disk, every size is bounded before it is stored."""
+"""A multipart upload, parsed as it streams in. Files go straight to disk; every size is bounded before it is stored."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Upload:
             raise _malformed("the boundary is too long") from None
 
     def feed(self, chunk: bytes) -> None:
-        """The next bytes of the body.
+        """Parses the next bytes of the body.
 
         Raises:
-            InvalidRequest: it is not a well-formed multipart body of these parts.
+            InvalidRequest: it is not a well-formed multipart body with these parts.
             TooLarge: a part is larger than its limit. At most the limit was written.
         """
         try:
@@ -65,12 +65,12 @@ class Upload:
             raise _malformed("it is not well-formed") from None
 
     def close(self) -> None:
-        """The end of the body, or of the patience with it."""
+        """Ends the upload, at the end of the body or after an error."""
         if self._file is not None:
             self._file.close()
 
     def check(self) -> bytes:
-        """The spec, once everything is there."""
+        """Checks that the upload is complete, and returns the spec."""
         if not self._whole:
             raise _malformed("it ends too early")
         if self.spec is None:
@@ -104,7 +104,7 @@ class Upload:
         if name not in ("spec", *FILES):
             raise _malformed("it has a part that is neither `spec`, `file` nor `holdout_file`")
         if name in self._seen:
-            raise _malformed(f"the part `{name}` is there twice")
+            raise _malformed(f"the part `{name}` appears twice")
         self._seen.add(name)
         if name == "spec":
             self.spec = b""

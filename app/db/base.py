@@ -1,4 +1,4 @@
-"""What all tables have in common: their base, times in UTC, names of constraints."""
+"""What all tables share: their base, times in UTC, names of constraints."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Base(DeclarativeBase):
+    """The declarative base of all tables."""
+
     metadata = MetaData(
         naming_convention={
             "ix": "ix_%(column_0_label)s",
@@ -45,5 +47,5 @@ class Base(DeclarativeBase):
 
 
 def table_of(model: type[Base]) -> Table:
-    """The table of a model, for statements without the ORM: on hot paths it takes three times as long for a row."""
+    """A model's table, for statements without the ORM: the ORM takes three times as long for a row on hot paths."""
     return cast(Table, model.__table__)

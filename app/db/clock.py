@@ -1,10 +1,10 @@
-"""The one clock by which leases are written and judged, whoever's own clock says what.
+"""The single clock that writes and judges leases, whatever other clocks say.
 
-    PostgreSQL   the server's clock_timestamp(), as it is when the statement looks at it
-    SQLite       the machine's CLOCK_BOOTTIME, which nobody sets and which goes on while the machine sleeps
+    PostgreSQL   the server's clock_timestamp(), evaluated when the statement reads it
+    SQLite       the machine's CLOCK_BOOTTIME, which nobody sets and which continues while the machine sleeps
 
-A moment is a pair: the clock's name, and seconds on it. SQLite's clock is named after the boot: it begins anew when the
-machine does, and no worker of before is alive. So a moment of a clock with another name has passed.
+A moment is a pair: the clock's name, and seconds on it. SQLite's clock is named after the boot: it restarts with the
+machine, when no earlier worker is alive. So a moment of a clock with another name has passed.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ def _name_of_machine(_element: ClockName, _compiler: Any, **_: Any) -> str:
 
 
 def in_seconds(seconds: float) -> ColumnElement[float]:
-    """The moment after so many seconds, in SQL."""
+    """The moment this many seconds from now, in SQL."""
     return Reading() + seconds
 
 
 def has_passed(until: Seconds, clock: Name) -> ColumnElement[bool]:
-    """The condition that a moment lies behind; it is false where there is none."""
+    """The condition that a moment has passed; it is false for null."""
     return and_(until.is_not(None), or_(clock.is_distinct_from(ClockName()), until <= Reading()))
 
 
 def now_there(session: Session) -> datetime:
-    """The time of day by the database's clock: what is compared with times that other hosts wrote."""
+    """The time of day by the database's clock, for comparison with times that other hosts wrote."""
     if session.get_bind().dialect.name == "sqlite":
         return now()
     there: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
@@ -84,10 +84,10 @@ def now_there(session: Session) -> datetime:
 
 
 def skew_s(db: Database) -> float:
-    """How far this process' own clock is ahead of the database's, to a tenth of a second: finer digits would tell how
+    """How far this process' own clock is ahead of the database's, to a tenth of a second: finer digits would reveal how
     busy the machine is. 0 with SQLite: one machine has one clock.
 
-    Leases do without it. What people are shown and when keys expire is by each process' own clock.
+    Leases do not need it. Displayed times and the expiry of keys use each process' own clock.
     """
     if db.engine.dialect.name == "sqlite":
         return 0.0
@@ -98,7 +98,7 @@ def skew_s(db: Database) -> float:
 
 
 def boottime() -> float:
-    """SQLite's clock: seconds since the machine was started, those that it slept included."""
+    """SQLite's clock: seconds since the machine started, including sleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

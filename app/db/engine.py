@@ -1,13 +1,13 @@
 """The one synchronous database layer: sessions that read and sessions that write, on SQLite and on PostgreSQL.
 
-Services never see the dialect. What they may rely on, on both:
+Services never see the dialect. Both guarantee:
     read    one snapshot: two queries of one session see the same moment. Nothing can be written in it.
-    glance  a bare connection for one query, which sees one moment by itself: on PostgreSQL no transaction is begun and
-            ended around it. Nothing may be written in it.
+    glance  a bare connection for a quick read: one query, which sees one moment by itself. On PostgreSQL no transaction
+            begins and ends around it. Nothing may be written in it.
     write   READ COMMITTED at least: what decides a write is in the statement itself (a conditional UPDATE), or was read
             under a row lock (FOR UPDATE, which SQLite leaves out).
-On SQLite a write takes the one writer's place at BEGIN (BEGIN IMMEDIATE), so that a transaction that reads first cannot
-fail half-way for being out of date.
+On SQLite a write takes the writer's lock at BEGIN (BEGIN IMMEDIATE), so that a transaction that reads first cannot fail
+half-way because its snapshot is out of date.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from app.settings import Settings
 
 WRITES = "scrimp_writes"
 PING_AFTER_S = 1.0
-WRITERS = 4  # of one process at once; a connection pool has twenty
+WRITERS = 4  # at once in one process; a connection pool has twenty
 
 
 class Database:
-    """Sessions on one engine. `read()` and `write()` are one transaction each, committed where nothing raised."""
+    """Sessions on one engine. `read()` and `write()` are one transaction each, committed if nothing was raised."""
 
     def __init__(self, url: str) -> None:
         self.engine = make_engine(url)
         database = self.engine.url.database
-        # Writers of a SQLite file queue fairly. PostgreSQL has row locks, but who waits for one sits on a connection of
-        # the pool: where all hold on one data set, a few wait there, and the others before, so that reads go on.
+        # Writers of a SQLite file queue fairly. PostgreSQL has row locks, but a waiter for one occupies a connection of
+        # the pool. If all jobs hold on one data set, a few waiters take connections and the others queue before, so
+        # that reads continue.
         self._turn: Callable[[bool], AbstractContextManager[Any]] = lambda _urgent: nullcontext()
         if self.engine.dialect.name == "postgresql":
             turns = threading.BoundedSemaphore(WRITERS)
@@ -60,31 +61,36 @@ class Database:
 
     @classmethod
     def of(cls, settings: Settings) -> Database:
+        """Opens the database of these settings."""
         return cls(settings.effective_database_url)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
+        """A session that reads one snapshot."""
         with Session(self._reader, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextmanager
     def glance(self) -> Iterator[Connection]:
+        """A bare connection for one query."""
         with self._glancer.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self, *, urgent: bool = False) -> Iterator[Session]:
-        """One transaction that may write. `urgent`: of an attempt, whose lease does not wait for all who submit."""
+        """One transaction that may write. `urgent`: for an attempt, whose lease must not wait behind
+        all submissions."""
         writer = self.engine.execution_options(**{WRITES: True})
         with self._turn(urgent), Session(writer, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:
+        """Closes all connections."""
         self.engine.dispose()
 
 
 def make_engine(url: str) -> Engine:
-    """An engine for `url`; SQLite gets WAL, foreign keys, full durability and explicit transactions."""
+    """Makes an engine for `url`; SQLite gets WAL, foreign keys, full durability and explicit transactions."""
     if not url.startswith("sqlite"):
         engine = create_engine(url, hide_parameters=True, pool_size=10, max_overflow=10, pool_use_lifo=True)
         event.listen(engine, "checkin", _note_return)
@@ -107,7 +113,7 @@ def _note_return(_connection: Any, record: ConnectionPoolEntry) -> None:
 
 
 def _ping_after_a_pause(engine: Engine, connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
-    """A connection that was idle is asked whether the server is still there; asking at each use costs a round trip."""
+    """Tests a connection after a pause; a test at each use would cost a round trip."""
     if time.monotonic() - record.info.get("returned", math.inf) < PING_AFTER_S:
         return
     try:
@@ -122,7 +128,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # pysqlite's own BEGIN comes too late and is never IMMEDIATE
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode = WAL")
-    # FULL: a charge that was committed survives a power cut. NORMAL would lose the last ones, and with them spending.
+    # FULL: a committed charge survives a power cut. NORMAL would lose the last ones, and with them spending.
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()

@@ -1,4 +1,4 @@
-"""Brings a database to the newest migration, and says whether it is there. alembic is loaded only when asked."""
+"""Migrates a database to the newest revision, and reports its revision. alembic is loaded only on demand."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from app.db.writers import WriterQueue
 # In the repository migrations are at the top; a wheel carries them beside this file (setup.py).
 _INSTALLED = Path(__file__).resolve().parent / "migrations"
 SCRIPTS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).resolve().parents[2] / "alembic"
-ADVISORY_LOCK = 0x5C819B  # any number that is ours
+ADVISORY_LOCK = 0x5C819B  # an arbitrary number of ours
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Brings the database at `url` to `revision`, in one transaction: wholly or not at all.
+    """Migrates the database at `url` to `revision`, in one transaction: completely or not at all.
 
     Safe to start in several processes at once, from any folder: one works, the others wait and find it done.
     """
@@ -35,13 +35,13 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def is_current(engine: Engine) -> bool:
-    """Whether the database is at the newest migration that this code knows."""
+    """Returns True if the database is at the newest migration that this code knows."""
     with engine.connect() as connection:
         return current_revision(connection) == head_revision()
 
 
 def current_revision(connection: Connection) -> str | None:
-    """The migration that the database is at; None where it has none."""
+    """The database's migration; None if it has none."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
@@ -57,7 +57,7 @@ def head_revision() -> str | None:
 
 @contextmanager
 def migration_connection(url: str) -> Iterator[Connection]:
-    """One transaction that no other migration can run beside; commits where nothing raised."""
+    """One transaction that excludes other migrations; commits if nothing was raised."""
     with _writers_place(url):
         engine = make_engine(url)
         try:
@@ -71,7 +71,7 @@ def migration_connection(url: str) -> Iterator[Connection]:
 
 
 def _writers_place(url: str) -> AbstractContextManager[None]:
-    """SQLite's queue of writers: others wait for a long migration, where its busy handler would give up."""
+    """SQLite's queue of writers: others wait for a long migration; its busy handler alone would give up."""
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite" or not parsed.database:
         return nullcontext()

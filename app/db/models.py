@@ -4,18 +4,18 @@ api_keys ─┬─ datasets ─── accounts (one row a data set: both account
           │      ├────── grants (which key may see a data set, or train on it)
           │      ├────── dataset_contents (keyed hashes that make a second registration impossible)
           │      ├────── ledger_entries (append-only, hash-chained)
-          │      └────── signed_heads (what the relay has signed last)
-          └─ jobs ─┬──── jobs (a study's runs)
+          │      └────── signed_heads (the heads that the relay signed last)
+          └─ jobs ─┬──── jobs (a study's trials)
                    ├──── attempts ── blocks (the write-ahead record of steps)
                    ├──── job_events, metrics, artifacts, certificates
                    └──── outbox (what the relay still has to do)
 predictions: models on callers' own inputs, for a short time
 claim_turns: whose job was claimed when, in order
-workers: who runs attempts, and when it was last heard
-ledger_checks: what was last found of each data set's ledger
-signing_keys: what certificates are signed with
+workers: who runs attempts, and when each last reported
+ledger_checks: the last finding on each data set's ledger
+signing_keys: the public keys of certificates
 audit_entries, audit_head: who did what, hash-chained
-webhooks ─── webhook_deliveries (what is sent), webhook_events (what the relay makes deliveries of)
+webhooks ─── webhook_deliveries (messages), webhook_events (events that the relay turns into deliveries)
 price_cache: calibrated noise multipliers by plan, public numbers only
 """
 
@@ -35,13 +35,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-# Handed on from here, where everybody looks for them.
+# Re-exported, because everybody imports it from here.
 from app.db.base import Base as Base  # noqa: PLC0414
 from app.db.base import UtcDateTime as UtcDateTime  # noqa: PLC0414
 from app.db.base import table_of as table_of  # noqa: PLC0414
 
 
 class ApiKey(Base):
+    """An API key: the HMAC of its token, its role and its limits. The token is stored nowhere."""
+
     __tablename__ = "api_keys"
     __table_args__ = (CheckConstraint("role in ('admin', 'owner', 'analyst', 'viewer')", name="role"),)
 
@@ -54,19 +56,21 @@ class ApiKey(Base):
     revoked_at: Mapped[datetime | None]
     expires_at: Mapped[datetime | None]
     rotated_at: Mapped[datetime | None]
-    # The token before the last rotation, and until when it still works.
+    # The token before the last rotation, and the time until which it works.
     previous_hmac: Mapped[str | None]
     previous_until: Mapped[datetime | None]
-    # Limits of this key's own; null: the settings'. Running jobs have no limit unless there is one here.
+    # This key's own limits; null: the settings'. Without a value here running jobs have no limit.
     requests_per_minute: Mapped[int | None]
     max_queued_jobs: Mapped[int | None]
     max_running_jobs: Mapped[int | None]
-    # How often its dashboard was signed out of: sessions from before the last time have ended.
+    # The number of dashboard sign-outs: sessions from before the last one have ended.
     sign_outs: Mapped[int] = mapped_column(default=0, server_default="0")
     max_job_s: Mapped[int | None]  # how long a job of this key may run
 
 
 class Dataset(Base):
+    """A registered data set: its declaration, its public shape, and where its parts lie."""
+
     __tablename__ = "datasets"
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -74,18 +78,18 @@ class Dataset(Base):
     owner_key: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
     sensitivity: Mapped[str]
     spec: Mapped[dict[str, Any]]
-    # Public numbers that jobs are planned with: {"records_train", "records_holdout", "features", "outputs", "sparse"}.
+    # Public numbers for planning jobs: {"records_train", "records_holdout", "features", "outputs", "sparse"}.
     shape: Mapped[dict[str, Any]]
     # Where the parsed parts lie under the storage root, and their SHA-256: {"train": {"path", "sha256"}, "holdout": …}.
     parts: Mapped[dict[str, Any]]
-    content_sha256: Mapped[str]  # un-noised function of private data: for the owner alone
+    content_sha256: Mapped[str]  # a function of private data without noise: for the owner alone
     content_hmac: Mapped[str]
     created_at: Mapped[datetime]
-    content_deleted_at: Mapped[datetime | None]  # since when there are no files of it; its hashes stay
+    content_deleted_at: Mapped[datetime | None]  # when its files were deleted; its hashes stay
 
 
 class Grant(Base):
-    """That a key may see a data set (`view`), or train on it too (`train`). Its owner and admins need none."""
+    """Lets a key see a data set (`view`), or train on it too (`train`). Its owner and admins need none."""
 
     __tablename__ = "grants"
     __table_args__ = (
@@ -102,7 +106,7 @@ class Grant(Base):
 
 
 class DatasetContent(Base):
-    """Keyed hashes of what was registered (`file`: the bytes; `records`: the records in any order)."""
+    """Keyed hashes of registered content (`file`: the bytes; `records`: the records in any order)."""
 
     __tablename__ = "dataset_contents"
     __table_args__ = (
@@ -117,10 +121,11 @@ class DatasetContent(Base):
     part: Mapped[str]  # "data" | "holdout"
     kind: Mapped[str]  # "file" | "records"
     hmac: Mapped[str]
-    # The data set's: a registration looks among its owner's contents alone, and in the same time whatever others have.
+    # The data set's owner: a registration searches its owner's contents alone, in the same time whatever others have.
     owner_key: Mapped[str | None]
-    compared: Mapped[bool] = mapped_column(default=False, server_default=false())  # with other owners', by the relay
-    key_id: Mapped[str | None]  # of the data key on top (app.datasets.hashes); null: the first there was
+    # the relay has compared it with other owners' contents
+    compared: Mapped[bool] = mapped_column(default=False, server_default=false())
+    key_id: Mapped[str | None]  # the data key applied last (app.datasets.hashes); null: the first one
 
 
 class Account(Base):
@@ -138,17 +143,18 @@ class Account(Base):
     filter: Mapped[str]  # "gdp" | "rdp"
     order: Mapped[float | None] = mapped_column("filter_order")
     cap_epsilon: Mapped[float]
-    largest_cap_epsilon: Mapped[float]  # ever granted: the guarantee where a raise could depend on what was released
+    # the largest ever granted: the guarantee if a raise could depend on released results
+    largest_cap_epsilon: Mapped[float]
     cap_delta: Mapped[float]
     train_budget: Mapped[int]
     train_spent: Mapped[int] = mapped_column(default=0)
     train_held: Mapped[int] = mapped_column(default=0)
-    holdout_budget: Mapped[int]  # 0 where there is no private hold-out
+    holdout_budget: Mapped[int]  # 0 without a private hold-out
     holdout_spent: Mapped[int] = mapped_column(default=0)
     holdout_held: Mapped[int] = mapped_column(default=0)
     entries: Mapped[int] = mapped_column(default=0)
     head: Mapped[str]
-    joined_into: Mapped[str | None]  # the data set whose ledger goes on for this one: nothing more is admitted here
+    joined_into: Mapped[str | None]  # the data set whose ledger replaces this one: nothing more is admitted here
 
 
 class LedgerEntry(Base):
@@ -167,13 +173,13 @@ class LedgerEntry(Base):
     seq: Mapped[int] = mapped_column(primary_key=True)  # 1, 2, … without gaps
     kind: Mapped[str]
     job_id: Mapped[str | None]
-    # open, cap: the budgets; hold: what is held; post: what is spent of the hold; void: 0.
+    # open, cap: the budgets; hold: the held amount; post: the spent part of the hold; void: 0.
     train: Mapped[int]
     holdout: Mapped[int]
-    # post, void: what goes back from the hold.
+    # post, void: the amount that returns from the hold.
     train_released: Mapped[int] = mapped_column(default=0)
     holdout_released: Mapped[int] = mapped_column(default=0)
-    once: Mapped[str | None]  # "hold:JOB" or "settle:JOB": a second one is refused by the database
+    once: Mapped[str | None]  # "hold:JOB" or "settle:JOB": the database refuses a second one
     actor: Mapped[str]
     memo: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
@@ -182,22 +188,22 @@ class LedgerEntry(Base):
 
 
 class LedgerCheck(Base):
-    """What was last found of a data set's ledger. Also of one that this database does not know."""
+    """The last findings on a data set's ledger, including ledgers that this database does not know."""
 
     __tablename__ = "ledger_checks"
 
     dataset_id: Mapped[str] = mapped_column(primary_key=True)
-    # How it is behind the head that is recorded outside the database, as the last survey saw it; null: it is not.
+    # How it is behind the head recorded outside the database, by the last survey; null: it is not.
     behind: Mapped[str | None] = mapped_column(Text)
     noticed_at: Mapped[datetime | None]
-    # What the last full verification found; null: nothing, or none was made.
+    # The finding of the last full verification; null: no fault, or no verification yet.
     problem: Mapped[str | None] = mapped_column(Text)
     entries: Mapped[int | None]
     checked_at: Mapped[datetime | None]
 
 
 class SignedHead(Base):
-    """The newest head of a data set's chain that the relay has signed, for its owner to keep elsewhere."""
+    """The newest signed head of a data set's chain, for its owner to keep elsewhere."""
 
     __tablename__ = "signed_heads"
 
@@ -208,6 +214,8 @@ class SignedHead(Base):
 
 
 class Job(Base):
+    """A training job, a trial or a study: its specification, its mechanism, its state and its lease."""
+
     __tablename__ = "jobs"
     __table_args__ = (
         CheckConstraint(
@@ -219,7 +227,7 @@ class Job(Base):
         Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id"),
         Index("ix_jobs_created", "created_at", "id"),
         Index("ix_jobs_key_status", "key_id", "status", "created_at", "id"),
-        Index("ix_jobs_trial", "parent_id", "trial_number", unique=True),  # no run of a study is there twice
+        Index("ix_jobs_trial", "parent_id", "trial_number", unique=True),  # a study's trial numbers are unique
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -232,14 +240,15 @@ class Job(Base):
     spec: Mapped[dict[str, Any]]
     mechanism: Mapped[dict[str, Any] | None]  # null on public data
     quote: Mapped[dict[str, Any]]
-    # Which salt keys noise and sampler from which step on: [{"from_step": 0, "salt": hex, "key_id": …}]. One salt
-    # unless a replay was not identical. The keys themselves are derived in the worker's supervisor and stored nowhere.
+    # The salts that key noise and sampler, each with its first step: [{"from_step": 0, "salt": hex, "key_id": …}]. One
+    # salt unless a replay was not identical. The keys themselves are derived in the worker's supervisor and stored
+    # nowhere.
     segments: Mapped[list[Any]] = mapped_column(JSON)
     steps: Mapped[int]
     attempt: Mapped[int] = mapped_column(default=0)  # the fencing token
     worker: Mapped[str | None]
     cancel_requested_at: Mapped[datetime | None]
-    steps_started: Mapped[int] = mapped_column(default=0)  # counted over all attempts: replays are not counted again
+    steps_started: Mapped[int] = mapped_column(default=0)  # over all attempts; replays are not counted again
     step: Mapped[int] = mapped_column(default=0)  # progress
     rung_at: Mapped[datetime | None]
     failure: Mapped[dict[str, Any] | None]
@@ -248,20 +257,20 @@ class Job(Base):
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
-    # Of a study, a job whose work is done by others: its plan, and what was decided. No worker claims it.
+    # For a study, a job whose work other jobs do: its plan and its decisions. No worker claims it.
     study: Mapped[dict[str, Any] | None]
-    # Of a run of a study: the study, its number there, and the point that was drawn.
+    # For a trial: the study, its number there, and its drawn point.
     parent_id: Mapped[str | None]
     trial_number: Mapped[int | None]
     trial: Mapped[dict[str, Any] | None]
-    # Until when it is an attempt's, or, where it is queued, nobody's: a moment of app.db.clock, and that clock's name.
+    # The end of the attempt's lease, or of a queued job's delay: a moment of app.db.clock, and that clock's name.
     lease_until: Mapped[float | None]
     lease_clock: Mapped[str | None]
     ran_s: Mapped[float] = mapped_column(default=0.0, server_default="0")  # in all attempts, without waiting
 
 
 class ClaimTurn(Base):
-    """When a job of a key on an owner's data was last claimed: the number of that claim. The next one goes by it."""
+    """The number of the last claim of a key's job on an owner's data. The next claim's turn depends on it."""
 
     __tablename__ = "claim_turns"
 
@@ -271,6 +280,8 @@ class ClaimTurn(Base):
 
 
 class Attempt(Base):
+    """One attempt of a job on a worker."""
+
     __tablename__ = "attempts"
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
@@ -282,9 +293,10 @@ class Attempt(Base):
 
 
 class Block(Base):
-    """The write-ahead record: steps [first_step, last_step] were STARTED under `salt`; `digest` is the state after.
+    """The write-ahead record: steps [first_step, last_step] were STARTED under `salt`; `digest` is the state after
+    them.
 
-    `digest` stays null until the block's end was recorded. The row 0…0 is the state before the first step.
+    `digest` stays null until the block's end is recorded. The row 0…0 is the state before the first step.
     """
 
     __tablename__ = "blocks"
@@ -299,6 +311,8 @@ class Block(Base):
 
 
 class JobEvent(Base):
+    """One event of a job's log, numbered without gaps."""
+
     __tablename__ = "job_events"
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
@@ -309,7 +323,7 @@ class JobEvent(Base):
 
 
 class Metric(Base):
-    """A released number. Only what the mechanism declares (or public data) can be here."""
+    """A released number. It is declared by the mechanism, or comes from public data."""
 
     __tablename__ = "metrics"
 
@@ -323,6 +337,8 @@ class Metric(Base):
 
 
 class Artifact(Base):
+    """A file that a job released."""
+
     __tablename__ = "artifacts"
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
@@ -330,10 +346,12 @@ class Artifact(Base):
     sha256: Mapped[str]
     size_bytes: Mapped[int]
     path: Mapped[str] = mapped_column(Text)  # under the storage root
-    damaged_at: Mapped[datetime | None]  # since when its file is not what was published
+    damaged_at: Mapped[datetime | None]  # when its file was found to differ from the published one
 
 
 class Certificate(Base):
+    """A job's signed certificate."""
+
     __tablename__ = "certificates"
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
@@ -343,7 +361,7 @@ class Certificate(Base):
 
 
 class SigningKey(Base):
-    """A public key that certificates are signed with, named by the relay that holds its private half."""
+    """A public key for certificates, published by the relay that holds its private half."""
 
     __tablename__ = "signing_keys"
 
@@ -367,7 +385,7 @@ class Prediction(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
     status: Mapped[str]
-    records: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))  # until they are worked on
+    records: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))  # until a worker takes them
     top: Mapped[int]
     outputs: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))
     failure: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
@@ -375,12 +393,12 @@ class Prediction(Base):
     rung_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
-    lease_until: Mapped[float | None]  # as a job's
+    lease_until: Mapped[float | None]  # like a job's
     lease_clock: Mapped[str | None]
 
 
 class Outbox(Base):
-    """What has to be done after a transaction, written in it: ring a worker, issue a certificate, delete files."""
+    """Work to do after a transaction, written in it: notify a worker, issue a certificate, delete files."""
 
     __tablename__ = "outbox"
 
@@ -391,7 +409,8 @@ class Outbox(Base):
 
 
 class AuditEntry(Base):
-    """Who did what, written in the transaction of the act. Sealed into the chain once; triggers refuse all else."""
+    """Who did what, written in the action's transaction. Sealed into the chain once; triggers refuse
+    all other changes."""
 
     __tablename__ = "audit_entries"
     __table_args__ = (
@@ -406,7 +425,7 @@ class AuditEntry(Base):
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     at: Mapped[datetime]
     action: Mapped[str]
-    actor: Mapped[str | None]  # a key's id; null where nobody was known, or the service itself acted
+    actor: Mapped[str | None]  # a key's id; null if nobody was known, or the service itself acted
     target: Mapped[str | None]
     address: Mapped[str | None]
     user_agent: Mapped[str | None]
@@ -418,7 +437,7 @@ class AuditEntry(Base):
 
 
 class AuditHead(Base):
-    """The end of the audit log's chain: one row, locked by who seals, so that the chain cannot fork."""
+    """The end of the audit log's chain: one row, locked while sealing, so that the chain cannot fork."""
 
     __tablename__ = "audit_head"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
@@ -429,7 +448,7 @@ class AuditHead(Base):
 
 
 class Webhook(Base):
-    """Where a key wants to be told of events."""
+    """An address to which a key wants events sent."""
 
     __tablename__ = "webhooks"
     __table_args__ = (Index("ix_webhooks_key", "key_id"),)
@@ -442,7 +461,7 @@ class Webhook(Base):
     description: Mapped[str]
     enabled: Mapped[bool]
     disabled_because: Mapped[str | None]
-    secret: Mapped[str] = mapped_column(Text)  # encrypted, as is the one before it
+    secret: Mapped[str] = mapped_column(Text)  # encrypted, like the previous one
     previous_secret: Mapped[str | None] = mapped_column(Text)
     previous_until: Mapped[datetime | None]
     failing_since: Mapped[datetime | None]
@@ -450,7 +469,7 @@ class Webhook(Base):
 
 
 class WebhookEvent(Base):
-    """An event of which the relay has to make deliveries, written in the event's transaction: an outbox."""
+    """An event that the relay turns into deliveries, written in the event's transaction: an outbox."""
 
     __tablename__ = "webhook_events"
 
@@ -460,7 +479,7 @@ class WebhookEvent(Base):
 
 
 class WebhookDelivery(Base):
-    """One message to one webhook, and how its tries went."""
+    """One message to one webhook, and the outcome of its attempts."""
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
@@ -469,15 +488,15 @@ class WebhookDelivery(Base):
         Index("ix_webhook_deliveries_webhook", "webhook_id", "created_at", "id"),
     )
 
-    id: Mapped[str] = mapped_column(primary_key=True)  # the message's webhook-id, the same at every try
+    id: Mapped[str] = mapped_column(primary_key=True)  # the message's webhook-id, the same in every attempt
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id"))
-    dataset_id: Mapped[str | None]  # whose event it is; null for a test
+    dataset_id: Mapped[str | None]  # the event's data set; null for a test
     type: Mapped[str]
     payload: Mapped[dict[str, Any]]
     status: Mapped[str]
     attempts: Mapped[int] = mapped_column(default=0)
     claim: Mapped[int] = mapped_column(default=0)  # the fencing token: grows with every claim
-    next_at: Mapped[datetime]  # of the next try; while one is under way, when its lease ends
+    next_at: Mapped[datetime]  # of the next attempt; during an attempt, when its lease ends
     status_code: Mapped[int | None]
     error: Mapped[str | None]
     created_at: Mapped[datetime]
@@ -495,7 +514,7 @@ class PriceCache(Base):
 
 
 class Worker(Base):
-    """A worker process, by what it last said of itself. Nothing depends on it: claims and leases say who runs what."""
+    """A worker process, by its last report. Nothing depends on it: claims and leases say who runs what."""
 
     __tablename__ = "workers"
     __table_args__ = (Index("ix_workers_seen", "seen_at"),)
@@ -505,5 +524,5 @@ class Worker(Base):
     pid: Mapped[int]
     started_at: Mapped[datetime]
     seen_at: Mapped[datetime]  # by the database's clock
-    sandbox: Mapped[dict[str, Any] | None]  # what its attempts are kept from
+    sandbox: Mapped[dict[str, Any] | None]  # the isolation of its attempts
     skew_s: Mapped[float | None]  # how far its own clock is ahead of the database's

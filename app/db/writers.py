@@ -1,17 +1,17 @@
 """A fair queue for SQLite's one writer.
 
-SQLite's own busy handler sleeps and tries again, with no order among those who wait: with four busy writers one was
-seen to wait 4.9 s, where in this queue the longest wait was 0.09 s. Here writers queue on two advisory file locks, a
-turnstile and the writer's place:
+SQLite's own busy handler sleeps and retries, without any order among waiters: with four busy writers one waited 4.9 s;
+in this queue the longest wait was 0.09 s. Here writers queue on two advisory file locks, a turnstile and the writer's
+place:
 
     take turnstile → take place → leave turnstile → write → leave place
 
-Who has just written meets the turnstile held by the next in line, so that it cannot take the place again before
+A writer that has just finished finds the turnstile held by the next in line, so it cannot take the place again before
 them. The kernel wakes waiters without polling, and frees the locks of a process that dies.
 
-A fair queue is as long as there are writers. Sixteen who submitted on a busy machine, at half a second each, had the
-renewal of a lease wait for eight: it was lost without a fault. An urgent writer therefore goes past the turnstile: it
-waits for the one who writes, and at most for the one who is next.
+A fair queue is as long as its number of writers. Sixteen submitters on a busy machine, at half a second each, once made
+a lease's renewal wait for eight: the lease was lost without a fault. An urgent writer therefore skips the turnstile: it
+waits for the current writer, and at most for the next one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WriterQueue:
 
     @contextmanager
     def place(self, *, urgent: bool = False) -> Iterator[None]:
-        """Waits for this thread's turn to write; `urgent`: for what a lease depends on, and a few of these at once."""
+        """Waits for this thread's turn to write; `urgent`: for writes that keep a lease, only a few at once."""
         turnstile, place = self._descriptors()
         if urgent:
             fcntl.flock(place, fcntl.LOCK_EX)

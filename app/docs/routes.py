@@ -1,6 +1,6 @@
-"""/docs and /openapi.json: the API's documentation, for a key or for who is signed in to the dashboard.
+"""/docs and /openapi.json: the API's documentation, for a key or a signed-in dashboard user.
 
-static/ holds our page, and unchanged two files of the npm package swagger-ui-dist 5.35.0 (Apache-2.0):
+static/ holds our page, and two unchanged files of the npm package swagger-ui-dist 5.35.0 (Apache-2.0):
 swagger-ui-bundle.js and swagger-ui.css. Nothing comes from another host.
 """
 
@@ -34,7 +34,7 @@ def reader(
     settings: ServiceSettings,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Viewer:
-    """Who reads the document: no page, so that who is not signed in gets a 401 and no login form."""
+    """The document's reader. It is not a page, so without a sign-in the response is 401 and no login form."""
     try:
         return current_viewer(request, db, settings, credentials)
     except SignInNeeded:
@@ -43,22 +43,24 @@ def reader(
 
 @router.get("/openapi.json", dependencies=[Depends(reader)])
 def openapi(request: Request) -> JSONResponse:
+    """Serves the OpenAPI document."""
     return JSONResponse(request.app.openapi())
 
 
 @pages.get("")
 def page(_viewer: CurrentViewer) -> FileResponse:
+    """Serves the documentation's page."""
     return FileResponse(HERE / "page.html", headers={"Cache-Control": "no-store"})
 
 
 @pages.get("/static/{path:path}")
 async def static(path: str, request: Request) -> Response:
-    """Our page's files; open, as the dashboard's are. StaticFiles lets no path leave its folder."""
+    """Serves our page's files; open, like the dashboard's. StaticFiles lets no path leave its folder."""
     try:
         response = await static_files.get_response(path, request.scope)
     except HTTPException:
         raise NotFound("there is no such file") from None
-    response.headers["Cache-Control"] = "no-cache"  # asked for again by its ETag, so that an upgrade shows at once
+    response.headers["Cache-Control"] = "no-cache"  # revalidated by its ETag, so that an upgrade shows at once
     return response
 
 

@@ -1,6 +1,6 @@
-"""What cells become: a matrix of numbers, a list of texts, a vector of labels. Bad cells are counted, not kept.
+"""Turns cells into a matrix of numbers, a list of texts or a vector of labels. Bad cells are counted, not kept.
 
-Registration is the one moment at which counts of cells may be told, and to the owner alone, who sent them.
+Counts of cells are reported only at registration, and only to the owner, who sent them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Fault = dict[str, Any]
 
 
 def fault(pointer: str, column: str, counts: dict[str, int], note: str = "") -> list[Fault]:
-    """One entry of a problem's `errors` that names column and counts; none where all counts are zero."""
+    """One entry of a problem's `errors` that names column and counts; no entry if all counts are zero."""
     found = [f"{count} {what}" for what, count in counts.items() if count]
     if not found:
         return []
@@ -34,7 +34,7 @@ def fault(pointer: str, column: str, counts: dict[str, int], note: str = "") -> 
 
 
 def refuse(faults: Sequence[Fault], file: str) -> None:
-    """Raises InvalidRequest where there are faults."""
+    """Raises InvalidRequest if there are faults."""
     if faults:
         total = sum(int(each["count"]) for each in faults)
         members = {"file": file, "columns_at_fault": len(faults)}
@@ -42,12 +42,14 @@ def refuse(faults: Sequence[Fault], file: str) -> None:
 
 
 def text_number(cell: str) -> float:
+    """Converts a text cell to a float; raises ValueError if it is not a number."""
     if "_" in cell:  # Python reads 20_24 as a number; a data file does not mean one
         raise ValueError
     return float(cell)
 
 
 def json_number(value: Any) -> float:
+    """Converts a JSON or typed cell to a float; raises TypeError or ValueError if it is not a number."""
     if not isinstance(value, int | float):
         raise TypeError
     return float(value)
@@ -59,7 +61,7 @@ class Numbers:
     Args:
         columns: their names.
         pointers: where the specification names them.
-        number: makes a float of a cell; raises TypeError or ValueError where the cell is none.
+        number: converts a cell to a float; raises TypeError or ValueError if it cannot.
     """
 
     def __init__(self, columns: Sequence[str], pointers: Sequence[str], number: Callable[[Any], float]) -> None:
@@ -69,6 +71,7 @@ class Numbers:
         self._wrong = np.zeros(len(columns), dtype=np.int64)
 
     def add(self, row: Sequence[Any]) -> None:
+        """Adds one row's cells."""
         length = len(self._cells)
         try:
             self._cells.extend(map(self.number, row))
@@ -77,18 +80,19 @@ class Numbers:
             self._cells.extend([self._cell(column, cell) for column, cell in enumerate(row)])
 
     def add_block(self, block: NDArray[np.float64], missing: NDArray[np.int64]) -> None:
-        """Rows whose missing cells are NaN and counted by the caller, one count a column."""
+        """Adds rows whose missing cells are NaN; the caller counted these, one count a column."""
         self._cells.frombytes(np.ascontiguousarray(block).tobytes())
         self._missing += missing
 
     def values(self) -> NDArray[np.float64]:
-        """(n, columns), −0 made 0 so that equal numbers have equal bytes."""
+        """Returns (n, columns); −0 becomes 0, so that equal numbers have equal bytes."""
         values = np.frombuffer(self._cells, dtype=np.float64).reshape(-1, len(self.columns))
         values += 0.0
         return values
 
     def faults(self) -> list[Fault]:
-        bad = unusable(self.values()) - self._missing - self._wrong  # those are NaN
+        """One fault for each column with unusable cells."""
+        bad = unusable(self.values()) - self._missing - self._wrong  # these are NaN
         found = []
         for i, column in enumerate(self.columns):
             counts = {
@@ -111,7 +115,7 @@ class Numbers:
 
 
 def unusable(values: NDArray[Any]) -> NDArray[np.int64]:
-    """How many cells of each column of (n, d) are NaN, infinite or beyond float32."""
+    """The number of cells in each column of (n, d) that are NaN, infinite or beyond float32."""
     counts = np.zeros(values.shape[1], dtype=np.int64)
     for rows in chunks(values):
         counts += np.count_nonzero(~(np.abs(rows.astype(np.float64)) <= FLOAT32_MAX), axis=0)
@@ -119,13 +123,13 @@ def unusable(values: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def chunks(values: NDArray[Any]) -> Iterable[NDArray[Any]]:
-    """Blocks of rows of at most about CHUNK_CELLS cells: no second copy of a large matrix is made."""
+    """Blocks of rows with at most about CHUNK_CELLS cells, to avoid a second copy of a large matrix."""
     step = max(1, CHUNK_CELLS // max(1, values.shape[1]))
     return (values[start : start + step] for start in range(0, len(values), step))
 
 
 class Texts:
-    """A text column. An empty text is a text; a missing one is not."""
+    """A text column. An empty text is valid; a missing one is not."""
 
     def __init__(self, column: str, pointer: str) -> None:
         self.column, self.pointer = column, pointer
@@ -134,6 +138,7 @@ class Texts:
         self._wrong = 0
 
     def add(self, row: Sequence[Any]) -> None:
+        """Adds one row's text."""
         (cell,) = row
         if cell is None:
             self._missing += 1
@@ -143,13 +148,14 @@ class Texts:
             self.values.append(cell)
 
     def faults(self) -> list[Fault]:
+        """The column's fault, if it has unusable cells."""
         return fault(self.pointer, self.column, {"missing": self._missing, "not Unicode text": self._wrong})
 
 
 class Classes:
-    """Labels, as indices into the declared classes. A label matches a class of the same text: "1" is class 1.
+    """Labels, as indices into the declared classes. A label matches a class with the same text: "1" is class 1.
 
-    A whole number in another notation matches too (1.0 is class 1), where it does not match as it is.
+    If it does not match as it is, a whole number in another notation matches too: 1.0 is class 1.
     """
 
     def __init__(self, column: str, pointer: str, classes: Sequence[ClassLabel]) -> None:
@@ -162,6 +168,7 @@ class Classes:
         self._examples: set[str] = set()
 
     def add(self, cell: Any) -> None:
+        """Adds one label."""
         label = self._text(cell)
         index = self._index.get(label)
         if index is None:
@@ -176,14 +183,16 @@ class Classes:
                 self._examples.add(ascii(label[:40]))
 
     def values(self) -> NDArray[np.int64]:
+        """The class indices, in the order of the records."""
         return np.frombuffer(self._found, dtype=np.int64)
 
     def faults(self) -> list[Fault]:
+        """The column's fault, if it has unusable labels."""
         note = f" (such as {', '.join(sorted(self._examples))})" if self._examples else ""
-        return fault(self.pointer, self.column, {"missing": self._missing, "of no declared class": self._unknown}, note)
+        return fault(self.pointer, self.column, {"missing": self._missing, "not a declared class": self._unknown}, note)
 
     def _text(self, cell: Any) -> str:
-        """The label's text, empty where it is missing. True and false are 1 and 0 unless they are classes."""
+        """The label's text, empty if it is missing. True and false are 1 and 0 unless they are classes."""
         if isinstance(cell, str):
             return cell
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
@@ -195,7 +204,7 @@ class Classes:
 
 
 class Unlabelled:
-    """In place of labels, where a record is its own."""
+    """Stands in for labels if a record is its own label."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -214,7 +223,7 @@ class Unlabelled:
 
 
 def _whole(label: str) -> str:
-    """1.0, +1 and 1e0 as 1; anything else as it is."""
+    """Converts 1.0, +1 and 1e0 to 1; returns anything else unchanged."""
     try:
         value = text_number(label)
     except ValueError:
@@ -223,7 +232,7 @@ def _whole(label: str) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """False where it holds lone surrogates: undecodable bytes of a CSV file, or JSON's own."""
+    """Returns False if it holds lone surrogates: undecodable bytes of a CSV file, or JSON's own."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -18,9 +18,10 @@ Header = Callable[[list[str], Table], list[str]]
 
 
 def read(path: Path, records: Table, *, header: Header | None = None, **dialect: Any) -> None:
-    """Other separators are a matter of the csv module's `dialect`; `header` makes names of the first line's cells."""
+    """Reads a file. `dialect` (the csv module's) sets other separators; `header` turns the first line's cells into
+    names."""
     csv.field_size_limit(MAX_CELL_CHARACTERS)
-    # Bytes that are not UTF-8 become lone surrogates, which are counted in the columns that are used.
+    # Bytes that are not UTF-8 become lone surrogates, which are counted in the columns in use.
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         _check_separator(file.readline(MAX_LINE_CHARACTERS), records, dialect.get("delimiter", ","))
         file.seek(0)
@@ -28,12 +29,12 @@ def read(path: Path, records: Table, *, header: Header | None = None, **dialect:
         try:
             _read(rows, records, header)
         except csv.Error as error:
-            # The module's own texts ("',' expected after '\"'", "unexpected end of data") hold nothing of the cells.
+            # The module's own texts ("',' expected after '\"'", "unexpected end of data") quote nothing from the cells.
             raise records.broken(f"line {rows.line_num}: {error}") from None
 
 
 def _lines(file: TextIO, records: Table) -> Iterator[str]:
-    """The file's lines, none of them of a length that is a memory's."""
+    """Yields the file's lines; rejects lines longer than MAX_LINE_CHARACTERS."""
     number = 0
     while line := file.readline(MAX_LINE_CHARACTERS + 1):
         number += 1
@@ -43,7 +44,7 @@ def _lines(file: TextIO, records: Table) -> Iterator[str]:
 
 
 def _check_separator(first_line: str, records: Table, right: str) -> None:
-    """Raises InvalidRequest where the wanted columns are all there, but between other separators."""
+    """Raises InvalidRequest if all the wanted columns are there, but between other separators."""
     wanted = {each.name for each in (*records.features, records.label)}
     if wanted <= _split(first_line, right):
         return
@@ -57,14 +58,14 @@ def _check_separator(first_line: str, records: Table, right: str) -> None:
 def _split(line: str, separator: str) -> set[str]:
     try:
         return set(next(csv.reader([line], delimiter=separator), []))
-    except csv.Error:  # the reader will say so
+    except csv.Error:  # the reader reports it
         return set()
 
 
 def _read(rows: Any, records: Table, named: Header | None) -> None:
     header = next(rows, None)
     if not header:
-        raise records.broken("it is empty; the first line names the columns")
+        raise records.broken("it is empty; the first line must name the columns")
     if named is not None:
         header = named(header, records)
     records.begin(header)
@@ -75,10 +76,10 @@ def _read(rows: Any, records: Table, named: Header | None) -> None:
     for row in rows:
         if len(row) == len(header):
             records.add(take(row), row[label])
-        elif row:  # a blank line is no record
+        elif row:  # a blank line is not a record
             ragged += 1
             first = first or rows.line_num
     if ragged:
         raise records.broken(
-            f"{ragged} rows do not have the {len(header)} cells of the header; the first ends in line {first}"
+            f"{ragged} rows do not have the header's {len(header)} cells; the first of them ends in line {first}"
         )

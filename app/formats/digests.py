@@ -1,8 +1,8 @@
-"""Keyed digests of records: on which side of the hold-out split one falls, and whether content was seen before.
+"""Keyed digests of records: they decide each record's side of the hold-out split, and detect content seen before.
 
-A record's digest is a keyed BLAKE2b of its own content (features and label) and of nothing else. The split therefore
-puts equal records on one side, whatever else is in the data and in whatever order: changing one record changes one part
-by one record, and the parts compose in parallel. Without the key nobody can compute, or aim for, a side.
+A record's digest is a keyed BLAKE2b of its own content (features and label) and of nothing else. Equal records
+therefore fall on one side, whatever the other data and the order: changing one record changes one part by one record,
+and the parts compose in parallel. Without the key nobody can compute a side or aim for it.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class RecordDigests:
 
 
 def record_digests(contents: Iterator[bytes], keys: Keys) -> RecordDigests:
+    """The keyed digest of each record's content."""
     split, content = bytearray(), bytearray()
     for record in contents:
         split += hashlib.blake2b(record, digest_size=DIGEST_BYTES, key=keys.split, person=RECORD).digest()
@@ -50,7 +51,7 @@ def record_digests(contents: Iterator[bytes], keys: Keys) -> RecordDigests:
 
 
 def text_contents(texts: Sequence[str], labels: Sequence[bytes]) -> Iterator[bytes]:
-    """The text as it is, before any hashing of n-grams."""
+    """The text as it is, before its n-grams are hashed."""
     for text, label in zip(texts, labels, strict=True):
         encoded = text.encode()
         yield b"t" + struct.pack("<Q", len(encoded)) + encoded + label
@@ -69,7 +70,7 @@ def number_contents(matrix: NDArray[Any], names: Sequence[str] | None, labels: S
 
 
 def label_contents(targets: NDArray[Any], classes: Sequence[str] | None) -> list[bytes]:
-    """The class's text rather than its index, which depends on the order of declaration; or float64."""
+    """The class's text, because its index depends on the order of declaration; or float64."""
     if classes is not None:
         encoded = [b"c" + name.encode() for name in classes]
         return [encoded[i] for i in targets.tolist()]

@@ -1,10 +1,10 @@
-"""Files that are plainly something else than what they are declared to be: said so, rather than "no such column"."""
+"""Recognizes files of another format than declared, for a clearer error than "no such column"."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# How files begin, what that is, and the format that may begin so.
+# The first bytes of a file, its name, and the format that may begin so.
 BEGINNINGS: tuple[tuple[bytes, str, str], ...] = (
     (b"PAR1", "a Parquet file", "parquet"),
     (b"PK\x03\x04", "a ZIP archive, such as NPZ or XLSX", "npz"),
@@ -25,7 +25,7 @@ LOOKED_AT_BYTES = 4096
 
 
 def what_else(path: Path, format: str) -> str | None:
-    """What a file is instead of `format`, by how it begins; None where it may be that format.
+    """The file's real format, by its first bytes; None if it may be `format`.
 
     A text may hold a NUL, but no name in its first line does.
     """

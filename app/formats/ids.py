@@ -1,4 +1,4 @@
-"""Ids become rows of public lists, which were declared beforehand."""
+"""Maps ids to rows of public lists that were declared beforehand."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MAX_ID_CHARACTERS = 200
 
 
 class IdColumn:
-    """A column of ids: cells become rows of the declared list, and what cannot is counted.
+    """A column of ids: maps cells to rows of the declared list, and counts cells that have no row.
 
     Args:
         name, pointer: the column, and where the specification names it.
         ids: the public declaration.
-        drop: rows with an id that is not declared are left out rather than refused.
+        drop: leave out rows with an undeclared id rather than refuse them.
     """
 
     def __init__(self, name: str, pointer: str, ids: Ids, drop: bool) -> None:
@@ -28,7 +28,7 @@ class IdColumn:
         self._counts = {"missing": 0, "not an id": 0, "not declared": 0}
 
     def find(self, cell: Any) -> tuple[int, str] | None:
-        """The row and the id's text; None, and counted, where there is none."""
+        """The row and the id's text; None, and counted, if there is none."""
         text = id_text(cell)
         if text is None:
             self._counts["missing" if is_missing(cell) else "not an id"] += 1
@@ -40,6 +40,7 @@ class IdColumn:
         return row, text
 
     def faults(self) -> list[Fault]:
+        """The column's fault, if it has unusable ids."""
         counts = dict(self._counts)
         if self.drop:
             del counts["not declared"]
@@ -54,12 +55,12 @@ class IdColumn:
 
 
 def hashed_row(text: str, buckets: int) -> int:
-    """The row of an id where ids are hashed: a public function of the id alone."""
+    """The row of a hashed id: a public function of the id alone."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % buckets
 
 
 def id_text(cell: Any) -> str | None:
-    """An id as text: a text as it is, a whole number as its digits. Nothing else is one."""
+    """An id as text: a text unchanged, a whole number as its digits. Nothing else is an id."""
     if isinstance(cell, bool):
         return None
     if isinstance(cell, int):
@@ -70,6 +71,7 @@ def id_text(cell: Any) -> str | None:
 
 
 def is_missing(cell: Any) -> bool:
+    """Returns True for an empty cell."""
     return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
 
 

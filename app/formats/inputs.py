@@ -1,9 +1,7 @@
-"""Inputs of a prediction: records as JSON, checked against what the data set declares. Nothing of its data is needed.
+"""Inputs of a prediction: JSON records, checked against the data set's declaration. Its data are not needed.
 
-columns                an object with a number for each column
-tensor                 a list of numbers, one record of the array, flattened
-hashed_text, text      a text
-interactions, rating   an object with the user's and the item's id
+columns                an object with a number for each column tensor                 a list of numbers, one record of
+the array, flattened hashed_text, text      a text interactions, rating   an object with the user's and the item's id
 interactions, next_item   a list of items' ids, from the first to the latest
 """
 
@@ -19,16 +17,16 @@ from app.formats.ids import IdColumn
 
 MAX_TEXT_CHARACTERS = 100_000
 MAX_ITEMS = 10_000
-LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can say it, UTF-8 cannot
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # valid in JSON, not in UTF-8
 
 
 def checked(records: list[Any], task: Task, features: Features, width: int) -> list[Any]:
-    """The records as a worker takes them: a list of numbers, a text, or rows of the declared lists.
+    """The records in the worker's form: a list of numbers, a text, or rows of the declared lists.
 
     Args:
-        records: what was sent.
+        records: the records of the request.
         task, features: the data set's.
-        width: how many features it has.
+        width: its number of features.
 
     Raises:
         InvalidRequest: with a pointer to the record.
@@ -46,7 +44,7 @@ def checked(records: list[Any], task: Task, features: Features, width: int) -> l
 
 
 def item_name(ids: Ids, row: int) -> str | None:
-    """The id of a row; None where ids are hashed: several may share it."""
+    """The id of a row; None if ids are hashed, because several may share it."""
     if ids.kind == "listed":
         return ids.ids[row]
     return str(ids.first + row) if ids.kind == "numbered" else None
@@ -68,7 +66,7 @@ def _is_number(value: Any) -> bool:
 
 def _text(record: Any, at: int) -> str:
     if not isinstance(record, str) or len(record) > MAX_TEXT_CHARACTERS or LONE_SURROGATE.search(record):
-        raise _wrong(at, f"a text of at most {MAX_TEXT_CHARACTERS} characters of Unicode")
+        raise _wrong(at, f"a Unicode text of at most {MAX_TEXT_CHARACTERS} characters")
     return record
 
 
@@ -87,14 +85,16 @@ def _pair(users: IdColumn, items: IdColumn, record: Any, at: int) -> list[int]:
 def _row(ids: IdColumn, cell: Any, at: int) -> int:
     found = ids.find(cell)
     if found is None:
-        raise InvalidRequest.at(f"/records/{at}", f"an id of an {ids.name} in it is not declared by the data set")
+        raise InvalidRequest.at(
+            f"/records/{at}", f"the data set does not declare an id of an {ids.name} in this record"
+        )
     return found[0]
 
 
 def _wrong(at: int, wanted: str) -> InvalidRequest:
-    return InvalidRequest.at(f"/records/{at}", f"a record of this data set is {wanted}")
+    return InvalidRequest.at(f"/records/{at}", f"a record of this data set must be {wanted}")
 
 
 def finite(value: float) -> float | None:
-    """As JSON has it: null for what is no number."""
+    """JSON's form of a number: null if it is not finite."""
     return value if math.isfinite(value) else None

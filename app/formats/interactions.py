@@ -1,11 +1,11 @@
-"""Interaction tables: who rated what, and how, or when. Ids become rows of public lists, declared beforehand.
+"""Interaction tables: users, items, and ratings or times. Ids become rows of public lists, declared beforehand.
 
-    inter     RecBole's: tab-separated, a header of name:type, nothing is quoted
+    inter     RecBole's: tab-separated, a header of name:type, no quoting
     dat       MovieLens's: user::item::rating::timestamp, no header
     csv, tsv  one header row
     parquet   ids as texts or whole numbers
 
-Of a rating no time is read, of a sequence no rating, and no other column of either.
+For ratings no time is read, for sequences no rating, and for neither any other column.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INTER_NUMBERS, INTER_IDS = ("float",), ("token",)
 
 
 class Ratings(Table):
-    """The ratings of one file, filled by a reader as any other records.
+    """The ratings of one file, filled by a reader like any other records.
 
     Memory: 8 bytes of indices, 8 of the rating and 16 of references a record, and each distinct id once.
     """
@@ -58,6 +58,7 @@ class Ratings(Table):
         self._ratings = Numbers([task.rating], ["/task/rating"], number)
 
     def add(self, row: Sequence[Any], label: Any) -> None:
+        """Adds one rating; counts unusable cells."""
         found = [column.find(cell) for column, cell in zip(self._columns, row, strict=True)]
         if found[0] is None or found[1] is None:
             self.dropped += 1
@@ -69,19 +70,22 @@ class Ratings(Table):
         self._ratings.add((label,))
 
     def check(self) -> None:
+        """Raises InvalidRequest with columns and counts, if any cell cannot be used."""
         refuse([*self._columns[0].faults(), *self._columns[1].faults(), *self._rating_faults()], self.file)
         if self.count == 0:
-            raise self.broken("there are no records in it" + (" with declared ids" if self.dropped else ""))
+            raise self.broken("it holds no records" + (" with declared ids" if self.dropped else ""))
 
     def part(self) -> StoredPart:
+        """The records, ready to be stored."""
         users, items = (np.frombuffer(rows, dtype=np.int32) for rows in self._rows)
         return StoredPart(x=Pairs(users, items, self._sizes), y=self.targets())
 
     def targets(self) -> NDArray[np.float64]:
+        """The ratings, in the order of the records."""
         return self._ratings.values()[:, 0]
 
     def contents(self) -> Iterator[bytes]:
-        """What each rating's digest is made of: the ids as texts and the rating, in whatever format they came."""
+        """The content of each rating's digest: the ids as texts and the rating, in any file format."""
         for user, item, rating in zip(*self._texts, self.targets().tolist(), strict=True):
             one, other = user.encode(), item.encode()
             yield b"i" + struct.pack("<QQ", len(one), len(other)) + one + other + struct.pack("<d", rating + 0.0)
@@ -96,6 +100,7 @@ class Ratings(Table):
 
 
 def read(path: Path, records: Ratings | History) -> None:
+    """Reads an interaction table of any supported format."""
     if records.layout == "parquet":
         from app.formats import parquet_file  # noqa: PLC0415 - pyarrow, for Parquet alone
 
@@ -139,16 +144,16 @@ def _read_dat(path: Path, records: Table) -> None:
                 first = first or number
     if wrong:
         raise records.broken(
-            f"{wrong} lines are not user::item::rating or user::item::rating::timestamp; first {first}"
+            f"{wrong} lines are not user::item::rating or user::item::rating::timestamp; the first such line is {first}"
         )
 
 
 def new_records(spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> Ratings | History:
-    """Raises InvalidRequest where the specification is not one of interactions."""
+    """Raises InvalidRequest if the specification does not describe interactions."""
     task, features = spec.task, spec.features
     if isinstance(features, Interactions):
         if isinstance(task, NextItemTask):
             return History(task, features, file, max_unpacked_bytes)
         if isinstance(task, RatingTask) and features.users is not None:
             return Ratings(task, features, features.users, file, max_unpacked_bytes)
-    raise InvalidRequest.at("/task", "an interaction table has a task of kind 'rating' or 'next_item'")
+    raise InvalidRequest.at("/task", "an interaction table needs a task of kind 'rating' or 'next_item'")

@@ -13,6 +13,7 @@ MAX_LINE_BYTES = 32 * 1024 * 1024
 
 
 def read(path: Path, records: Records) -> None:
+    """Reads a JSON-lines file; rejects lines longer than MAX_LINE_BYTES."""
     names = [each.name for each in records.features]
     label = records.label.name
     wanted = {*names, label}
@@ -37,12 +38,12 @@ def _objects(path: Path, records: Records) -> Iterator[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                # Text first: of bytes, json would guess the encoding, line by line.
+                # Decoded first: from bytes, json would guess the encoding line by line.
                 value = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), object_pairs_hook=_unique)
             except UnicodeDecodeError:
                 raise records.broken(f"line {number} is not UTF-8") from None
             except KeyError:
-                raise records.broken(f"line {number} has a name twice") from None
+                raise records.broken(f"line {number} repeats a name") from None
             except RecursionError:
                 raise records.broken(f"line {number} is nested too deeply") from None
             except ValueError:  # its text may quote the line

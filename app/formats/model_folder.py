@@ -1,6 +1,6 @@
 """A Hugging Face model's folder, read without torch: its config, the shapes of its tensors, its content's hash.
 
-JSON and safetensors are read and nothing else: no pickle, and no code that a folder brings with it.
+Only JSON and safetensors are read: no pickle, and no code from the folder.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from app.contracts.hf import ARCHITECTURES, Architecture, HfModel, canonical, tr
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 NEEDED = (CONFIG, WEIGHTS, TOKENIZER)
-# Delivered beside a tuned model, where they are there.
+# Delivered with a tuned model, if they exist.
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 MAX_CONFIG_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 20
 MAX_WEIGHTS_BYTES, MAX_TOKENIZER_BYTES = 16 << 30, 256 << 20
 CHUNK = 1 << 20
-# How a config.json calls the numbers of attention heads and of a feed-forward layer's units.
+# The names in config.json for the numbers of attention heads and of a feed-forward layer's units.
 NUMBERS = {"gpt2": ("n_head", "n_inner")} | dict.fromkeys(
     ("llama", "bert", "roberta"), ("num_attention_heads", "intermediate_size")
 )
 FLOATS = ("F64", "F32", "F16", "BF16")
-# Where positions are learned.
+# The tensors of learned positions.
 POSITIONS = {"gpt2": "wpe.weight"} | dict.fromkeys(("bert", "roberta"), "embeddings.position_embeddings.weight")
-# Masks and tables that old files hold, and RoBERTa's pooler, which its classifier does without.
+# Masks and tables in old files, and RoBERTa's pooler, which its classifier does not use.
 NO_PARAMETERS = re.compile(r"\.attn\.(masked_)?bias$|rotary_emb\.inv_freq$|^roberta\.pooler\.")
 
 
 class UnfitModelError(Exception):
-    """Why a folder is no model that can be tuned, in words for whoever named it."""
+    """Why a folder holds no model that can be tuned, in words for the caller."""
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """What is known of a model before any tensor of it is read.
+    """A model's public facts, known before any tensor is read.
 
     Attributes:
-        files: those that are used, by name, resolved.
+        files: the files in use, by name, resolved.
         hashes: the SHA-256 of each.
         config: config.json.
         kind: its key in ARCHITECTURES.
-        shapes: of its tensors, by canonical names, output layers included where the file has them.
+        shapes: its tensors' shapes by canonical names, output layers included if the file has them.
     """
 
     files: dict[str, Path]
@@ -63,27 +63,27 @@ class ModelFolder:
 
     @property
     def sha256(self) -> str:
-        """Of the hashes of all files."""
+        """The SHA-256 of all files' hashes."""
         content = json.dumps(self.hashes, sort_keys=True, separators=(",", ":")).encode()
         return hashlib.sha256(content).hexdigest()
 
     def content(self, name: str) -> bytes:
-        """A file as it was hashed: read into memory as a whole, so that nothing changes it between the two.
+        """A file exactly as it was hashed: read into memory completely, so that it cannot change in between.
 
         Raises:
-            UnfitModelError: it is another one by now.
+            UnfitModelError: the file has changed.
         """
         content = self.files[name].read_bytes()
         if hashlib.sha256(content).hexdigest() != self.hashes[name]:
-            raise UnfitModelError(f"its {name} was changed while it was read")
+            raise UnfitModelError(f"its {name} changed while it was read: try again")
         return content
 
     @contextmanager
     def copy(self, name: str) -> Iterator[Path]:
-        """A copy of a large file in memory, as it was hashed, which can be mapped; gone when nothing maps it any more.
+        """A mappable in-memory copy of a large file, exactly as it was hashed; gone when nothing maps it any more.
 
         Raises:
-            UnfitModelError: it is another one by now.
+            UnfitModelError: the file has changed.
         """
         digest = hashlib.sha256()
         with self.files[name].open("rb") as file, os.fdopen(os.memfd_create(name), "wb") as made:
@@ -92,37 +92,41 @@ class ModelFolder:
                 made.write(piece)
             made.flush()
             if digest.hexdigest() != self.hashes[name]:
-                raise UnfitModelError(f"its {name} was changed while it was read")
+                raise UnfitModelError(f"its {name} changed while it was read: try again")
             yield Path(f"/proc/self/fd/{made.fileno()}")
 
     @property
     def architecture(self) -> Architecture:
+        """The names of the kind's parts."""
         return ARCHITECTURES[self.kind]
 
     @property
     def blocks(self) -> int:
+        """How many blocks it has."""
         return self._number(0)
 
     @property
     def positions(self) -> int:
-        """How many tokens it can read at once. RoBERTa counts them from the one after its padding's id."""
+        """The most tokens that it can read at once. RoBERTa counts them from the one after its padding's id."""
         return self._number(1) - self.first_position
 
     @property
     def first_position(self) -> int:
+        """The index of the first usable position."""
         return int(self.config.get("pad_token_id", 1)) + 1 if self.kind == "roberta" else 0
 
     @property
     def vocabulary(self) -> int:
+        """How many tokens it knows."""
         return int(self.config["vocab_size"])
 
     @property
     def tied(self) -> bool:
-        """Whether its output layer is the embedding's matrix. transformers' own defaults."""
+        """Returns True if its output layer is the embedding's matrix, by transformers' own defaults."""
         return bool(self.config.get("tie_word_embeddings", self.kind != "llama"))
 
     def pass_numbers(self, asked: HfModel) -> int:
-        """How many numbers a pass holds of one record, about: each block's activations and attention, and the scores of
+        """About how many numbers a pass holds for one record: each block's activations and attention, and the scores of
         all tokens."""
         names, length = NUMBERS[self.kind], asked.max_length
         hidden, heads = self._number(2), int(self.config[names[0]])
@@ -133,7 +137,7 @@ class ModelFolder:
         return blocks + scores + self.blocks * length * hidden
 
     def tensors(self, asked: HfModel, outputs: int) -> dict[str, tuple[int, ...]]:
-        """Of the model that is tuned: without heads of other tasks, with those of this one."""
+        """The tensors of the tuned model: without heads of other tasks, with the heads of this one."""
         of = self.architecture
         found = {name: shape for name, shape in self.shapes.items() if name.startswith(of.body)}
         if of.task == "classification":
@@ -144,7 +148,7 @@ class ModelFolder:
         return found
 
     def trained(self, asked: HfModel, outputs: int) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of what a job trains of it."""
+        """Names and shapes of the tensors that a job trains."""
         return trained(self.architecture, asked, self.tensors(asked, outputs), self.blocks)
 
     def _number(self, which: int) -> int:
@@ -152,10 +156,10 @@ class ModelFolder:
 
 
 def read(root: Path, path: str) -> ModelFolder:
-    """The model under `root` / `path`.
+    """Reads the model under `root` / `path`.
 
     Raises:
-        UnfitModelError: there is none, or none that can be tuned here.
+        UnfitModelError: there is none, or it cannot be tuned here.
     """
     folder = _inside(root, root / path)
     if folder is None or not folder.is_dir():
@@ -175,7 +179,7 @@ def read(root: Path, path: str) -> ModelFolder:
 
 
 def _inside(root: Path, path: Path) -> Path | None:
-    """The file or folder itself, links followed; None where it is not there or leads out of the root."""
+    """The file or folder itself, links followed; None if it does not exist or leads out of the root."""
     try:
         found = path.resolve(strict=True)
     except OSError:
@@ -184,7 +188,7 @@ def _inside(root: Path, path: Path) -> Path | None:
 
 
 def _config(path: Path | None) -> tuple[dict[str, Any], str]:
-    """The document, and the SHA-256 of what it was read from."""
+    """The document, and the SHA-256 of its bytes."""
     config, content = None, b""
     if path is not None and path.is_file():
         try:
@@ -197,7 +201,7 @@ def _config(path: Path | None) -> tuple[dict[str, Any], str]:
     if "auto_map" in config:
         raise UnfitModelError("it brings code of its own, which is never run here")
     if "quantization_config" in config:
-        raise UnfitModelError("it is quantized: gradients want its plain weights")
+        raise UnfitModelError("it is quantized: gradients need its plain weights")
     return config, hashlib.sha256(content).hexdigest()
 
 
@@ -212,18 +216,18 @@ def _check_files(folder: Path, absent: Sequence[str]) -> None:
 
 
 def _check_bytes(files: Mapping[str, Path]) -> None:
-    """Before anything of them is read."""
+    """Checks sizes before anything is read."""
     for name, path in files.items():
         most = {WEIGHTS: MAX_WEIGHTS_BYTES, TOKENIZER: MAX_TOKENIZER_BYTES}.get(name, MAX_CONFIG_BYTES)
         if not path.is_file():
-            raise UnfitModelError(f"its {name} is no file")
+            raise UnfitModelError(f"its {name} is not a regular file")
         if path.stat().st_size > most:
             raise UnfitModelError(f"its {name} is larger than {most} bytes")
 
 
 def _size(value: object) -> int:
     if type(value) is not int or not 0 <= value < 2**31:
-        raise ValueError("no size of a tensor")
+        raise ValueError("a tensor's size must be a whole number")
     return value
 
 
@@ -233,7 +237,7 @@ def _shapes(path: Path, of: Architecture) -> dict[str, tuple[int, ...]]:
         first = file.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
         if not 2 <= length <= MAX_HEADER_BYTES:
-            raise UnfitModelError(f"its {WEIGHTS} is no safetensors file")
+            raise UnfitModelError(f"its {WEIGHTS} is not a safetensors file")
         try:
             header = json.loads(file.read(length))
             tensors = {name: each for name, each in header.items() if name != "__metadata__"}
@@ -243,18 +247,18 @@ def _shapes(path: Path, of: Architecture) -> dict[str, tuple[int, ...]]:
                 if each["dtype"] in FLOATS and not NO_PARAMETERS.search(canonical(of, name))
             }
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-            raise UnfitModelError(f"its {WEIGHTS} is no safetensors file") from None
+            raise UnfitModelError(f"its {WEIGHTS} is not a safetensors file") from None
 
 
 def _check_sizes(model: ModelFolder) -> None:
-    """Whether config and tensors speak of one model."""
-    of, wrong = model.architecture, f"its {CONFIG} and {WEIGHTS} do not fit"
+    """Checks that config and tensors describe one model."""
+    of, wrong = model.architecture, f"its {CONFIG} and {WEIGHTS} do not match"
     numbers = [model.config.get(name) for name in (*of.numbers, "vocab_size")]
     if not all(type(each) is int and 1 <= each < 2**31 for each in numbers):
         raise UnfitModelError(f"its {CONFIG} does not say {', '.join((*of.numbers, 'vocab_size'))}")
     padding = model.config.get("pad_token_id", 1)
     if model.kind == "roberta" and not (type(padding) is int and 0 <= padding < model.config["vocab_size"]):
-        raise UnfitModelError(f"its {CONFIG} names no padding among its tokens")
+        raise UnfitModelError(f"its {CONFIG} does not name a padding token in its vocabulary")
     places = POSITIONS.get(model.kind)
     if places is not None and model.shapes.get(of.body + places) != (numbers[1], numbers[2]):
         raise UnfitModelError(f"{wrong}: the positions")
@@ -267,7 +271,7 @@ def _check_sizes(model: ModelFolder) -> None:
     if of.task == "language_model" and not model.tied and f"{of.head}weight" not in model.shapes:
         raise UnfitModelError(f"{wrong}: there is no output layer")
     if model.kind == "bert" and f"{of.body}pooler.dense.weight" not in model.shapes:
-        raise UnfitModelError("it has no pooler, which a classifier of this kind stands on")
+        raise UnfitModelError("it has no pooler, which a classifier of this kind needs")
 
 
 def _classifier(kind: str, width: int, outputs: int) -> dict[str, tuple[int, ...]]:
@@ -288,7 +292,7 @@ def _sha256(path: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _sha256_of(path: Path, *_version: int) -> str:
-    """Kept for as long as the file is the same: weights are large, and quotes are many."""
+    """Cached as long as the file is the same: weights are large, and quotes are frequent."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

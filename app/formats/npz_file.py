@@ -19,13 +19,14 @@ SUFFIX = ".npy"
 MAX_MEMBERS = 10_000
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-NOT_PLAIN = "it is not a whole, plain ZIP archive of NPY arrays"
-# What zipfile raises of a damaged archive: also for names that are no text, and for places before its beginning.
+NOT_PLAIN = "it is not an intact, plain ZIP archive of NPY arrays"
+# zipfile's errors for a damaged archive, including names that are not text and offsets before its beginning.
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, OverflowError)
 NUMBER_KINDS, LABEL_KINDS, USER_KINDS = "buif", "buifU", "uiU"
 
 
 def read(path: Path, records: Records) -> None:
+    """Reads the declared arrays; checks sizes before it unpacks them."""
     try:
         with zipfile.ZipFile(path) as archive:
             _read(archive, records)
@@ -36,7 +37,7 @@ def read(path: Path, records: Records) -> None:
 def _read(archive: zipfile.ZipFile, records: Records) -> None:
     members = archive.infolist()
     if len(members) > MAX_MEMBERS or not all(member.filename.endswith(SUFFIX) for member in members):
-        raise records.broken("it holds something else than NPY arrays")
+        raise records.broken("it holds something other than NPY arrays")
     records.begin([member.filename.removesuffix(SUFFIX) for member in members])
     used = [archive.getinfo(each.name + SUFFIX) for each in (*records.features, records.label)]
     if any(member.compress_type not in PLAIN for member in used):
@@ -65,7 +66,7 @@ def _read(archive: zipfile.ZipFile, records: Records) -> None:
 def _listed(values: NDArray[Any], records: Records, wanted: Wanted) -> list[Any]:
     try:
         return list(values.tolist())
-    except (ValueError, SystemError):  # how Python refuses numbers that are no characters
+    except (ValueError, SystemError):  # Python's refusal of numbers that are not characters
         raise records.unsuited(wanted, "holds text that is not Unicode") from None
 
 

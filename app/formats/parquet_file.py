@@ -1,4 +1,4 @@
-"""Parquet: flat columns, read in batches. What the footer claims to unpack to is checked before a page is read."""
+"""Parquet: flat columns, read in batches. The unpacked size that the footer claims is checked before a page is read."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from app.formats.columns import Numbers, Unlabelled
 from app.formats.records import Records, Table, Wanted
 
 BATCH_ROWS = 8192
-CELL_BYTES = 8  # of a number, once unpacked
+CELL_BYTES = 8  # the size of a number, once unpacked
 
 
 def read(path: Path, records: Records) -> None:
+    """Reads the wanted columns in batches; checks the claimed size first."""
     with _opened(path, records) as file:
         for each in _begun(file, records):
             _check_type(file.schema_arrow.field(each.name).type, each, records)
@@ -27,7 +28,7 @@ def read(path: Path, records: Records) -> None:
 
 
 def read_rows(path: Path, table: Table) -> None:
-    """Row by row, ids (texts or whole numbers) and a number."""
+    """Reads ids (texts or whole numbers) and a number, row by row."""
     with _opened(path, table) as file:
         wanted = _begun(file, table)
         for each in wanted:
@@ -45,8 +46,8 @@ def _opened(path: Path, table: Table) -> Iterator[pq.ParquetFile]:
             yield file
     except MemoryError:
         raise
-    except (pa.ArrowException, OSError, ValueError):  # their texts may quote cells
-        raise table.broken("it is not a whole Parquet file of a kind that is supported") from None
+    except (pa.ArrowException, OSError, ValueError):  # Arrow's texts may quote cells
+        raise table.broken("it is not an intact Parquet file of a supported kind") from None
 
 
 def _begun(file: pq.ParquetFile, table: Table) -> list[Wanted]:

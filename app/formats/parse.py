@@ -22,9 +22,9 @@ from app.formats.foreign import what_else
 from app.formats.records import Records
 from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts, save_part
 
-# Imported when it is needed: pyarrow for Parquet alone.
+# Imported on demand: pyarrow for Parquet alone.
 READERS = {"csv": "csv_file", "jsonl": "jsonl_file", "npz": "npz_file", "parquet": "parquet_file"}
-DEVIATION = 0.1  # of the count of records from the declared one, above which the owner is told
+DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
 
 
 @dataclass(frozen=True)
@@ -33,31 +33,34 @@ class Parsed:
 
     part: StoredPart
     digests: digests.RecordDigests
-    dropped: int = 0  # rows with ids that are not declared
-    sides: NDArray[np.uint64] | None = None  # of users, where they are split and not records
+    dropped: int = 0  # rows with undeclared ids
+    sides: NDArray[np.uint64] | None = None  # the users' sides, if users are split and are not records
 
     @property
     def records(self) -> int:
+        """How many records the part has."""
         return len(self.part.y)
 
     def select(self, mask: NDArray[np.bool_]) -> StoredPart:
+        """The part's records where the mask is True."""
         user = None if self.part.user is None else self.part.user[mask]
         return StoredPart(x=_rows(self.part.x, mask), y=self.part.y[mask], user=user)
 
     def bounded(self, names: list[str], most: int, keys: Keys) -> Parsed:
-        """At most so many records of each user. Digests stay those of the whole file."""
+        """Keeps at most this many records of each user. Digests still cover the whole file."""
         numbers = users.numbered(names)
         stays = users.kept(numbers, self.digests, most)
         part = replace(self, part=replace(self.part, user=numbers)).select(stays)
         return replace(self, part=part, sides=users.sides(names, keys)[stays])
 
     def in_holdout(self, fraction: float) -> NDArray[np.bool_]:
+        """True for each record that the split holds out."""
         words = self.digests.split if self.sides is None else self.sides
         return digests.in_holdout(digests.RecordDigests(words, words), fraction)
 
 
 def parse(request: dict[str, Any]) -> dict[str, Any]:
-    """Check a data set's files against its specification, and write its parts.
+    """Checks a data set's files against its specification, and writes its parts.
 
     Args:
         request: `spec` (DatasetSpec), `file` and `holdout_file` (paths, the second null but for a public hold-out),
@@ -69,7 +72,7 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
         `content_sha256`, `counts`, `warnings`: functions of private data, for the owner alone.
 
     Raises:
-        InvalidRequest: a file is not what the specification says; columns and counts are named.
+        InvalidRequest: a file does not match the specification; columns and counts are named.
     """
     spec = DatasetSpec.model_validate(request["spec"])
     keys = digests.Keys(**{name: bytes.fromhex(key) for name, key in request["keys"].items()})
@@ -79,7 +82,7 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
     parts = {"train": data.part}
     if extra is not None:
         if extra.part.shape[1] != data.part.shape[1]:
-            detail = f"its records have {extra.part.shape[1]} features, those of the data {data.part.shape[1]}"
+            detail = f"its records have {extra.part.shape[1]} features, but those of the data have {data.part.shape[1]}"
             raise InvalidRequest.at("/holdout_file", detail)
         parts["holdout"] = extra.part
     elif spec.holdout is not None and spec.holdout.kind == "split":
@@ -141,7 +144,7 @@ def _features_and_labels(spec: DatasetSpec, records: Records, keys: digests.Keys
 def hashed(texts: list[str], features: HashedText) -> Csr:
     """(n, buckets) L2-normalized counts (or presence) of hashed n-grams of words. Nothing is fitted to the data.
 
-    A text without a word is the zero vector.
+    A text without a word becomes the zero vector.
     """
     from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415 - takes a second
 
@@ -187,7 +190,7 @@ def _rows(x: Features, mask: NDArray[np.bool_]) -> Features:
 def _without_last(part: StoredPart) -> StoredPart:
     """The same users, each without the last item."""
     if not isinstance(part.x, Sequences):
-        raise InvalidRequest.at("/holdout/kind", "last items are held out of sequences")
+        raise InvalidRequest.at("/holdout/kind", "hold-out kind 'last_item' needs a task of kind 'next_item'")
     stays = np.ones(len(part.x.items), dtype=np.bool_)
     stays[part.x.ends - 1] = False
     ends = part.x.ends - np.arange(1, len(part.x.ends) + 1)
@@ -219,8 +222,8 @@ def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, parts: dict
     noun = "records" if data.part.user is None else "users"
     if declared is not None and abs(found - declared) > DEVIATION * declared:
         warnings.append(
-            f"the file holds {found} {noun} and {declared} are declared: sampling rates, step sizes and scores"
-            " are computed with the declared number"
+            f"the file holds {found} {noun}; you declared {declared}: sampling rates, step sizes and scores use the "
+            "declared number"
         )
     dropped = len(data.digests.content) - data.records
     if dropped:
@@ -230,5 +233,7 @@ def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, parts: dict
         known = set(map(bytes, data.digests.content))
         common = sum(bytes(each) in known for each in extra.digests.content)
         if common:
-            warnings.append(f"{common} records of the hold-out file are also in the data: scores on it are too high")
+            warnings.append(
+                f"{common} records of the hold-out file are also in the data: scores on it will be too high"
+            )
     return warnings

@@ -1,4 +1,4 @@
-"""What a reader is asked for, and what it fills: the features and the label that the specification names."""
+"""A reader's input and output: the wanted columns, and the features and label that it fills."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Wanted:
 
 
 class Table:
-    """One file, as a reader sees it: it calls `begin` with the file's column names, `add` for each record, and is done.
+    """One file for a reader: the reader calls `begin` with the file's column names, then `add` for each record.
 
     Args:
-        format: what errors call the file's format.
-        file: "file" or "holdout_file": which one errors speak of.
-        max_unpacked_bytes: what a compressed file may claim to unpack to.
-        features, label: the columns that are wanted.
+        format: the file's format in error texts.
+        file: "file" or "holdout_file": the file in error texts.
+        max_unpacked_bytes: the most that a compressed file may claim to unpack to.
+        features, label: the wanted columns.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Table:
         self.count = 0
 
     def add(self, row: Sequence[Any], label: Any) -> None:
-        """One record: its feature cells in the specification's order, and its label. None where there is none."""
+        """Adds one record: its feature cells in the specification's order, and its label. None for a missing one."""
         raise NotImplementedError
 
     def begin(self, names: Sequence[str]) -> None:
-        """Raises InvalidRequest where names are there twice or a wanted one is not."""
+        """Raises InvalidRequest if a name is repeated or a wanted one is missing."""
         twice = [name for name, times in Counter(names).items() if times > 1]
         if twice:
             raise self.broken(f"column names must be unique; more than once: {_shown(twice)}")
@@ -71,7 +71,7 @@ class Table:
             raise InvalidRequest(message, errors, file=self.file)
 
     def broken(self, detail: str) -> InvalidRequest:
-        """An error of the file as a whole. `detail` holds nothing of its content but names of columns."""
+        """An error of the whole file. `detail` quotes nothing of its content but names of columns."""
         message = f"The {self._noun} cannot be read as {self.format}: {detail}"
         return InvalidRequest(message, [{"pointer": f"/{self.file}", "detail": detail}], file=self.file)
 
@@ -85,13 +85,13 @@ class Table:
 
 
 class Records(Table):
-    """The records of one file: features and label, or the counts of what cannot be one."""
+    """The records of one file: features and label, or counts of the unusable cells."""
 
     def __init__(self, spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> None:
         features = _features(spec)
-        # A text that is its own label is read in its place, and once.
+        # A text that is its own label is read once, as the feature.
         label = features[0] if spec.task.kind == "language_model" else Wanted(spec.task.label, "/task/label")
-        # The user's column is read after the features, of the data alone.
+        # The user's column is read after the features, for the data file alone.
         user = spec.privacy.user_column if file == "file" else None
         wanted = [*features, Wanted(user, "/privacy/user_column")] if user else features
         super().__init__(spec.format, file, max_unpacked_bytes, wanted, label)
@@ -99,7 +99,7 @@ class Records(Table):
         self.users = Texts(user, "/privacy/user_column") if user else None
         names, pointers = [each.name for each in features], [each.pointer for each in features]
         number = json_number if spec.format == "jsonl" else text_number if spec.format == "csv" else float
-        self.tensor: NDArray[Any] | None = None  # an NPZ file's features come whole
+        self.tensor: NDArray[Any] | None = None  # an NPZ file's features arrive as one array
         self.texts = Texts(names[0], pointers[0]) if spec.features.kind in ("hashed_text", "text") else None
         self.numbers = Numbers(names, pointers, number)
         self.labels: Classes | Numbers | Unlabelled
@@ -111,6 +111,7 @@ class Records(Table):
             self.labels = Numbers([self.label.name], [self.label.pointer], number)
 
     def add(self, row: Sequence[Any], label: Any) -> None:
+        """Adds one record's cells; counts unusable ones."""
         self.count += 1
         if self.users is not None:
             *row, user = row
@@ -119,23 +120,24 @@ class Records(Table):
         self.add_label(label)
 
     def add_user(self, user: Any) -> None:
-        """A whole number is its text: 7 and "7" are one user."""
+        """A whole number equals its text: 7 and "7" are one user."""
         if self.users is not None:
             text = str(user) if isinstance(user, int) and not isinstance(user, bool) else user
             self.users.add((text or None,))
 
     def add_label(self, label: Any) -> None:
+        """Adds one label."""
         self.labels.add((label,) if isinstance(self.labels, Numbers) else label)
 
     def check(self) -> None:
-        """Raises InvalidRequest that names columns and counts, if anything that was read cannot be used."""
+        """Raises InvalidRequest with columns and counts, if any cell cannot be used."""
         if self.count == 0:
-            raise self.broken("there are no records in it")
+            raise self.broken("it holds no records")
         users = self.users.faults() if self.users else []
         refuse([*self._feature_faults(), *self.labels.faults(), *users], self.file)
 
     def matrix(self) -> NDArray[Any]:
-        """(n, d) features of columns or a tensor, in the type that they came in."""
+        """(n, d) features of columns or a tensor, in their original type."""
         return self.numbers.values() if self.tensor is None else self.tensor
 
     def targets(self) -> NDArray[np.int64] | NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Interaction tables as sequences: of each user the items, in the order of time. One record is one user."""
+"""Interaction tables as sequences: each user's items in the order of time. One record is one user."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from app.formats.stored import Sequences, StoredPart
 class History(Table):
     """The rows of one file, grouped by user.
 
-    A user's record is a function of this user's rows alone: rows of one time stand in the order of a hash of user and
-    item, since their places in the file are not part of the data. A user who has no row with a declared item is no
+    A user's record is a function of this user's rows alone. Rows with the same time are ordered by a hash of user and
+    item, since their places in the file are not part of the data. A user without a row with a declared item is not a
     record.
 
     Memory: 16 bytes of numbers and 8 of references a row, and each distinct id once.
@@ -44,6 +44,7 @@ class History(Table):
         self._distinct: dict[str, str] = {}
 
     def add(self, row: Sequence[Any], label: Any) -> None:
+        """Adds one row; counts unusable cells."""
         user, found = id_text(row[0]), self._items.find(row[1])
         if user is None:
             self._bad_users["missing" if is_missing(row[0]) else "not an id"] += 1
@@ -57,22 +58,23 @@ class History(Table):
         self._times.add((label,))
 
     def check(self) -> None:
+        """Raises InvalidRequest with columns and counts, if any cell cannot be used."""
         refuse([*self._user_faults(), *self._items.faults(), *self._times.faults()], self.file)
         if not self._users:
-            raise self.broken("there are no records in it" + (" with declared ids" if self.dropped else ""))
+            raise self.broken("it holds no records" + (" with declared ids" if self.dropped else ""))
         self._order = self._ordered()
         self._present = np.unique(self._users_of(self._order))
         if not len(self._present):
-            raise self.broken("no user has as many rows as `min_length` or `core` asks for")
+            raise self.broken("no user has as many rows as `min_length` or `core` requires: lower them")
 
     def part(self) -> StoredPart:
-        """Users in the order in which the file first names them. A sequence is its own label, and its own user."""
+        """Users in the order of their first row in the file. A sequence is its own label, and its own user."""
         items: NDArray[np.int32] = np.frombuffer(self._item_of, dtype=np.int32)[self._order]
         n = len(self._present)
         return StoredPart(Sequences(items, self._ends(), self._size), np.zeros(n), np.arange(n))
 
     def contents(self) -> Iterator[bytes]:
-        """What each record's digest is made of: the user, and items and times in their order, as they were declared."""
+        """The content of each record's digest: the user, then items and times in their order, as declared."""
         times, order, start, names = self._times.values()[:, 0], self._order.tolist(), 0, list(self._users)
         for user, end in zip((names[each] for each in self._present), self._ends().tolist(), strict=True):
             parts = [b"s", _framed(user)]
@@ -86,11 +88,11 @@ class History(Table):
         return users
 
     def _ends(self) -> NDArray[np.int64]:
-        """Of the users who are present."""
+        """The ends of the present users' rows."""
         return np.cumsum(np.bincount(self._users_of(self._order))[self._present], dtype=np.int64)
 
     def _kept(self) -> NDArray[np.bool_]:
-        """The rows of users with enough of them; of a core, of items with enough too."""
+        """The rows of users with enough of them; for a core, of items with enough too."""
         users, items = (np.frombuffer(rows, dtype=np.int32) for rows in (self._user_of, self._item_of))
         kept = np.bincount(users)[users] >= self._least
         while self._core is not None:
@@ -102,7 +104,7 @@ class History(Table):
         return kept
 
     def _ordered(self) -> NDArray[np.int64]:
-        """Of the rows that are kept, by user, time, and the hash where both are equal."""
+        """The kept rows, ordered by user, time, and the hash where both are equal."""
         users, times = np.frombuffer(self._user_of, dtype=np.int32), self._times.values()[:, 0]
         order = np.lexsort((times, users))
         alike = (np.diff(users[order]) == 0) & (np.diff(times[order]) == 0)

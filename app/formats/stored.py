@@ -1,4 +1,4 @@
-"""A parsed part of a data set on disk: one NPZ file without pickle, written once, its hash checked when it is loaded.
+"""A parsed part of a data set on disk: one NPZ file without pickle, written once; its hash is checked at each load.
 
     dense     x float32 (n, d), y (n,)
     sparse    CSR: indptr int64 (n + 1,), indices int32, data float32, shape int64 (2,), y (n,)
@@ -6,9 +6,9 @@
     sequences items int32 (rows,), ends int64 (n,): where each record ends, size int64 (1,): how many items are declared
     texts     utf8 uint8 (bytes,), ends int64 (n,): where each text ends; y (n,)
 
-y is the int64 index of the class, or a float64 target; 0 for a sequence, which is its own. Where users are protected,
-`user` int64 (n,) is the number of each record's user. A part may hold no record at all: how many it holds is private.
-Only numpy is needed here: the worker loads parts with this module.
+y is the int64 index of the class, or a float64 target; 0 for a sequence, which is its own label. Where users are
+protected, `user` int64 (n,) is the number of each record's user. A part may hold no record at all: its number of
+records is private. Only numpy is needed here: the worker loads parts with this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from app.errors import PermanentError
 
 
 class DataDamagedError(PermanentError):
-    """A stored part is missing or is not what was registered."""
+    """A stored part is missing or differs from the registered one."""
 
     code = "data-damaged"
 
@@ -45,7 +45,7 @@ class Csr:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Of each record the row of its user and of its item, in lists of `sizes` rows."""
+    """The row of each record's user and of its item, in lists of `sizes` rows."""
 
     users: NDArray[np.int32]
     items: NDArray[np.int32]
@@ -59,7 +59,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Sequences:
-    """Of each record the rows of its items, in order, in a list of `size` rows; one record after the other."""
+    """The rows of each record's items, in order, in a list of `size` rows; one record after the other."""
 
     items: NDArray[np.int32]
     ends: NDArray[np.int64]
@@ -67,28 +67,31 @@ class Sequences:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(records, items)."""
         return (len(self.ends), self.size)
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts one after the other, for an extractor to read. Each counts as one feature."""
+    """Texts one after the other, read by an extractor. Each counts as one feature."""
 
     utf8: NDArray[np.uint8]
     ends: NDArray[np.int64]
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Texts:
+        """Packs texts into one array of UTF-8 bytes."""
         encoded = [text.encode() for text in texts]
         ends = np.cumsum([len(each) for each in encoded], dtype=np.int64)
         return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends)
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(records, 1)."""
         return (len(self.ends), 1)
 
     def texts(self) -> Iterator[str]:
-        """In the order of the records."""
+        """The texts in the order of the records."""
         start = 0
         for end in self.ends.tolist():
             yield self.utf8[start:end].tobytes().decode()
@@ -100,7 +103,7 @@ Features = NDArray[np.float32] | Csr | Pairs | Sequences | Texts
 
 @dataclass(frozen=True)
 class StoredPart:
-    """Records in the order of the file. Everything in it is private where the data set is."""
+    """Records in the order of the file. All of it is private if the data set is."""
 
     x: Features
     y: NDArray[np.int64] | NDArray[np.float64]
@@ -108,11 +111,12 @@ class StoredPart:
 
     @property
     def units(self) -> int:
-        """How many there are of what is protected: records, or users."""
+        """The number of protected units: records, or users."""
         return len(self.y) if self.user is None else len(np.unique(self.user))
 
     @property
     def sparse(self) -> bool:
+        """Returns True if the features are stored sparsely."""
         return isinstance(self.x, Csr | Pairs | Sequences)
 
     @property
@@ -122,7 +126,7 @@ class StoredPart:
 
 
 def save_part(path: Path, part: StoredPart) -> str:
-    """Write a new file of mode 0600, synced to disk. Returns its SHA-256."""
+    """Writes a new file of mode 0600, synced to disk. Returns its SHA-256."""
     arrays = _arrays(part.x)
     if part.user is not None:
         arrays["user"] = part.user
@@ -148,7 +152,7 @@ def _arrays(x: Features) -> dict[str, NDArray[Any]]:
 
 
 def load_part(path: Path | str, sha256: str) -> StoredPart:
-    """The part that `save_part` wrote, hashed before a byte of it is interpreted.
+    """Loads a part that `save_part` wrote; checks its hash before interpreting a byte.
 
     Raises:
         DataDamagedError: the file is missing or does not have this SHA-256.
@@ -156,7 +160,7 @@ def load_part(path: Path | str, sha256: str) -> StoredPart:
     try:
         with Path(path).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-                raise DataDamagedError("a stored part of the data set is not what was registered")
+                raise DataDamagedError("a stored part of the data set differs from the registered one")
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
                 found = dict(arrays)

@@ -1,7 +1,7 @@
-"""Users: at most k records of each are kept, and each user falls on one side of the hold-out split.
+"""Users: keeps at most k records of each, and puts each user on one side of the hold-out split.
 
-Both depend on a user's own id and records and on nothing else, so that a user who comes, goes or changes changes nobody
-else's part: that is what lets all of a user's records be protected as one.
+Both depend on a user's own id and records and on nothing else. A user who comes, goes or changes affects nobody else's
+part, so all of a user's records can be protected as one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def numbered(users: Sequence[str]) -> NDArray[np.int64]:
 
 
 def kept(numbers: NDArray[np.int64], digests: RecordDigests, most: int) -> NDArray[np.bool_]:
-    """True for the records that stay: of each user the `most` with the smallest keyed digests.
+    """True for the records that stay: for each user the `most` with the smallest keyed digests.
 
-    Where records are equal it is no matter which one stays.
+    Equal records have equal digests; either may stay.
     """
     order = np.lexsort((digests.split[:, 1], digests.split[:, 0], numbers))
     counts = np.bincount(numbers)
@@ -37,7 +37,7 @@ def kept(numbers: NDArray[np.int64], digests: RecordDigests, most: int) -> NDArr
 
 
 def sides(users: Sequence[str], keys: Keys) -> NDArray[np.uint64]:
-    """(n, 2): the keyed digest of each record's user, by which the hold-out is split off."""
+    """(n, 2): the keyed digest of each record's user, which splits off the hold-out."""
     words = {
         user: hashlib.blake2b(user.encode(), digest_size=DIGEST_BYTES, key=keys.split, person=USER).digest()
         for user in set(users)

@@ -37,6 +37,7 @@ class GrantView(Document):
 
     @classmethod
     def of(cls, grant: Grant, key: ApiKey) -> GrantView:
+        """Shows a grant with its key's name and role."""
         return cls(
             dataset_id=grant.dataset_id,
             key_id=grant.key_id,
@@ -50,13 +51,15 @@ class GrantView(Document):
 
 
 class GrantList(Document):
+    """Every grant on a data set."""
+
     items: list[GrantView]
     next: None = None
 
 
 @router.get("")
 def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
-    """Every grant on a data set, oldest first."""
+    """Lists every grant on a data set, oldest first."""
     with db.read() as session:
         found = service.list_grants(session, caller, dataset_id)
         return GrantList(items=[GrantView.of(grant, key) for grant, key in found])
@@ -64,7 +67,7 @@ def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
 
 @router.put("/{key_id}")
 def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: CurrentKey) -> GrantView:
-    """Grants a key `view` or `train`, in the place of what it was granted before."""
+    """Grants a key `view` or `train`; replaces its earlier grant."""
     with db.write() as session:
         grant, key = service.give(session, caller, dataset_id, key_id, body.access, body.max_epsilon_per_job)
         epsilon = body.max_epsilon_per_job
@@ -74,7 +77,7 @@ def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: 
 
 @router.delete("/{key_id}", status_code=204)
 def remove_grant(dataset_id: str, key_id: str, db: Db, caller: CurrentKey) -> Response:
-    """Ends a grant, at once. Jobs that were admitted under it go on."""
+    """Ends a grant, at once. Jobs that were admitted under it continue."""
     with db.write() as session:
         dataset = service.take_back(session, caller, dataset_id, key_id)
         audit.record(session, "grant.removed", dataset.id, key=key_id)

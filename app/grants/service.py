@@ -1,12 +1,12 @@
-"""Who may do what with a data set, in one place: `require` for one, `visible` for lists.
+"""Access to data sets, in one place: `require` for one, `visible` for lists.
 
     view    the data set, its ledger, and the jobs on it with events, metrics and certificates
     train   also quotes, jobs of one's own, and the weights of all jobs on it
     own     also the cap, grants, cancelling any job on it
 
-Admins own everything; a data set's owner is the key that registered it; everybody else needs a grant. What a key may
-not see is told apart from what does not exist by nothing: the same error, the same words. What it sees and may not do
-is refused as such.
+Admins own everything; a data set's owner is the key that registered it; everybody else needs a grant. A data set that a
+key may not see is indistinguishable from a missing one: the same error, the same words. An action that the key may not
+perform on a visible data set is refused with a reason.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ Level = Literal["view", "train", "own"]
 Granted = Literal["view", "train"]
 NO_SUCH_DATASET = "there is no such data set"
 REFUSED = {
-    "train": "this key may look at the data set, not train on it: its owner grants that",
+    "train": "this key may view the data set but not train on it: ask its owner for a `train` grant",
     "own": "only the key that registered this data set, or an admin, may do that",
 }
 
 
 @dataclass(frozen=True)
 class Access:
-    """What a key may do with a data set, and the owner's policy for it.
+    """A key's access to a data set, and the owner's policy for it.
 
     Attributes:
-        max_epsilon: ε of one job at most; None: the cap alone.
+        max_epsilon: the largest ε of one job; None: the cap alone.
     """
 
     level: Level
     max_epsilon: float | None = None
 
     def covers(self, needed: Level) -> bool:
+        """Returns True if this access includes `needed`."""
         levels = get_args(Level)
         return bool(levels.index(self.level) >= levels.index(needed))
 
@@ -55,7 +56,7 @@ RowLike = Row[Any] | SimpleNamespace
 
 
 DATA, GIVEN = table_of(Dataset), table_of(Grant)
-# All that `access_of` looks at: whose a data set is, and the key's grant, if any.
+# The columns that `access_of` reads: the data set's owner, and the key's grant, if any.
 LOOKED_AT = [DATA.c.owner_key, GIVEN.c.access, GIVEN.c.max_epsilon_per_job]
 ACCESS = (
     select(*LOOKED_AT)
@@ -65,7 +66,7 @@ ACCESS = (
 
 
 def access_of(caller: Caller, dataset: Dataset | RowLike, grant: Grant | RowLike | None) -> Access | None:
-    """What a key may do with a data set; None where it may not even see it. Of rows `ACCESS` says the columns."""
+    """A key's access to a data set; None if it may not even see it. Rows need the columns of `ACCESS`."""
     if caller.is_admin or (caller.role == "owner" and dataset.owner_key == caller.id):
         return OWN
     if grant is None:
@@ -76,11 +77,11 @@ def access_of(caller: Caller, dataset: Dataset | RowLike, grant: Grant | RowLike
 
 
 def find(session: Session, caller: Caller, dataset: str, needed: Level = "view") -> tuple[Dataset, Access]:
-    """A data set, by its id or else by its name, with what this key may do with it.
+    """A data set, by its id or else by its name, with this key's access to it.
 
     Raises:
         NotFound: there is none, or this key may not see it.
-        Forbidden: it may see it, and not do what needs `needed`.
+        Forbidden: it may see it, but its access is less than `needed`.
     """
     named = with_grants(caller).where(or_(Dataset.id == dataset, Dataset.name == dataset))
     seen = [
@@ -90,25 +91,25 @@ def find(session: Session, caller: Caller, dataset: str, needed: Level = "view")
     ]
     if not seen:
         raise NotFound(NO_SUCH_DATASET)
-    # One may be named like another's id, from before such names were refused.
+    # A data set may have another's id as its name, from before such names were refused.
     row, access = max(seen, key=lambda each: each[0].id == dataset)
     _check(access, needed)
     return row, access
 
 
 def access_by_id(session: Session, caller: Caller, dataset_id: str) -> Access | None:
-    """What this key may do with the data set of this id, never with one of this name; None where it may not see it."""
+    """This key's access to the data set with this id, never one with this name; None if it may not see it."""
     found = session.execute(ACCESS, {"dataset": dataset_id, "key": caller.id}).one_or_none()
     return access_of(caller, found, found if found.access is not None else None) if found is not None else None
 
 
 def require(session: Session, caller: Caller, dataset: str, needed: Level) -> Dataset:
-    """As `find`, where the data set alone is of interest."""
+    """Like `find`, but returns the data set alone."""
     return find(session, caller, dataset, needed)[0]
 
 
 def require_job(session: Session, caller: Caller, job_id: str, needed: Level = "view") -> Job:
-    """A job on a data set with which this key may do what needs `needed`.
+    """A job on a data set to which this key has the `needed` access.
 
     Raises:
         NotFound: there is none, or this key may not see its data set.
@@ -119,7 +120,7 @@ def require_job(session: Session, caller: Caller, job_id: str, needed: Level = "
 
 
 def check_job(job: J | None, access: Access | None, needed: Level = "view") -> J:
-    """A job that was found or not, and what the caller may do with it: as `require_job`."""
+    """Checks a found or missing job and the caller's access to it, like `require_job`."""
     if job is None or access is None:
         raise NotFound(NO_SUCH_JOB)
     _check(access, needed)
@@ -127,7 +128,7 @@ def check_job(job: J | None, access: Access | None, needed: Level = "view") -> J
 
 
 def access_to_job(session: Session, caller: Caller, job: Job) -> Access | None:
-    """What a key may do with the data set of a job; None where it may not see it."""
+    """A key's access to a job's data set; None if it may not see it."""
     if caller.is_admin:
         return OWN
     return access_by_id(session, caller, job.dataset_id)
@@ -136,7 +137,7 @@ def access_to_job(session: Session, caller: Caller, job: Job) -> Access | None:
 def visible(
     caller: Caller, dataset_id: InstrumentedAttribute[str] | InstrumentedAttribute[str | None] = Dataset.id
 ) -> ColumnElement[bool]:
-    """The condition that a list shows a row: its data set is one that the caller sees.
+    """The condition that a list shows a row: the caller may see its data set.
 
     Args:
         dataset_id: the column that names the data set, such as `Job.dataset_id`.
@@ -158,10 +159,10 @@ def with_grants(caller: Caller) -> Select[Dataset, Grant]:
 def give(
     session: Session, caller: Caller, dataset: str, key_id: str, access: Granted, max_epsilon: float | None
 ) -> tuple[Grant, ApiKey]:
-    """Grants a key access to a data set, in the place of what it was granted before.
+    """Grants a key access to a data set; replaces its earlier grant.
 
     Args:
-        max_epsilon: the owner's policy: ε of one job of this key at most; None: the cap alone.
+        max_epsilon: the owner's policy: the largest ε of one job of this key; None: the cap alone.
 
     Raises:
         NotFound, Forbidden: as `find`; no such key.
@@ -183,7 +184,7 @@ def give(
 
 
 def take_back(session: Session, caller: Caller, dataset: str, key_id: str) -> Dataset:
-    """Ends a grant on a data set, which is returned. Jobs that were admitted under it go on.
+    """Ends a grant on a data set, and returns it. Jobs that were admitted under it continue.
 
     Raises:
         NotFound, Forbidden: as `find`; this key has no grant.
@@ -210,10 +211,10 @@ def list_grants(session: Session, caller: Caller, dataset: str) -> list[tuple[Gr
 
 
 def check(access: Access | None, needed: Level) -> Access:
-    """The access, if it covers what is needed.
+    """Returns the access, if it covers what is needed.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no access.
         Forbidden: there is less.
     """
     if access is None:
@@ -233,6 +234,8 @@ def _check_use(dataset: Dataset, key: ApiKey, access: Granted, max_epsilon: floa
     if key.role == "admin" or key.id == dataset.owner_key:
         raise InvalidRequest.at("/path/key_id", "admins and the data set's owner need no grant")
     if access == "train" and key.role == "viewer":
-        raise InvalidRequest.at("/access", "a viewer never trains: grant `view`, or make the key an analyst's")
+        raise InvalidRequest.at(
+            "/access", "a viewer cannot train: grant `view`, or give the key's holder an analyst's key"
+        )
     if access == "view" and max_epsilon is not None:
-        raise InvalidRequest.at("/max_epsilon_per_job", "this bounds jobs: it goes with `train`")
+        raise InvalidRequest.at("/max_epsilon_per_job", "`max_epsilon_per_job` limits jobs: give it with `train` only")

@@ -1,5 +1,5 @@
 """Draws of a study: a counter under SHA-256, keyed by the study's public seed. They depend on nothing else, neither on
-who runs what nor on private data, so that whoever knows the seed draws the same again.
+the worker nor on private data, so anybody who knows the seed can repeat them.
 
     u_k = (first 53 bits of SHA-256(seed ‖ label ‖ k) + ½) / 2⁵³        in (0, 1)
 """
@@ -18,8 +18,8 @@ class Draws:
     """A stream of draws. Streams with other labels are independent of it.
 
     Args:
-        seed: public; anything.
-        label: what the draws are for.
+        seed: public; any value.
+        label: the purpose of the draws.
     """
 
     def __init__(self, seed: str, label: str) -> None:
@@ -42,4 +42,5 @@ class Draws:
         return min(max(math.floor(self.log_uniform(least, most + 1)), least), most)
 
     def choice(self, among: Sequence[T]) -> T:
+        """One of the values, each with the same probability."""
         return among[min(int(self.uniform() * len(among)), len(among) - 1)]

@@ -1,4 +1,4 @@
-"""The scaling law: the best total step size over the privacy of a run, and what it says of the final run."""
+"""The scaling law: the best total step size as a function of a trial's privacy, extrapolated to the final trial."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Fit:
     """r(x) = Σ_k coefficients[k] x^k, with x = μ or ε.
 
     Attributes:
-        coefficients: of the curve that was used, lowest power first.
-        r_star: the final run's, within the space.
-        fallbacks: what was done instead of what was asked for:
-            `line-for-quadratic`: the quadratic turns back before the final run.
+        coefficients: of the curve in use, lowest power first.
+        r_star: the final trial's r, within the space.
+        fallbacks: deviations from the requested fit:
+            `line-for-quadratic`: the quadratic turns back before the final trial.
             `proportional`: the line does not rise, or leads below the best pilot: r_top · x_final / x_top.
-            `best-pilot`: the final run has less privacy to spend than the top level, and the curve leads below its r,
-                which is taken.
-            `clipped`: the curve leads out of the search space.
+            `best-pilot`: the final trial has less privacy to spend than the top level, and the curve leads below its r;
+                that r is used.
+            `clipped`: the curve leads out of the space.
     """
 
     coefficients: tuple[float, ...]
@@ -36,16 +36,16 @@ def fit(
     bounds: tuple[float, float],
     curve: Literal["line", "quadratic"] = "line",
 ) -> Fit:
-    """The curve through the best r of each level, at the final run.
+    """Fits the curve through the best r of each level, and evaluates it at the final trial.
 
-    Noise in the scores can make r fall with x. That must not send the final run, which has more privacy to spend than
-    any pilot, below the best pilot's r: then r_top · x_final / x_top, the line through the origin, which is what the
-    law says with no intercept.
+    Noise in the scores can make r fall with x. The final trial has more privacy to spend than any pilot, so it must not
+    go below the best pilot's r: then r_top · x_final / x_top applies, the line through the origin, which is the law
+    without an intercept.
 
     Args:
         xs: the levels' μ or ε, rising: two or three.
         rs: the best r of each.
-        x_final: that of the final run.
+        x_final: the final trial's μ or ε.
         bounds: the least and the largest r of the space.
 
     Source: Panda et al. 2024, Algorithm 1 and Table 10 (three levels, quadratic).
@@ -78,7 +78,7 @@ def _at(coefficients: Sequence[float], x: float) -> float:
 
 
 def _line(xs: Sequence[float], rs: Sequence[float]) -> tuple[float, ...]:
-    """Through two points; by least squares through three. Level where all lie at one x."""
+    """Through two points; by least squares through three. Constant if all lie at one x."""
     middle_x, middle_r = sum(xs) / len(xs), sum(rs) / len(rs)
     spread = sum((x - middle_x) ** 2 for x in xs)
     if spread == 0.0:
@@ -96,5 +96,5 @@ def _quadratic(xs: Sequence[float], rs: Sequence[float]) -> tuple[float, ...]:
 
 
 def _rises(coefficients: Sequence[float], least: float, most: float) -> bool:
-    """Whether a quadratic's slope is positive at both ends, hence between."""
+    """Returns True if a quadratic's slope is positive at both ends, hence between."""
     return all(coefficients[1] + 2.0 * coefficients[2] * x > 0.0 for x in (least, most))

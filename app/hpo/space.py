@@ -1,4 +1,4 @@
-"""What a study draws from: bounds of η, T and C, their product r = ηTC, and the ways to split r again."""
+"""The space of a study's draws: bounds of η, T and C, their product r = ηTC, and the ways to split r again."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from app.contracts.hpo import GridPoints, Space
 from app.hpo.draws import Draws
 
 Split = Literal["steps", "sample", "both"]
-NEAR = 0.05  # of r, for the split by sampling
+NEAR = 0.05  # relative deviation of r, for the split by sampling
 TRIES = 1000
-REDRAWS = 4  # of an r that was not split in so many tries
+REDRAWS = 4  # new draws of r if it could not be split in as many tries
 
 
 @dataclass(frozen=True)
 class Point:
-    """One setting. `max_grad_norm` is None where C is not searched; then r = ηT."""
+    """One setting. `max_grad_norm` is None if C is not searched; then r = ηT."""
 
     learning_rate: float
     steps: int
@@ -32,7 +32,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The search space with T resolved: where T is not searched, both of its bounds are the plan's."""
+    """The space with T resolved: if T is not searched, both of its bounds are the plan's."""
 
     learning_rate: tuple[float, float]
     steps: tuple[int, int]
@@ -41,6 +41,7 @@ class Bounds:
 
     @classmethod
     def of(cls, space: Space, planned_steps: int) -> Bounds:
+        """Resolves a space: T is the planned number of steps unless it is searched."""
         return cls(
             space.learning_rate, space.steps or (planned_steps, planned_steps), space.max_grad_norm, space.points
         )
@@ -52,7 +53,7 @@ class Bounds:
 
     @property
     def corners(self) -> tuple[Point, Point]:
-        """The point with the least of everything, and that with the most."""
+        """The points with the least and with the largest values."""
         least, most = (
             Point(self.learning_rate[end], self.steps[end], self.max_grad_norm[end] if self.max_grad_norm else None)
             for end in (0, 1)
@@ -60,19 +61,20 @@ class Bounds:
         return least, most
 
     def draw(self, draws: Draws) -> Point:
-        """Each number by itself: log-uniform, or one of its grid's values."""
+        """Draws each number independently: log-uniform, or one of its grid's values."""
         if self.points is not None:
             return draws.choice(self.grid())
         return Point(draws.log_uniform(*self.learning_rate), draws.log_uniform_int(*self.steps), self._draw_norm(draws))
 
     def draw_by_r(self, split: Split, draws: Draws) -> Point:
-        """r log-uniform, split; it is kept from try to try, as one drawn anew each time would be where most points are.
-        One that cannot be split is drawn anew. `both` draws each number by itself, and so does a space so narrow that
-        no r was found.
+        """Draws r log-uniformly and splits it. r is drawn once and reused: redrawing would bias it to dense regions.
+
+        An r that cannot be split is drawn anew. `both` draws each number independently, and so does a space so narrow
+        that no r was found.
         """
         if split == "both":
             return self.draw(draws)
-        # Without C, whether an r can be split into steps is no matter of chance.
+        # Without C, chance does not decide if an r can be split into steps.
         redraws, tries = (TRIES, 1) if split == "steps" and self.max_grad_norm is None else (REDRAWS, TRIES)
         for _ in range(redraws):
             r = draws.log_uniform(*self.r)
@@ -83,7 +85,7 @@ class Bounds:
         return self.draw(draws)
 
     def split(self, r: float, split: Split, draws: Draws) -> Point:
-        """A point whose r is the given one, clipped to the space; the nearest there is where none has it exactly."""
+        """A point with the given r, clipped to the space; the nearest point if none has it exactly."""
         r = min(max(r, self.r[0]), self.r[1])
         for _ in range(TRIES):
             point = self._split(r, "steps" if split == "both" else split, draws)
@@ -92,7 +94,7 @@ class Bounds:
         return min((self._at(steps, r) for steps in self._few_steps()), key=lambda each: abs(math.log(each.r / r)))
 
     def longest(self, r: float) -> Bounds:
-        """These bounds with T fixed: the most steps with which r can be split. η is as small then as it can be."""
+        """These bounds with T fixed at the most steps with which r can be split. η is then as small as possible."""
         least_rate = self.learning_rate[0] * (self.max_grad_norm[0] if self.max_grad_norm else 1.0)
         most = min(max(math.floor(r / least_rate * (1.0 + 1e-12)), self.steps[0]), self.steps[1])
         return replace(self, steps=(most, most))
@@ -106,7 +108,7 @@ class Bounds:
         return [Point(*each) for each in itertools.product(rates, lengths, norms)]
 
     def _split(self, r: float, split: Split, draws: Draws) -> Point | None:
-        """One try to split r. `steps`: C, then T within [r/(C η_max), r/(C η_min)], then η = r/(TC)."""
+        """One attempt to split r. `steps`: C, then T within [r/(C η_max), r/(C η_min)], then η = r/(TC)."""
         if split == "sample":
             point = self.draw(draws)
             return point if abs(point.r / r - 1.0) <= NEAR else None
@@ -127,7 +129,7 @@ class Bounds:
         return sorted({round(each) for each in log_grid(*self.steps, 100)})
 
     def _at(self, steps: int, r: float) -> Point:
-        """With so many steps, C and η as near to r as they go."""
+        """With this many steps, the C and η that come nearest to r."""
         norm = None
         if self.max_grad_norm is not None:
             middle = math.sqrt(self.learning_rate[0] * self.learning_rate[1])
@@ -137,7 +139,7 @@ class Bounds:
 
 
 def log_grid(least: float, most: float, count: int) -> list[float]:
-    """`count` values evenly spaced in their logarithm, both bounds included; one alone is the middle."""
+    """`count` values evenly spaced in their logarithm, both bounds included; a single one is the middle."""
     if least == most:
         return [least]
     if count == 1:

@@ -1,7 +1,7 @@
-"""What a study runs next, given the scores so far: pure functions of public numbers and of scores that were paid for.
+"""A study's next trials, given the scores so far: pure functions of public numbers and of scores that were paid for.
 
-`runs_of` names every run that a study has by now; whoever asks starts those that are not there yet. Asked again with
-the same scores it says the same, so that a crash between asking and starting neither repeats nor loses a run.
+`runs_of` names every trial that a study has so far; the caller starts the missing ones. With the same scores it returns
+the same trials, so a crash between the call and the start neither repeats nor loses a trial.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Role = Literal["pilot", "candidate", "final"]
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a study.
+    """One trial of a study.
 
     Attributes:
         number: 0, 1, …: its place in the study's plan, which fixes its share of the budget.
-        role: a `pilot`'s score is all that is used of it; the best `candidate`'s model, or the `final` run's, is handed
-            out.
-        level: of a pilot, counted from 0.
+        role: only the score of a `pilot` is used; the model of the best `candidate`, or of the `final` trial, is
+            delivered.
+        level: a pilot's level, counted from 0.
     """
 
     number: int
@@ -37,7 +37,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Slot:
-    """A run before its point is known."""
+    """A trial before its point is known."""
 
     number: int
     role: Role
@@ -46,13 +46,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class Study:
-    """A search, fixed at admission.
+    """A study, fixed at admission.
 
     Attributes:
         seed: of the draws; public.
         levels: μ or ε of each level, in the unit of the fit; empty for strategies without levels.
-        at_final: the same of the final run.
-        larger_is_better: of scores.
+        at_final: the same for the final trial.
+        larger_is_better: for scores.
     """
 
     hpo: Hpo
@@ -63,14 +63,14 @@ class Study:
     larger_is_better: bool = True
 
     def best(self, scores: Mapping[int, float], among: list[int]) -> int:
-        """The number with the best score; of equal ones the first."""
+        """The number of the trial with the best score; the first of equal ones."""
         sign = -1.0 if self.larger_is_better else 1.0
         return min(among, key=lambda number: (sign * scores[number], number))
 
 
 @dataclass(frozen=True)
 class Decision:
-    """How the final run was chosen: the best pilot of each level, the curve through them, r*."""
+    """How the final trial was chosen: the best pilot of each level, the curve through them, r*."""
 
     best: tuple[int, ...]
     rs: tuple[float, ...]
@@ -78,7 +78,7 @@ class Decision:
 
 
 def slots(hpo: Hpo, bounds: Bounds) -> list[Slot]:
-    """All runs that a study will have, by number. Known before anything is drawn."""
+    """All trials that a study will have, by number. Known before anything is drawn."""
     match hpo:
         case LinearScaling():
             pilots = [level for level in range(len(hpo.levels)) for _ in range(hpo.runs_per_level)]
@@ -92,12 +92,12 @@ def slots(hpo: Hpo, bounds: Bounds) -> list[Slot]:
 
 
 def runs_of(study: Study, scores: Mapping[int, float]) -> list[Run]:
-    """Every run that the study has by now.
+    """Every trial that the study has so far.
 
-    Pilots do not wait for each other, nor one level for another: nothing of a level's draws depends on results.
+    Pilots wait neither for each other nor for other levels: a level's draws do not depend on results.
 
     Args:
-        scores: of the runs that have succeeded, by number.
+        scores: of the succeeded trials, by number.
     """
     planned = slots(study.hpo, study.bounds)
     if isinstance(study.hpo, GridOracle):
@@ -118,7 +118,7 @@ def runs_of(study: Study, scores: Mapping[int, float]) -> list[Run]:
 
 
 def decide(study: Study, pilots: list[Run], scores: Mapping[int, float]) -> Decision:
-    """From the pilots' scores to r*. Of all that depends on private data, it looks at the scores alone."""
+    """Computes r* from the pilots' scores. It reads nothing else that depends on private data."""
     hpo = study.hpo
     if not isinstance(hpo, LinearScaling):
         raise TypeError("only linear scaling decides by a fit")
@@ -131,7 +131,7 @@ def decide(study: Study, pilots: list[Run], scores: Mapping[int, float]) -> Deci
 
 
 def winner(study: Study, scores: Mapping[int, float]) -> int:
-    """The number of the run whose model is handed out, once all have succeeded."""
+    """The number of the trial whose model is delivered, once all have succeeded."""
     planned = slots(study.hpo, study.bounds)
     if planned[-1].role == "final":
         return planned[-1].number

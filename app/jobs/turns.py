@@ -1,8 +1,8 @@
-"""Few places, many who want one: each key may hold so many and wait for so many, and keys take turns.
+"""A few places, given in turns: each key may hold some and wait for some, and keys take turns.
 
-    a place goes to the first key in the round that has not as many as it may; a key that was served goes to its end
+    a free place goes to the first key in the round that is below its limit; a served key moves to the round's end
 
-A key that asks for one thing at a time waits for at most one turn of each other key, however many those have waiting.
+A key that asks for one place at a time waits for at most one turn of each other key, however many those have waiting.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import cast
 
 
 class Ticket:
-    """A wish for a place; `place` is its number, once it is given."""
+    """A request for a place; `place` is its number, once it is given."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -24,13 +24,13 @@ class Ticket:
 
 
 class FairTurns:
-    """Places that are given in turns. For all threads.
+    """Places that are given in turns. Safe to share between threads.
 
     Args:
         places: how many there are; they are numbered, and the lowest free one is given.
         per_key: how many one key may hold at once.
-        waiting: how many wishes of one key may wait.
-        refusal: what one that is too many is told.
+        waiting: how many requests of one key may wait.
+        refusal: makes the error for one request too many.
     """
 
     def __init__(self, places: int, per_key: int, waiting: int, refusal: Callable[[], Exception]) -> None:
@@ -42,13 +42,13 @@ class FairTurns:
 
     @contextmanager
     def turn(self, key: str, *, again: bool = False) -> Iterator[int]:
-        """Waits for a place; yields its number, and gives it back at the end of the block.
+        """Waits for a place; yields its number, and returns it at the end of the block.
 
         Args:
-            again: who asks had a place before, for another part of one piece of work: it is not refused half-way.
+            again: the caller had a place before, for another part of the same work: it is not refused half-way.
 
         Raises:
-            Exception: the refusal: as many of this key wait as may.
+            Exception: the refusal: the key's waiting requests are at their limit.
         """
         ticket = self.ask(key, again=again)
         try:
@@ -58,7 +58,7 @@ class FairTurns:
             self.leave(ticket)
 
     def ask(self, key: str, *, again: bool = False) -> Ticket:
-        """A ticket in the key's queue, given at once where there is a place for it. Raises as `turn`."""
+        """A ticket in the key's queue, served at once if a place is free. Raises like `turn`."""
         with self._lock:
             ticket = Ticket(key)
             self._round.setdefault(key, deque()).append(ticket)
@@ -69,7 +69,7 @@ class FairTurns:
             return ticket
 
     def leave(self, ticket: Ticket) -> None:
-        """Gives a ticket's place back, or its wish up."""
+        """Returns a ticket's place, or withdraws its request."""
         with self._lock:
             if ticket.place is None:
                 self._drop(ticket)

@@ -1,4 +1,4 @@
-"""Who is asking: the `Authorization: Bearer` key of every route but /healthz."""
+"""Authentication: the `Authorization: Bearer` key of every route but /healthz."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from app.keys.service import Caller, KeyLike
 from app.web.deps import database_of
 from app.web.ratelimit import RequestLimits
 
-# Where app.keys.gate leaves the caller of a request with a body, and how long the route takes its word.
+# Where app.keys.gate stores the caller of a request with a body, and how long the route trusts it.
 CALLER = "scrimp.caller"
 FRESH_S = 1.0
 bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer scrimp_key_…`.")
 
 
 def limits_of(request: Request) -> RequestLimits:
+    """The process' request limits."""
     return cast(RequestLimits, request.app.state.limits)
 
 
@@ -36,22 +37,23 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
 
 @dataclass(frozen=True)
 class KnownCaller:
-    """Who was found to ask, and when on the monotonic clock: a body may take its time after that."""
+    """An authenticated caller and the time on the monotonic clock: a body may take its time after that."""
 
     caller: Caller
     at_s: float
 
     @property
     def is_fresh(self) -> bool:
+        """Returns True while the route may rely on this authentication."""
         return time.monotonic() - self.at_s < FRESH_S
 
 
 def admitted(request: Request, key: KeyLike | None, token: str) -> Caller:
-    """The caller of a request that shows a token, and the key that was found under its id; the request is counted.
+    """Counts the request; returns its caller and the key found under its token's id.
 
     Raises:
-        Unauthenticated: the token does not hold.
-        TooManyRequests: the key, or the address that sends keys that do not hold, is past its limit.
+        Unauthenticated: the token is not valid.
+        TooManyRequests: the key, or an address that sends invalid keys, exceeded its limit.
     """
     peppers: tuple[bytes, ...] = request.app.state.peppers
     try:
@@ -68,14 +70,14 @@ def admitted(request: Request, key: KeyLike | None, token: str) -> Caller:
 
 
 def authenticated(request: Request, db: Database, token: str) -> Caller:
-    """As `admitted`; looks the key up."""
+    """Looks the key up, then does the same as `admitted`."""
     with db.glance() as connection:
         key = connection.execute(service.BY_ID, {"key": service.id_in(token)}).one_or_none()
     return admitted(request, key, token)
 
 
 def token_in(headers: Headers) -> str | None:
-    """The Bearer token that a request shows, if it shows one."""
+    """The request's Bearer token, if it has one."""
     scheme, token = get_authorization_scheme_param(headers.get("authorization"))
     return token if token and scheme.lower() == "bearer" else None
 
@@ -84,14 +86,14 @@ def identified(request: Request, token: str | None) -> Caller:
     """The caller of a request by its headers alone.
 
     Raises:
-        Unauthenticated: no key, or one that does not hold.
+        Unauthenticated: no key, or an invalid one.
         TooManyRequests: as `admitted`.
     """
     return authenticated(request, database_of(request), shown_token(request, token))
 
 
 def shown_token(request: Request, token: str | None) -> str:
-    """The token, where there is one. That there is none counts against the address as one that does not hold.
+    """The request's token. A missing token counts against the address like an invalid one.
 
     Raises:
         Unauthenticated, TooManyRequests: there is none.
@@ -110,7 +112,7 @@ async def current_key(request: Request, _credentials: Credentials) -> Caller:
     """The caller.
 
     Raises:
-        Unauthenticated: no key, or one that does not hold.
+        Unauthenticated: no key, or an invalid one.
         TooManyRequests: as `admitted`.
     """
     known: KnownCaller | None = request.scope.get(CALLER)
@@ -123,13 +125,13 @@ CurrentKey = Annotated[Caller, Depends(current_key)]
 
 
 def require_role(role: str) -> Callable[[Caller], Awaitable[Caller]]:
-    """A dependency that lets `role` and admins pass."""
+    """Makes a dependency that admits `role` and admins."""
 
     needed = "admin" if role == "admin" else f"{role} or admin"
 
     async def check(caller: CurrentKey) -> Caller:
         if not caller.may(role):
-            raise Forbidden(f"this needs a key with the role {needed}; yours is {caller.role}")
+            raise Forbidden(f"this needs a key with the role {needed}; yours has the role {caller.role}")
         return caller
 
     return check

@@ -1,4 +1,4 @@
-"""Key first: of a request with a body nothing but its headers is read before its key is known to hold."""
+"""Authentication before the body: for a request with a body, only its headers are read until its key is checked."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from app.keys.auth import CALLER, KnownCaller, identified, token_in
 from app.web.headers import announces_body
 from app.web.problems import answer
 
-# Every route below it wants a Bearer key. The dashboard's forms are small, and come with a cookie of our own.
+# Every route below it needs a Bearer key. The dashboard's forms are small and come with our own cookie.
 PREFIX = "/v1/"
 
 
 class KeyFirst:
-    """Refuses a request with a body whose key is missing or does not hold, before the body is asked for.
+    """Refuses a request with a body if its key is missing or invalid, before the body is read.
 
-    The caller is handed on, so that the route does not look the key up again.
+    The caller is passed on, so that the route does not look the key up again.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -37,7 +37,7 @@ class KeyFirst:
         try:
             caller = await run_in_threadpool(identified, request, token_in(request.headers))
         except RequestError as error:
-            # The rest of the body is not read; the connection ends soon where it goes on coming (scrimp.api).
+            # The rest of the body is not read; the connection ends soon if more arrives (scrimp.api).
             await answer(error)(scope, receive, send)
             return
         scope[CALLER] = KnownCaller(caller, time.monotonic())

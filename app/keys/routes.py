@@ -1,6 +1,6 @@
-"""/v1/keys: made, listed and revoked by admins; each key may look at itself and rotate itself.
+"""/v1/keys: admins make, list and revoke keys; each key may show and rotate itself.
 
-A token is shown once, in the answer that makes it.
+A token is shown once, in the response that makes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 
 
 class KeyRequest(Document):
-    """A key to make. A limit that is left out is the setting's; running jobs have none then."""
+    """A key to make. A limit that is left out takes the setting's value; running jobs then have no limit."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
     role: service.Role
@@ -36,13 +36,15 @@ class KeyRequest(Document):
 
 
 class Rotation(Document):
+    """How a key's rotation treats the old token."""
+
     overlap_s: Annotated[
         int, Field(strict=True, ge=0, le=86_400, description="How long the old token still works.")
     ] = 0
 
 
 class KeyLimits(Document):
-    """What holds for a key: its own limits, else the settings'."""
+    """A key's limits: its own, or else the settings'."""
 
     requests_per_minute: int
     max_queued_jobs: int
@@ -51,6 +53,8 @@ class KeyLimits(Document):
 
 
 class KeyView(Document):
+    """A key and its limits, without any token."""
+
     id: str
     name: str
     role: str
@@ -63,6 +67,7 @@ class KeyView(Document):
 
     @classmethod
     def of(cls, key: ApiKey, settings: Settings) -> KeyView:
+        """Shows a key with the settings' limits where it has none of its own."""
         return cls(
             id=key.id,
             name=key.name,
@@ -82,18 +87,22 @@ class KeyView(Document):
 
 
 class NewKey(Document):
+    """A key with its token, which is shown only once."""
+
     key: KeyView
     token: str
 
 
 class KeyList(Document):
+    """Every key."""
+
     items: list[KeyView]
     next: None = None
 
 
 @router.post("", status_code=201)
 def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSettings, caller: AdminKey) -> NewKey:
-    """A new key. Its token is in this answer and nowhere else."""
+    """Creates a key. Its token appears in this response only."""
     limits = service.OwnLimits(body.requests_per_minute, body.max_queued_jobs, body.max_running_jobs, body.max_job_s)
     with db.write() as session:
         key, token = service.create(
@@ -111,13 +120,14 @@ def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSett
 
 @router.get("")
 def list_keys(db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyList:
+    """Lists every key, including revoked ones. For admins."""
     with db.read() as session:
         return KeyList(items=[KeyView.of(key, settings) for key in service.list_keys(session)])
 
 
 @router.get("/self")
 def show_own_key(db: Db, settings: ServiceSettings, caller: CurrentKey) -> KeyView:
-    """Who am I: the key that asks, and its limits."""
+    """Shows the calling key and its limits."""
     with db.read() as session:
         return KeyView.of(session.get_one(ApiKey, caller.id), settings)
 
@@ -131,7 +141,8 @@ def rotate_key(
     caller: CurrentKey,
     body: Rotation = Rotation(),
 ) -> NewKey:
-    """A new token for a key, by itself or by an admin. Grants and jobs stay; dashboard sessions of the old one end."""
+    """Gives a key a new token; the key itself or an admin may ask. Grants and jobs stay; dashboard sessions of the old
+    one end."""
     with db.write() as session:
         key, token = service.rotate(session, request.app.state.peppers[0], caller, key_id, body.overlap_s)
         audit.record(session, "key.rotated", key_id)
@@ -142,6 +153,7 @@ def rotate_key(
 
 @router.delete("/{key_id}")
 def revoke_key(key_id: str, db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyView:
-    """Revokes a key, at once and for good. Its jobs go on. The last admin key that does not expire stays: 409."""
+    """Revokes a key, at once and for good. Its jobs continue. The last admin key without an expiry cannot be revoked:
+    409."""
     with db.write() as session:
         return KeyView.of(service.revoke(session, key_id), settings)

@@ -1,7 +1,7 @@
 """API keys: `scrimp_<id>_<secret>`, stored as an HMAC under a pepper that only the API holds.
 
-A key holds until it is revoked or expires. Rotation gives it a new token under the same id, so that its grants and jobs
-stay; the old token holds on for an overlap, if one is asked for. One admin key that does not expire always lives.
+A key is valid until it is revoked or expires. Rotation gives it a new token under the same id, so that its grants and
+jobs stay. The old token stays valid for an overlap, if one is requested. One admin key without an expiry always exists.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from app.settings import Settings
 Role = Literal["admin", "owner", "analyst", "viewer"]
 logger = logging.getLogger(__name__)
 NO_SUCH_KEY = "there is no such key"
-NOT_HELD = "this key is unknown, expired or was revoked"
+NOT_HELD = "this key is unknown, expired or revoked: check it, or ask an admin for a new one"
 LONGEST_LIFE = timedelta(days=36525)
 KEY = table_of(ApiKey).c
 BY_ID = select(table_of(ApiKey)).where(KEY.id == bindparam("key"))
-# All that `check` and `still` look at.
+# The columns that `check` and `still` read.
 CHECKED = [
     KEY.id,
     KEY.name,
@@ -47,19 +47,19 @@ CHECKED = [
     KEY.expires_at,
     KEY.requests_per_minute,
 ]
-# Holds the row against others who count its jobs or change it. New jobs' rows do not wait.
+# Locks the row against others who count its jobs or change it. Inserts of new jobs do not wait.
 LOCKED = BY_ID.with_for_update(key_share=True)
-KeyLike = ApiKey | Row[Any] | SimpleNamespace  # the ORM's, or what has its columns
+KeyLike = ApiKey | Row[Any] | SimpleNamespace  # the ORM's row, or any object with its columns
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks.
+    """An authenticated caller.
 
     Attributes:
-        role: an admin may do everything; an owner registers data; an analyst trains on, and a viewer looks at, what it
-            is granted.
-        generation: which of the key's tokens was shown, see `generation_of`.
+        role: an admin may do everything; an owner registers data; an analyst trains on the data sets granted to it,
+            and a viewer looks at them.
+        generation: which of the key's tokens was sent, see `generation_of`.
         requests_per_minute: the key's own limit; None for the setting's.
     """
 
@@ -71,15 +71,17 @@ class Caller:
 
     @property
     def is_admin(self) -> bool:
+        """Returns True for an admin's key."""
         return self.role == "admin"
 
     def may(self, role: str) -> bool:
+        """Returns True if the key's role is `role`, or if it is an admin's."""
         return self.role in ("admin", role)
 
 
 @dataclass(frozen=True)
 class OwnLimits:
-    """What a key may do other than the settings say; None: as they say (running jobs: as many as there are)."""
+    """A key's own limits. None takes the setting's value (running jobs: no limit)."""
 
     requests_per_minute: int | None = None
     max_queued_jobs: int | None = None
@@ -88,11 +90,12 @@ class OwnLimits:
 
 
 def digest(pepper: bytes, token: str) -> str:
+    """The HMAC under which a token is stored."""
     return hmac.new(pepper, token.encode(), hashlib.sha256).hexdigest()
 
 
 def generation_of(secret_hmac: str) -> str:
-    """A public name of one token of a key: another after each rotation. It tells nothing of the token."""
+    """A public name for one token of a key; it changes at each rotation and reveals nothing about the token."""
     return hashlib.sha256(b"scrimp/key-generation/v1:" + secret_hmac.encode()).hexdigest()[:16]
 
 
@@ -106,13 +109,16 @@ def create(
     expires_at: datetime | None = None,
     limits: OwnLimits = OwnLimits(),
 ) -> tuple[ApiKey, str]:
-    """A new key and its token, which is shown once and stored nowhere.
+    """Creates a key. Returns it with its token, which is shown once and stored nowhere.
 
     Raises:
         InvalidRequest: it would expire in the past, or after more than a century.
     """
     if expires_at is not None and not now() < expires_at <= now() + LONGEST_LIFE:
-        raise InvalidRequest.at("/expires_at", "a key expires in the future, within a century; leave it out for never")
+        raise InvalidRequest.at(
+            "/expires_at",
+            "a key must expire in the future, within a century; leave `expires_at` out for a key that does not expire",
+        )
     key_id = new_id("key")
     token = _new_token(key_id)
     key = ApiKey(
@@ -135,11 +141,12 @@ def create(
 
 
 def is_alive(key: KeyLike) -> bool:
+    """Returns True if the key is neither revoked nor expired."""
     return key.revoked_at is None and (key.expires_at is None or key.expires_at > now())
 
 
 def id_in(token: str) -> str:
-    """The id of the key that a token claims to open; "" where it is none."""
+    """The key id in a token; "" if it is not a token."""
     parts = token.split("_", 3)
     return f"key_{parts[2]}" if len(parts) == 4 and token.startswith("scrimp_key_") else ""
 
@@ -154,13 +161,13 @@ def authenticate(session: Session | Connection, pepper: bytes, token: str) -> Ca
 
 
 def check(key: KeyLike | None, pepper: bytes, token: str) -> Caller:
-    """The caller, if a token opens the key that was found under its id.
+    """Returns the caller if the token opens the key found under its id.
 
     Raises:
-        Unauthenticated: unknown, malformed, expired or revoked; which of them is not said.
+        Unauthenticated: unknown, malformed, expired or revoked; the error does not say which.
     """
     shown = digest(pepper, token)
-    # Looked up and compared also where there is no such key, so that the time taken does not tell which ids exist.
+    # Looked up and compared even if there is no such key, so that the time taken does not reveal which ids exist.
     tokens = _tokens(key) if key is not None else (digest(pepper, ""),)
     matches = [each for each in tokens if hmac.compare_digest(shown, each)]
     if key is None or not matches or not is_alive(key):
@@ -169,13 +176,13 @@ def check(key: KeyLike | None, pepper: bytes, token: str) -> Caller:
 
 
 def renewed(db: Database, peppers: Sequence[bytes], key: KeyLike | None, token: str) -> Caller:
-    """As `check`, for a token whose HMAC is under an older pepper: it is put under the one in use.
+    """Like `check`, for a token whose HMAC is under an older pepper: the HMAC is renewed under the one in use.
 
     Args:
         peppers: the one in use first.
 
     Raises:
-        Unauthenticated: under none of the older ones does it hold.
+        Unauthenticated: it is valid under none of the older ones.
     """
     new = digest(peppers[0], token)
     for pepper in peppers[1:]:
@@ -192,10 +199,10 @@ def renewed(db: Database, peppers: Sequence[bytes], key: KeyLike | None, token: 
 
 
 def still(key: KeyLike | None, generation: str) -> Caller:
-    """The caller behind an open stream or a dashboard session, if the key and the token that opened it still hold.
+    """The caller behind an open stream or a dashboard session, if the key and the token that opened it are still valid.
 
     Raises:
-        Unauthenticated: they do not.
+        Unauthenticated: they are not.
     """
     if key is None or not is_alive(key) or generation not in map(generation_of, _tokens(key)):
         raise Unauthenticated(NOT_HELD)
@@ -206,7 +213,7 @@ def in_session(session: Session, key_id: str, generation: str, sign_outs: int) -
     """The caller behind a dashboard session.
 
     Args:
-        sign_outs: the key's count when the session began. Who has signed out since has ended it.
+        sign_outs: the key's count when the session began. A later sign-out has ended the session.
 
     Raises:
         Unauthenticated: as `still`.
@@ -223,21 +230,21 @@ def sign_out(session: Session, key_id: str) -> None:
 
 
 def rotate(session: Session, pepper: bytes, caller: Caller, key_id: str, overlap_s: int) -> tuple[ApiKey, str]:
-    """A new token for a key; by itself or by an admin.
+    """Makes a new token for a key; the key itself or an admin may ask.
 
     Args:
-        overlap_s: how long the token before still works. One from before that ends at once.
+        overlap_s: how long the previous token still works. A token from before that ends at once.
 
     Raises:
         NotFound: no such key, or another's.
-        Forbidden: a key rotates itself with its newest token only: one that leaked must not take the key over.
+        Forbidden: a key rotates itself with its newest token only: a leaked old token must not take the key over.
         Conflict: `wrong-state`, it was revoked or has expired.
     """
     key = locked(session, key_id) if caller.is_admin or caller.id == key_id else None
     if key is None:
         raise NotFound(NO_SUCH_KEY)
     if caller.id == key_id and caller.generation != generation_of(key.secret_hmac):
-        raise Forbidden("this token was rotated out: rotate with the newest one")
+        raise Forbidden("this token was replaced by a rotation: rotate with the newest one")
     if not is_alive(key):
         raise Conflict("wrong-state", "this key was revoked or has expired: make a new one")
     token = _new_token(key_id)
@@ -253,7 +260,7 @@ def revoke(session: Session, key_id: str) -> ApiKey:
     Raises:
         Conflict: `last-admin-key`: nobody could make or revoke keys any more.
     """
-    # All admin keys are locked in one order: of two that are revoked at once, the second sees the first.
+    # Locks all admin keys in one order: if two are revoked at once, the second revocation sees the first.
     admins = session.scalars(
         select(ApiKey)
         .where(ApiKey.role == "admin")
@@ -267,7 +274,7 @@ def revoke(session: Session, key_id: str) -> ApiKey:
     if key.revoked_at is not None:
         return key
     others = [each for each in admins if each is not key and is_alive(each)]
-    # Where only keys that expire are left, the last of them ends by itself.
+    # If only keys that expire were left, the last of them would end by itself.
     lasting = [each for each in others if each.expires_at is None]
     if key.role == "admin" and is_alive(key) and not (lasting if key.expires_at is None else others):
         raise Conflict("last-admin-key", "this is the last admin key that does not expire: make another one first")
@@ -277,19 +284,20 @@ def revoke(session: Session, key_id: str) -> ApiKey:
 
 
 def locked(session: Session, key_id: str) -> ApiKey | None:
-    """A key as it is now, its row held as by `LOCKED`."""
+    """Reads a key's current state and locks its row as `LOCKED` does."""
     return session.get(ApiKey, key_id, with_for_update={"key_share": True}, populate_existing=True)
 
 
 def list_keys(session: Session) -> list[ApiKey]:
+    """Every key, including revoked ones."""
     return list(session.scalars(select(ApiKey).order_by(ApiKey.created_at, ApiKey.id)))
 
 
 def ensure_admin_key(db: Database, settings: Settings) -> Path:
-    """Writes the first admin key to a file of its own (0600; `home/admin.key`), once; returns the file.
+    """Writes the first admin key to its own file (0600; `home/admin.key`), once; returns the file.
 
-    Where the file is lost or does not open this database, a new admin key is made: whoever can write the home folder
-    owns the service anyhow.
+    If the file is lost or does not open this database, makes a new admin key: anybody who can write the home folder
+    owns the service anyway.
     """
     path = settings.admin_key_path
     peppers = load_secrets(settings, "api_key_pepper")
@@ -307,7 +315,7 @@ def ensure_admin_key(db: Database, settings: Settings) -> Path:
 
 
 def renew_admin_file(settings: Settings, key_id: str, token: str) -> None:
-    """Puts the new token of a rotated key into the file of the first admin key, where that holds the key."""
+    """Puts the new token of a rotated key into the first admin key's file, if that file holds this key."""
     path = settings.admin_key_path
     try:
         held = path.read_text()
@@ -316,7 +324,7 @@ def renew_admin_file(settings: Settings, key_id: str, token: str) -> None:
     if held.startswith(f"scrimp_{key_id}_"):
         try:
             write_private(path, token + "\n", overwrite=True)
-        except OSError as error:  # the token is in the answer all the same, and nowhere else
+        except OSError as error:  # the response holds the token all the same, and nothing else does
             logger.error("%s could not be renewed: %s", path.name, type(error).__name__)
 
 

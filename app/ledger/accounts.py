@@ -2,14 +2,14 @@
 
     hold   spent + held + x ≤ budget on BOTH accounts, or nothing happens       (admission: the whole cost of a job)
     post   held −= hold, spent += x with 0 ≤ x ≤ hold                           (the end: what was started)
-    draw   held −= x, spent += x with x ≤ what is left of the hold              (the end of a run of a study)
+    draw   held −= x, spent += x with x ≤ what is left of the hold              (the end of a study's trial)
     void   held −= hold                                                         (nothing private was ever started)
 
-Each move is ONE conditional UPDATE of the data set's one row, with CHECK constraints beside it, so that no isolation
-level is relied on: reading a sum and inserting after it overspends under concurrency, this does not. The entry and the
-chain's head are written under the row lock that the UPDATE took.
+Each move is ONE conditional UPDATE of the data set's one row, with CHECK constraints beside it. No isolation level is
+relied on: reading a sum and inserting after it overspends under concurrency, this does not. The entry and the chain's
+head are written under the row lock that the UPDATE took.
 
-The caller owns the transaction (`Database.write()`). Every function happens as a whole or not at all, also where the
+The caller owns the transaction (`Database.write()`). Every function happens completely or not at all, even if the
 caller catches its error and commits. Amounts are integers in the filter's units.
 """
 
@@ -30,7 +30,7 @@ from app.ledger.entries import append, append_cap, balance_of, content, genesis
 if TYPE_CHECKING:
     from app.privacy.filters import Filter
 
-# What a database's integer holds. A larger request cannot fit, a larger budget cannot be kept.
+# The largest integer that databases hold. A larger request cannot fit; a larger budget cannot be stored.
 MAX_AMOUNT = 2**63 - 1
 
 
@@ -45,7 +45,7 @@ def open_account(
     has_holdout: bool,
     actor: str,
 ) -> Account:
-    """Opens the ledger of a private data set: both budgets are those of the cap under the filter, frozen here.
+    """Opens the ledger of a private data set. Both budgets are the cap's under the filter, frozen here.
 
     Args:
         filter_kind: "gdp" or "rdp".
@@ -54,7 +54,7 @@ def open_account(
         actor: the id of the key that registers the data set.
 
     Raises:
-        InvalidRequest: the cap has no positive budget under this filter, or one past what can be counted.
+        InvalidRequest: the cap has no positive budget under this filter, or one too large to count.
     """
     _check_cap(cap_epsilon, cap_delta)
     of = filter_for(filter_kind, order)
@@ -112,14 +112,14 @@ def hold(
     Guarantee: after any interleaving of holds, spent + held ≤ budget on both accounts.
 
     Raises:
-        BudgetError: it does not fit: `requested`, `remaining`, `account` (which binds), `unit`. Consumes nothing.
+        BudgetError: it does not fit: `requested`, `remaining`, `account` (the limiting one), `unit`. Consumes nothing.
         PrivacyError: an amount is not an integer ≥ 0, both are 0, or the job has a hold already.
-        Conflict: `ledger-behind`: the account's row is not what the last entry says.
+        Conflict: `ledger-behind`: the account's row differs from the last entry.
         NotFound: the data set has no ledger.
     """
     _check_amounts(train, holdout)
     if train == 0 and holdout == 0:
-        raise PrivacyError("a hold of nothing: a job on private data has a cost")
+        raise PrivacyError("a hold of zero: a job on private data has a cost")
     with session.begin_nested():
         account = None
         if max(train, holdout) <= MAX_AMOUNT:
@@ -159,13 +159,13 @@ def post(
     actor: str,
     memo: dict[str, Any] | None = None,
 ) -> LedgerEntry:
-    """Spends what a job started, at most its hold, and releases the rest by the same entry. Once a job.
+    """Spends what a job started, at most its hold, and releases the rest in the same entry. Once a job.
 
     Returns:
-        The entry; the one that is there where the same settlement was made before.
+        The entry; the existing one if the same settlement was made before.
 
     Raises:
-        PrivacyError: no hold, more than the hold, an amount that is not an integer ≥ 0, or settled otherwise before.
+        PrivacyError: no hold, more than the hold, an amount that is not an integer ≥ 0, or settled differently before.
     """
     _check_amounts(train, holdout)
     return _settle(session, dataset_id, job_id, (train, holdout), "post", actor, memo or {})
@@ -174,16 +174,16 @@ def post(
 def draw(
     session: Session, *, dataset_id: str, job_id: str, study_id: str, train: int, holdout: int, actor: str
 ) -> LedgerEntry:
-    """Spends what a run of a study started out of the study's hold, which stays open. Once a run.
+    """Spends from a study's hold what one trial started; the hold stays open. Once a trial.
 
-    Its entry is a `post` of the run that names whose hold it is in `memo`. It releases nothing: what the study leaves
+    The entry is a `post` of the trial; its `memo` names the study whose hold it uses. It releases nothing: the rest
     goes back when the study itself is settled.
 
     Returns:
-        The entry; the one that is there where the same was drawn before.
+        The entry; the existing one if the same was drawn before.
 
     Raises:
-        PrivacyError: no open hold, more than is left of it, an amount that is not an integer ≥ 0, or drawn otherwise
+        PrivacyError: no open hold, more than is left of it, an amount that is not an integer ≥ 0, or drawn differently
             before.
     """
     _check_amounts(train, holdout)
@@ -192,7 +192,7 @@ def draw(
         before = find(session, dataset_id, f"settle:{job_id}")
         if before is not None:
             if (before.train, before.holdout) != (train, holdout) or before.memo.get("hold") != study_id:
-                raise PrivacyError(f"this run was settled before, otherwise: entry {before.seq}")
+                raise PrivacyError(f"this trial was settled differently before: entry {before.seq}")
             return before
         if find(session, dataset_id, f"settle:{study_id}") is not None:
             raise PrivacyError("the study is settled: nothing is left of its hold")
@@ -224,7 +224,7 @@ def draw(
 
 
 def left_of_hold(session: Session, dataset_id: str, job_id: str) -> tuple[int, int]:
-    """What is left of a job's hold on the two accounts: all of it, but for what runs of a study have drawn.
+    """What is left of a job's hold on the two accounts: all of it, less what the trials of a study have drawn.
 
     Raises:
         PrivacyError: the job has no hold.
@@ -245,10 +245,10 @@ def left_of_hold(session: Session, dataset_id: str, job_id: str) -> tuple[int, i
 def void(
     session: Session, *, dataset_id: str, job_id: str, actor: str, memo: dict[str, Any] | None = None
 ) -> LedgerEntry:
-    """Releases the whole hold of a job of which no private step was ever started. Once a job.
+    """Releases the whole hold of a job that never started a private step. Once a job.
 
     Returns:
-        The entry; the one that is there where the job was voided before.
+        The entry; the existing one if the job was voided before.
 
     Raises:
         PrivacyError: the write-ahead record says that a step was started; no hold; or the job was posted.
@@ -262,12 +262,12 @@ def void(
 
 
 def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: str, reason: str) -> LedgerEntry:
-    """Raises or lowers the cap; δ, filter and order stay. Lowering goes down to what is spent and held.
+    """Raises or lowers the cap; δ, filter and order stay. The cap cannot go below what is spent and held.
 
-    Where a raise could depend on what was released, the data set's guarantee is that of the largest cap ever granted.
+    If a raise could depend on released results, the data set's guarantee is the largest cap ever granted.
 
     Raises:
-        Conflict: `cap-too-low`: more than that is spent and held. `smallest_epsilon` says (about) how low it may go.
+        Conflict: `cap-too-low`: more than that is spent and held. `smallest_epsilon`: about the lowest possible cap.
             `wrong-state`: the ledger is closed.
         InvalidRequest: the cap has no positive budget under the filter.
         NotFound: the data set has no ledger.
@@ -295,7 +295,9 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
             taken = max(account.train_spent + account.train_held, account.holdout_spent + account.holdout_held)
             least = of.epsilon(taken, account.cap_delta)
             raise Conflict(
-                "cap-too-low", f"what is spent and held needs a cap of about ε = {least:.6g}", smallest_epsilon=least
+                "cap-too-low",
+                f"the spent and held budget needs a cap of about ε = {least:.6g}: ask for at least that",
+                smallest_epsilon=least,
             )
         account.largest_cap_epsilon = max(account.largest_cap_epsilon, cap_epsilon)
         return append_cap(session, account, actor=actor, reason=reason)
@@ -309,21 +311,19 @@ def filter_for(kind: str, order: float | None) -> Filter:
 
 
 def account_of(session: Session, dataset_id: str) -> Account:
-    """The row as it is now.
+    """The current row.
 
     Raises:
         NotFound: the data set has no ledger.
     """
     account = session.get(Account, dataset_id, populate_existing=True)
     if account is None:
-        raise NotFound(
-            "this data set has no ledger: it is public, and no privacy is claimed for it, or it does not exist"
-        )
+        raise NotFound("this data set has no ledger: it is public, or it does not exist")
     return account
 
 
 def remaining_of(account: Account) -> dict[str, int]:
-    """What may still be held on each account: nothing where the ledger was joined to another one."""
+    """What may still be held on each account: nothing if the ledger was joined to another one."""
     parts = {
         "train": account.train_budget - account.train_spent - account.train_held,
         "holdout": account.holdout_budget - account.holdout_spent - account.holdout_held,
@@ -332,7 +332,7 @@ def remaining_of(account: Account) -> dict[str, int]:
 
 
 def find(session: Session, dataset_id: str, once: str) -> LedgerEntry | None:
-    """The entry that took the name `once`."""
+    """The entry with the unique name `once`."""
     return session.scalar(select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.once == once))
 
 
@@ -351,7 +351,7 @@ def _settle(
         settled = find(session, dataset_id, f"settle:{job_id}")
         if settled is not None:
             if (settled.kind, settled.train, settled.holdout) != (kind, *spent):
-                raise PrivacyError(f"this job was settled before, otherwise: {settled.kind} in entry {settled.seq}")
+                raise PrivacyError(f"this job was settled differently before: {settled.kind} in entry {settled.seq}")
             return settled
         if spent[0] > held[0] or spent[1] > held[1]:
             raise PrivacyError("more would be spent than the job's hold covers")
@@ -381,12 +381,12 @@ def _settle(
 
 
 def lock(session: Session, dataset_id: str) -> None:
-    """The row's lock first: of two settlements at once, the second one sees the first one's entry."""
+    """Takes the row's lock first: of two settlements at once, the second sees the first one's entry."""
     session.execute(select(Account.dataset_id).where(Account.dataset_id == dataset_id).with_for_update())
 
 
 def move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], **values: Any) -> Account | None:
-    """The one statement that moves balances. None where a condition does not hold (or there is no account)."""
+    """The one statement that moves balances. None if a condition does not hold, or if there is no account."""
     moved = (
         update(Account)
         .where(Account.dataset_id == dataset_id, *conditions)
@@ -398,11 +398,11 @@ def move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], **
 
 
 def require_agreement(session: Session, account: Account, train: int = 0, holdout: int = 0) -> None:
-    """The row as it was before it was moved against the last entry: CHECKs and triggers let an UPDATE of balances pass.
+    """Checks the row before its move against the last entry: CHECKs and triggers let an UPDATE of balances pass.
 
     Args:
-        account: after the move, whose entry is not written yet.
-        train, holdout: what the move has held.
+        account: the row after the move, whose entry is not written yet.
+        train, holdout: the amounts that the move holds.
 
     Raises:
         Conflict: `ledger-behind`.
@@ -418,7 +418,7 @@ def require_agreement(session: Session, account: Account, train: int = 0, holdou
     except (TypeError, ValueError, KeyError, AttributeError):  # it cannot be decoded
         agrees = False
     if not agrees:
-        raise refusal("the account's row is not what its last entry says")
+        raise refusal("the account's row differs from its last entry")
 
 
 def _refusal(account: Account, train: int, holdout: int) -> BudgetError:
@@ -428,7 +428,7 @@ def _refusal(account: Account, train: int, holdout: int) -> BudgetError:
     unit = filter_for(account.filter, account.order).unit
     message = f"the job needs {requested[binds]} of the {binds} account and {remaining[binds]} is left ({unit})"
     if account.joined_into is not None:
-        message = "this ledger is closed: an admin has joined it to that of another data set"
+        message = "this ledger is closed: an admin has joined it to another data set's ledger"
     return BudgetError(message, requested=requested, remaining=remaining, account=binds, unit=unit)
 
 
@@ -436,18 +436,20 @@ def _check_amounts(*amounts: int) -> None:
     for amount in amounts:
         # `type`, not isinstance: True is an int, and NaN compares false with everything.
         if type(amount) is not int or amount < 0:
-            raise PrivacyError("an amount of privacy is an integer that is not negative")
+            raise PrivacyError("an amount of privacy must be an integer ≥ 0")
 
 
 def _check_cap(epsilon: float, delta: float) -> None:
     if not (math.isfinite(epsilon) and epsilon > 0.0):
-        raise InvalidRequest.at("/privacy/cap/epsilon", "the cap's epsilon is a positive number")
+        raise InvalidRequest.at("/privacy/cap/epsilon", "the cap's epsilon must be a positive number")
     if not 0.0 < delta < 1.0:
-        raise InvalidRequest.at("/privacy/cap/delta", "the cap's delta lies between 0 and 1")
+        raise InvalidRequest.at("/privacy/cap/delta", "the cap's delta must lie between 0 and 1")
 
 
 def _budget(of: Filter, epsilon: float, delta: float) -> int:
     budget = of.budget(epsilon, delta)
     if not 0 < budget <= MAX_AMOUNT:
-        raise InvalidRequest.at("/privacy/cap/epsilon", "this cap has no budget that can be counted under this filter")
+        raise InvalidRequest.at(
+            "/privacy/cap/epsilon", "this cap has no countable budget under this filter: choose another epsilon"
+        )
     return budget

@@ -1,9 +1,8 @@
-"""Heads that were kept of a data set's chain: signed on certificates and by the relay, recorded outside the database.
+"""Kept heads of a data set's chain: signed on certificates and by the relay, and recorded outside the database.
 
     {"ledger_head": {"version": 1, "dataset", "seq", "head", "signed_at"}, "signature", "public_key", "algorithm"}
 
-is what the relay signs, over the canonical JSON of `ledger_head`. It signs no head of a chain that lacks an earlier
-one.
+The relay signs the canonical JSON of `ledger_head`. It signs no head of a chain that lacks an earlier kept head.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ BODY = "ledger_head"
 
 @dataclass
 class Anchors:
-    """What a chain must hold.
+    """The heads that a chain must contain.
 
     Attributes:
         heads: hash by entry.
-        names: who keeps it, by entry.
-        faults: signatures that do not hold, and documents that cannot be read.
+        names: the holder of each head, by entry.
+        faults: invalid signatures, and unreadable documents.
     """
 
     heads: dict[int, str] = field(default_factory=dict)
@@ -42,13 +41,14 @@ class Anchors:
     faults: list[str] = field(default_factory=list)
 
     def add(self, seq: int, head: str, name: str) -> None:
+        """Adds a kept head; notes a fault if it contradicts another one."""
         if self.heads.setdefault(seq, head) != head:
             self.faults.append(f"{name} has another entry {seq} than {self.names[seq]}")
         self.names.setdefault(seq, name)
 
 
 def anchors(session: Session, dataset_id: str, recorded: Head | None) -> Anchors:
-    """All heads that are kept of a data set."""
+    """All kept heads of a data set."""
     found = Anchors()
     if recorded is not None:
         found.add(recorded.seq, recorded.head, "the record outside the database")
@@ -61,9 +61,9 @@ def anchors(session: Session, dataset_id: str, recorded: Head | None) -> Anchors
             found.faults.append(f"{name} cannot be read")
             continue
         if key not in known:
-            found.faults.append(f"{name} is signed with a key that is not one of the service's")
+            found.faults.append(f"{name} is signed with a key that does not belong to this service")
         elif not signatures.holds(document, body_name, key):
-            found.faults.append(f"the signature of {name} does not hold")
+            found.faults.append(f"the signature of {name} is not valid")
         else:
             found.add(seq, head, name)
     return found
@@ -85,25 +85,25 @@ def _documents(session: Session, dataset_id: str) -> Iterator[tuple[str, str, di
 
 
 def _head_in(body: dict[str, Any], dataset_id: str) -> tuple[int, str]:
-    """Raises KeyError, TypeError or ValueError where it is none of this data set."""
+    """Returns the head. Raises KeyError, TypeError or ValueError if it is not a head of this data set."""
     whose, said = (body["dataset"], body) if "seq" in body else (body["dataset"]["id"], body["ledger"])
     if whose != dataset_id:
-        raise ValueError("another data set's")
+        raise ValueError("it belongs to another data set")
     return int(said["seq"] if "seq" in said else said["entry_seq"]), str(said["head"])
 
 
 def sign_heads(db: Database, heads: Heads, key: Ed25519PrivateKey) -> tuple[int, list[str]]:
-    """Records and signs the head of every chain that has grown since; for the relay, which alone holds the key.
+    """Records and signs the head of every chain that has grown; for the relay, which alone holds the key.
 
     Returns:
-        How many were signed; and the data sets that were not, as they lack a head that was kept.
+        How many were signed; and the data sets whose chains lack a kept head and were not signed.
     """
     with db.read() as session:
         grown = session.execute(
             select(Account.dataset_id)
             .outerjoin(SignedHead, SignedHead.dataset_id == Account.dataset_id)
             .where(SignedHead.seq.is_distinct_from(Account.entries))
-            # A ledger that was joined to another one last: the charge to that one is recorded before it.
+            # A ledger that was joined to another one comes last: the charge to the other one is recorded before it.
             .order_by(Account.joined_into.is_not(None), Account.dataset_id)
         )
         waiting = list(grown.scalars())
@@ -128,7 +128,7 @@ def _sign(session: Session, dataset_id: str, key: Ed25519PrivateKey) -> bool:
             select(LedgerEntry.hash).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.seq == before.seq)
         )
         if there != before.document[BODY]["head"]:
-            raise TransientError(f"{dataset_id} lacks the head that was signed last")
+            raise TransientError(f"{dataset_id} lacks the last signed head")
     said = {"version": 1, "dataset": dataset_id, "seq": account.entries, "head": account.head}
     document = signatures.sign(said | {"signed_at": rfc3339(whole_second())}, BODY, key)
     session.merge(SignedHead(dataset_id=dataset_id, seq=account.entries, document=document, signed_at=whole_second()))

@@ -1,8 +1,8 @@
-"""Whether the database knows all that its ledgers had come to: compared with the heads recorded outside it.
+"""Compares ledgers with their heads recorded outside the database, to detect a database that lost entries.
 
 A data set whose ledger is behind its record, or differs from it, admits nothing (409 `/problems/ledger-behind`) and
-runs nothing until `scrimp restore` has posted what is missing, or a newer backup is there. The same where the storage
-holds a job that the database does not know. Other data sets stay open.
+runs nothing until `scrimp restore` has posted what is missing, or a newer backup is there. The same holds if the
+storage holds a job that the database does not know. Other data sets stay open.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from app.ids import now
 from app.ledger.heads import Head, Heads, UnreadableHeadError
 
 logger = logging.getLogger(__name__)
-MARKER = "dataset"  # in a job's folder in the storage: whose job it is
+MARKER = "dataset"  # in a job's folder in the storage: names the job's data set
 BATCH = 500
 FOUND = func.coalesce(LedgerCheck.behind, LedgerCheck.problem)
 
 
 def record(db: Database, heads: Heads, dataset_id: str) -> None:
-    """Records the head as it is now, on disk before this returns. Nothing to do for a public data set.
+    """Records the current head, on disk before this returns. Does nothing for a public data set.
 
     Raises:
-        TransientError: the ledger is behind what is recorded, or the record cannot be written: nothing may run.
+        TransientError: the ledger is behind its record, or the record cannot be written: nothing may run.
     """
     try:
         before = heads.read(dataset_id)
@@ -46,29 +46,29 @@ def record(db: Database, heads: Heads, dataset_id: str) -> None:
         if problem is None:
             heads.write(head)
     except (OSError, UnreadableHeadError) as error:
-        raise TransientError(f"the head of {dataset_id} is not recorded: {error}") from None
+        raise TransientError(f"the head of {dataset_id} could not be recorded: {error}") from None
     if problem is not None:
         raise TransientError(f"the ledger of {dataset_id} is behind: {problem}")
 
 
 def record_soon(db: Database, heads: Heads, dataset_id: str) -> None:
-    """Records the head after what has been committed. Where it cannot be recorded now, the relay does so soon."""
+    """Records the head after a commit. If that fails now, the relay does so soon."""
     try:
         record(db, heads, dataset_id)
     except (OperationalError, TransientError) as error:
-        logger.warning("the head of %s is not recorded yet: %s", dataset_id, type(error).__name__)
+        logger.warning("the head of %s could not be recorded yet: %s", dataset_id, type(error).__name__)
 
 
 def misfit(session: Session, account: Account, recorded: Head | None) -> str | None:
-    """How a ledger differs from the head that was recorded; None where it holds it.
+    """How a ledger differs from its recorded head; None if it contains it.
 
     Args:
-        recorded: read BEFORE this session's snapshot: a head that is recorded later may be of a later commit.
+        recorded: read BEFORE this session's snapshot: a head that is recorded later may belong to a later commit.
     """
     if recorded is None:
         return None
     if recorded.seq > account.entries:
-        return f"it has {account.entries} entries, and {recorded.seq} were recorded outside the database"
+        return f"it has {account.entries} entries, but {recorded.seq} were recorded outside the database"
     there: str | None = account.head
     if recorded.seq < account.entries:
         there = session.scalar(
@@ -76,17 +76,17 @@ def misfit(session: Session, account: Account, recorded: Head | None) -> str | N
                 LedgerEntry.dataset_id == account.dataset_id, LedgerEntry.seq == recorded.seq
             )
         )
-    return None if there == recorded.head else f"entry {recorded.seq} is not the one that was recorded"
+    return None if there == recorded.head else f"entry {recorded.seq} differs from the recorded one"
 
 
 def require_current(session: Session, recorded: Head | None, dataset_id: str) -> None:
-    """For what spends or changes the budget, in the caller's transaction.
+    """Checks the ledger in the caller's transaction, before it spends or changes the budget.
 
     Args:
-        recorded: as `misfit` says; see `read_recorded`.
+        recorded: as in `misfit`; see `read_recorded`.
 
     Raises:
-        Conflict: `ledger-behind`: the ledger is not what was recorded, or a check has found it wrong.
+        Conflict: `ledger-behind`: the ledger differs from its record, or a check has found it wrong.
     """
     account = session.get(Account, dataset_id, populate_existing=True)
     if account is None:
@@ -97,12 +97,13 @@ def require_current(session: Session, recorded: Head | None, dataset_id: str) ->
 
 
 def refusal(problem: str) -> Conflict:
-    detail = f"the ledger of this data set cannot be relied on: {problem}; its owner restores it (scrimp restore)"
+    """The error of a ledger that is not reliable."""
+    detail = f"the ledger of this data set is not reliable: {problem}; its owner must restore it (scrimp restore)"
     return Conflict("ledger-behind", detail, problem=problem)
 
 
 def read_recorded(heads: Heads, dataset_id: str) -> Head | None:
-    """The record, before a transaction that is compared with it.
+    """Reads the record before the transaction that is compared with it.
 
     Raises:
         Conflict: `ledger-behind`: there is one, and it cannot be read.
@@ -114,7 +115,7 @@ def read_recorded(heads: Heads, dataset_id: str) -> Head | None:
 
 
 def problems(db: Database, heads: Heads, dataset_ids: Iterable[str]) -> dict[str, str]:
-    """What is wrong with the ledgers of these data sets, by id; nothing of those that are well."""
+    """What is wrong with the ledgers of these data sets, by id; sound ledgers are left out."""
     ids = list(dataset_ids)
     found = _against_records(db, heads, ids)
     with db.read() as session:
@@ -140,22 +141,22 @@ def _against_records(db: Database, heads: Heads, dataset_ids: list[str]) -> dict
 
 
 def noted(session: Session, dataset_id: str) -> str | None:
-    """What the last survey, or the last full verification, found."""
+    """The finding of the last survey or of the last full verification."""
     return session.scalar(select(FOUND).where(LedgerCheck.dataset_id == dataset_id))
 
 
 def may_run(db: Database, heads: Heads, dataset_id: str) -> bool:
-    """Whether workers may claim jobs of a data set: one of a data set that is behind may have run already."""
+    """Returns True if workers may claim a data set's jobs. Where the ledger is behind, a job may have run already."""
     problem = problems(db, heads, [dataset_id]).get(dataset_id)
     if problem is not None:
-        logger.error("no job of %s is claimed: its ledger is behind: %s", dataset_id, problem)
+        logger.error("no job of %s is claimed, because its ledger is behind: %s", dataset_id, problem)
     return problem is None
 
 
 def survey(db: Database, heads: Heads, storage_root: Path) -> dict[str, str]:
     """Compares all records, and the jobs in the storage, with the database; notes what is behind, by data set.
 
-    At a start, when the database may have been restored, and once an hour. Admissions look at their own record again.
+    Runs at each start, since the database may have been restored, and once an hour. Admissions check their own record.
     """
     unknown = {whose: f"the storage holds {job}, unknown to the database" for job, whose in strangers(db, storage_root)}
     with db.read() as session:
@@ -176,7 +177,7 @@ def survey(db: Database, heads: Heads, storage_root: Path) -> dict[str, str]:
 
 
 def strangers(db: Database, storage_root: Path) -> Iterator[tuple[str, str]]:
-    """Jobs that the storage holds and the database does not know, each with its data set."""
+    """Jobs in the storage that the database does not know, each with its data set."""
     folders = sorted(path.name for path in (storage_root / "jobs").glob("job_*"))
     for start in range(0, len(folders), BATCH):
         some = folders[start : start + BATCH]
@@ -189,8 +190,8 @@ def strangers(db: Database, storage_root: Path) -> Iterator[tuple[str, str]]:
 
 
 def forgotten_content(db: Database, heads: Heads, owner: str, hmacs: set[str]) -> str | None:
-    """The owner's recorded data set that the database does not know and that has one of these contents; None where none
-    has. Those of other owners are not looked at: decision 15."""
+    """The owner's recorded data set that has one of these contents and that the database does not know; None if there
+    is none. Other owners' data sets are not compared: decision 15."""
     with db.read() as session:
         known = set(session.scalars(select(Account.dataset_id)))
     for each in heads.recorded():

@@ -2,11 +2,11 @@
 
     {"certificate": body, "signature": base64, "public_key": base64, "algorithm": "Ed25519"}
 
-The signature is over the canonical JSON of the body: sorted keys, no spaces, UTF-8. ε is the PLANNED one also where the
-job stopped early: a figure computed at the stopping time would be no guarantee. What was charged stands beside it.
+The signature is over the canonical JSON of the body: sorted keys, no spaces, UTF-8. ε is the PLANNED one even if the
+job stopped early: a figure computed at the stopping time would be no guarantee. The charged amounts stand beside it.
 
-None is issued for a job on public data (no privacy is claimed: there is nothing to certify) and none for a job of which
-no private step was started (its hold was voided).
+A job on public data gets no certificate: no privacy is claimed. Nor does a job that never started a private step: its
+hold was voided.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from app.privacy.mechanism import MechanismConfig
 
 
 def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_version: str) -> bool:
-    """Signs and stores the certificate of a job that has settled, once.
+    """Signs and stores the certificate of a settled job, once.
 
     Returns:
-        Whether one was issued now. False where it was before, and where there is nothing to certify.
+        True if it was issued now. False if it exists already, or if there is nothing to certify.
 
     Raises:
         NotFound: no such job.
         Conflict: `wrong-state`, the job has not settled.
     """
-    # Locked: of two relays at once, the second one sees the first one's.
+    # Locked: if two relays run at once, the second sees the first one's certificate.
     job = session.get(Job, job_id, with_for_update={"key_share": True})
     if job is None:
         raise NotFound("there is no such job")
@@ -63,12 +63,12 @@ def sign(body: dict[str, Any], signing_key: Ed25519PrivateKey) -> dict[str, Any]
 
 
 def verify(document: dict[str, Any], public_key: str | None = None) -> bool:
-    """Whether the signature holds.
+    """Returns True if the signature is valid.
 
     Args:
-        document: a certificate as it was handed out.
-        public_key: base64 of the key that is trusted. Without it the document's own is used, which says that the
-            document is whole, and not who signed it.
+        document: a certificate as it was issued.
+        public_key: base64 of the trusted key. Without it the document's own key is used: this proves that the document
+            is intact, not who signed it.
     """
     return signatures.holds(document, "certificate", public_key)
 
@@ -81,7 +81,7 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
     what_ran = _training(session, job, released) if job.study is None else _study(session, job, weights, released)
     unit = filter_for(account.filter, account.order).unit
     charged = {"train": settled.train, "holdout": settled.holdout}
-    if job.study is not None:  # its runs have drawn on its hold; the settlement is of what they left
+    if job.study is not None:  # its trials have drawn on its hold; the settlement covers the rest
         drawn = what_ran.pop("drawn")
         charged = {name: charged[name] + drawn[name] for name in charged}
     return {
@@ -117,8 +117,8 @@ def _training(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
         "events": mechanism.events.model_dump(mode="json"),
         "sampling": {"kind": training.sampling, "sample_rate": training.sample_rate},
         "noise_multiplier": training.noise_multiplier,
-        "gradient_noise_multiplier": training.gradient_noise_multiplier,  # more where a count is beside it
-        "max_grad_norm": training.max_grad_norm,  # of a unit
+        "gradient_noise_multiplier": training.gradient_noise_multiplier,  # larger if a count is released with it
+        "max_grad_norm": training.max_grad_norm,  # per unit
         "records_per_unit": training.records_per_unit,
         "expected_batch_size": training.expected_batch_size,
         "numerics": _numerics(session, job),
@@ -131,11 +131,9 @@ def _training(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
 
 
 def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[str, Any]:
-    """What a study and each of its runs did. `events` is the plan of all of it: a full-batch run is one Gaussian sum
-    with noise 1/μ there, which its T steps with σ = √T/μ are, exactly."""
-    stored = StoredStudy.read(job.study)
-    if stored.common is None:
-        raise PrivacyError("a search without privacy has no certificate")
+    """What a study and each of its trials did. `events` is its whole plan. In it a full-batch trial is one Gaussian sum
+    with noise 1/μ: exactly equivalent to its T steps with σ = √T/μ."""
+    stored = job.study or {}
     runs = list(session.scalars(select(Job).where(Job.parent_id == job.id).order_by(Job.trial_number)))
     posts = [find(session, job.dataset_id, f"settle:{run.id}") for run in runs]
     of_runs = select(Artifact.job_id).where(Artifact.job_id.in_([run.id for run in runs]), Artifact.name == weights)
@@ -148,7 +146,7 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
     return {
         "unit": stored.common.unit,
         "relation": job.quote["epsilon"]["relation"],
-        "mechanism": None,  # each run has its own
+        "mechanism": None,  # each trial has its own
         "events": job.quote["mechanism"],
         "sampling": {"kind": training.sampling, "sample_rate": training.sample_rate},
         "noise_multiplier": None,
@@ -164,7 +162,7 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
         },
         "study": {
             "search": job.spec["hpo"],
-            "seed": stored.seed,  # of the draws; public
+            "seed": stored["seed"],  # the seed of the draws; public
             "procedure_epsilon": job.quote["hpo"]["procedure"],
             "final_run_epsilon": job.quote["hpo"]["final"],
             "decision": stored.decision.model_dump(mode="json") if stored.decision else None,
@@ -192,21 +190,21 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
 
 
 def _numerics(session: Session, job: Job) -> dict[str, Any] | None:
-    """What its last attempt computed in; null where none became ready, or said so before there was a report."""
+    """The numerics of its last attempt; null if none became ready, or if none reported them."""
     ready = select(JobEvent.data).where(JobEvent.job_id == job.id, JobEvent.type == "ready")
     said = session.scalars(ready.order_by(JobEvent.seq.desc()).limit(1)).first()
     return None if said is None else said.get("numerics")
 
 
 def _side_information(session: Session, job: Job) -> dict[str, Any] | None:
-    """The public data set whose gradients the optimizer used un-noised, where it did: the guarantee rests on its being
+    """The public data set whose gradients the optimizer used without noise, if any. The guarantee depends on its being
     public."""
     named = job.spec["optimizer"].get("public_dataset")
     if named is None:
         return None
     dataset = session.get(Dataset, named)
     if dataset is None:
-        raise PrivacyError("the job's side information is not there to be named")
+        raise PrivacyError("the job's side information no longer exists and cannot be named")
     return {"id": dataset.id, "name": dataset.name, "content_hmac": dataset.content_hmac}
 
 

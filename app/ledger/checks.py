@@ -14,7 +14,7 @@ from app.ledger.heads import Heads, UnreadableHeadError
 from app.ledger.verify import verify
 
 logger = logging.getLogger(__name__)
-# A ledger that was found wrong is looked at again soon: it stays closed until it is found right.
+# A ledger that was found wrong is checked again soon: it stays closed until a check passes.
 AGAIN = timedelta(minutes=10)
 
 
@@ -41,7 +41,7 @@ def check_due(db: Database, heads: Heads, every: timedelta) -> int:
 
 
 def check(db: Database, heads: Heads, dataset_id: str) -> str | None:
-    """Verifies one ledger and notes what was found; returns the problem."""
+    """Verifies one ledger and notes the finding; returns the problem."""
     try:
         recorded = heads.read(dataset_id)
         with db.read() as session:

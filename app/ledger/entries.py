@@ -3,8 +3,8 @@
     h_0 = SHA-256("scrimp/ledger/v1:" ‖ data set's id)                       the genesis hash
     h_k = SHA-256(canonical JSON of entry k without `hash`, with prev_hash = h_{k−1})
 
-What the API shows of an entry is its canonical content and its hash, so that a reader recomputes the chain from the
-answers alone: `json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=False)`, UTF-8, SHA-256.
+The API shows an entry's canonical content and its hash, so that a reader recomputes the chain from the responses alone:
+`json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=False)`, UTF-8, SHA-256.
 """
 
 from __future__ import annotations
@@ -40,20 +40,36 @@ COLUMNS = (
 )
 
 
+class EntryLike(Protocol):
+    """An ORM entry, or a row with its columns."""
+
+    def __getattribute__(self, name: str, /) -> Any: ...
+
+
+def canonical_json(document: Any) -> bytes:
+    """The unique spelling of a document, used for hashes and signatures.
+
+    Raises:
+        ValueError: it holds NaN or ∞, which JSON cannot express.
+    """
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
+
+
 def genesis(dataset_id: str) -> str:
-    """The hash before the first entry; of the data set, so that a chain cannot be moved to another."""
+    """The hash before the first entry. It depends on the data set, so that a chain cannot be moved to another."""
     return hashlib.sha256(b"scrimp/ledger/v1:" + dataset_id.encode()).hexdigest()
 
 
 def content(entry: EntryLike) -> dict[str, Any]:
-    """What entry `entry` says: everything but its own hash, as JSON."""
+    """An entry's content as JSON: everything but its own hash."""
     said = {name: getattr(entry, name) for name in COLUMNS}
     said["created_at"] = rfc3339(said["created_at"])
     return {"version": 1, **said}
 
 
 def balance_of(account: Account) -> dict[str, dict[str, int]]:
-    """Both accounts' balances, as each entry states them for the moment after it."""
+    """Both accounts' balances after an entry, as the entry states them."""
     return {
         name: {part: getattr(account, f"{name}_{part}") for part in ("budget", "spent", "held")}
         for name in ("train", "holdout")
@@ -72,15 +88,15 @@ def append(
     actor: str,
     memo: dict[str, Any],
 ) -> LedgerEntry:
-    """Writes the entry of a move and takes the chain's head forward, in the caller's transaction.
+    """Writes a move's entry and advances the chain's head, in the caller's transaction.
 
     Args:
         account: the row AFTER the move. The statement that moved it counted `entries` up and holds the row's lock, so
             no two entries can take the same `seq`.
         amounts: (train, holdout), in the filter's units.
-        released: (train, holdout) that go back from the hold.
-        once: a name that this data set's ledger takes once.
-        memo: what else is to be remembered; finite JSON. The balances after the move are added as `balance`.
+        released: (train, holdout) that return from the hold.
+        once: a name that this data set's ledger accepts once.
+        memo: further facts to keep; finite JSON. The balances after the move are added as `balance`.
 
     Raises:
         PrivacyError: the memo is not finite JSON.
@@ -100,7 +116,7 @@ def append(
         holdout_released=released[1],
         once=once,
         actor=actor,
-        memo=json.loads(text),  # as the database will give it back
+        memo=json.loads(text),  # as the database will return it
         created_at=whole_second(),
         prev_hash=account.head,
     )

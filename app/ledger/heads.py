@@ -1,13 +1,13 @@
-"""What each data set's ledger had come to, on a file that no backup of the database holds.
+"""The last known head of each data set's ledger, in files outside every backup of the database.
 
-    <heads>/<data set>.json    the newest head that was recorded, with the balances after it
-    <heads>/noise-epoch        what the noise secret is derived with since a backup was last restored
+    <heads>/<data set>.json    the newest recorded head, with the balances after it
+    <heads>/noise-epoch        derives the noise secret since a backup was last restored
 
 A head is recorded before an attempt's first private pass, and after a settlement. A database that was restored from an
-older backup has forgotten entries; this file has not. It lies beside the storage root, and is never restored with the
-database: who rolls back both has no record.
+older backup has lost entries; this file has not. It lies beside the storage root, and is never restored with the
+database: a rollback of both leaves no trace.
 
-Guarantee: `write` returns once the record is on disk, and no older record takes its place, whoever writes at once.
+Guarantee: `write` returns once the record is on disk. No older record replaces it, even with concurrent writers.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Head(Document):
     Attributes:
         seq, head: the last entry's number and hash.
         train, holdout: the balances after it.
-        cap_epsilon: the cap then.
-        owner, contents: whose the data set is, and keyed hashes of what was registered: a second registration by that
-            owner would be a second budget, also where the database has forgotten the first one.
+        cap_epsilon: the cap at that moment.
+        owner, contents: the data set's owner, and keyed hashes of the registered content. A second registration by that
+            owner would be a second budget, even if the database has lost the first one.
         joined_into: the data set whose ledger this one was joined to; None: it is open.
     """
 
@@ -68,6 +68,7 @@ class Head(Document):
 
     @classmethod
     def of(cls, account: Account, owner: str | None, contents: tuple[str, ...]) -> Head:
+        """The head of an account's chain, with its balances."""
         balances = {name: Balance.model_validate(parts) for name, parts in balance_of(account).items()}
         return cls(
             dataset=account.dataset_id,
@@ -83,21 +84,22 @@ class Head(Document):
 
 
 class UnreadableHeadError(Exception):
-    """A record is there and cannot be read: what it said is not known."""
+    """A record exists and cannot be read, so its content is unknown."""
 
 
 class Heads:
-    """The folder of records. For any number of threads, processes and hosts that share it."""
+    """The folder of records. Safe for any number of threads, processes and hosts that share it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
     def of(cls, settings: Settings) -> Heads:
+        """The folder of records in these settings."""
         return cls(settings.effective_heads_dir)
 
     def read(self, dataset_id: str) -> Head | None:
-        """The record of a data set; None where there is none.
+        """The record of a data set; None if there is none.
 
         Raises:
             UnreadableHeadError: it is damaged, or the folder cannot be read.
@@ -113,7 +115,7 @@ class Heads:
         except ValidationError:
             raise UnreadableHeadError("it is damaged") from None
         if found.dataset != dataset_id:
-            raise UnreadableHeadError("it is another data set's")
+            raise UnreadableHeadError("it belongs to another data set")
         return found
 
     def recorded(self) -> list[str]:
@@ -121,10 +123,10 @@ class Heads:
         return sorted(path.stem for path in self.folder.glob("ds_*.json"))
 
     def write(self, head: Head) -> None:
-        """Records a head, on disk before this returns. Not where a newer one is recorded already.
+        """Records a head, on disk before this returns. Does nothing if a newer one is recorded already.
 
         Raises:
-            UnreadableHeadError: there is a record, and what it says is not known.
+            UnreadableHeadError: a record exists, and its content is unknown.
             OSError: the folder cannot be written.
         """
         with self.locked():
@@ -133,7 +135,7 @@ class Heads:
                 self._put(self._path(head.dataset), head.model_dump_json())
 
     def replace(self, head: Head) -> None:
-        """Records a head in the place of one that the database has forgotten; that one is kept beside it."""
+        """Replaces the record of a head that the database has lost; keeps the old record beside it."""
         with self.locked():
             path = self._path(head.dataset)
             if path.exists():
@@ -141,21 +143,21 @@ class Heads:
             self._put(path, head.model_dump_json())
 
     def epoch(self) -> str | None:
-        """What the noise secret is derived with; None before the first rotation."""
+        """The epoch from which the noise secret is derived; None before the first rotation."""
         try:
             return (self.folder / EPOCH_FILE).read_text().strip()
         except FileNotFoundError:
             return None
 
     def rotate_epoch(self) -> str:
-        """A new epoch of the noise key: no key of before is used again. Returns its public name."""
+        """Starts a new epoch of the noise key: no earlier key is used again. Returns its public name."""
         with self.locked():
             self._put(self.folder / EPOCH_FILE, secrets.token_hex(16))
         return self.epoch() or ""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Who writes waits for others that write."""
+        """Serializes writers."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -168,5 +170,5 @@ class Heads:
         return self.folder / f"{dataset_id}.json"
 
     def _put(self, path: Path, text: str) -> None:
-        write_private(path, text + "\n", overwrite=True)  # it syncs the file
+        write_private(path, text + "\n", overwrite=True)  # this syncs the file
         sync(self.folder)

@@ -1,18 +1,18 @@
-"""Two ledgers of the same records become one: the one is closed, and all that it spent is charged to the other.
+"""Joins two ledgers of the same records: one is closed, and all that it spent is charged to the other.
 
-The guarantee of a data set is that of one registration. Where an admin knows that two of them have records in common,
-the records' own guarantee is kept by one ledger: from the join on every admission goes through it, and what the other
-has spent or still holds stands in it as a charge. That the charge fits is the ledger's own condition, so that spent +
-held ≤ budget holds for both together, for what was released before the join too: one total, that only grows.
+A data set's guarantee covers one registration. If an admin knows that two data sets have records in common, a join
+keeps the records' own guarantee in one ledger: every later admission goes through it, and it carries the other's spent
+and held budget as a charge. The charge must fit, by the ledger's own condition. So spent + held ≤ budget holds for both
+together, including releases before the join: one total that only grows.
 
-What is charged, x, to both accounts of the one that stays, with s the larger of what the closed one's two accounts have
-spent and held (a record is in one of its parts, whichever that is, and the two data sets may be split differently):
+x is charged to both accounts of the ledger that stays. s is the larger of the closed ledger's two accounts, spent plus
+held (a record is in one of its parts, and the two data sets may be split differently):
 
     gdp → gdp      x = s                  both count μ²
     rdp → rdp      x = s, α_stays ≤ α     a Rényi divergence does not fall with its order: a charge at α covers α_stays
     gdp → rdp      x = α s/2              a Gaussian mechanism with μ has divergence α μ²/2, and they add up
 
-Other pairs are joined the other way round. What is held and then not spent stays charged.
+Other pairs are joined the other way round. Held budget that is later not spent stays charged.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ PER_NANO = Fraction(1_000_000_000, 1_000_000_000_000)  # units of rdp (1e-9) in 
 
 
 def join(session: Session, *, dataset_id: str, into: str, actor: str, reason: str) -> int:
-    """Closes a data set's ledger and charges what it spent and holds to another's. In the caller's transaction.
+    """Closes a data set's ledger and charges its spent and held budget to another's. In the caller's transaction.
 
     Args:
-        dataset_id: whose ledger is closed. Jobs that run there go on and settle there; none is admitted any more.
-        into: whose ledger stays.
+        dataset_id: the data set whose ledger is closed. Its running jobs continue and settle there; no job is admitted.
+        into: the data set whose ledger stays.
 
     Returns:
-        What was charged, on each account of the one that stays, in its units.
+        The charge on each account of the ledger that stays, in its units.
 
     Raises:
-        InvalidRequest: both are the same one.
+        InvalidRequest: both are the same data set.
         NotFound: one of them has no ledger.
         Conflict: `wrong-state`: one is closed already, they protect different units, or can only be joined the other
             way round. `cap-too-low`: both together spent more than the cap; `smallest_epsilon` would do.
-            `ledger-behind`: the row of one of them is not what its last entry says.
+            `ledger-behind`: the row of one of them differs from its last entry.
     """
     if dataset_id == into:
-        raise InvalidRequest.at("/into", "a ledger is joined to another one")
+        raise InvalidRequest.at("/into", "a ledger must be joined to another one: name a different data set")
     for each in sorted((dataset_id, into)):  # two joins at once take both locks in one order
         accounts.lock(session, each)
     closed, stays = accounts.account_of(session, dataset_id), accounts.account_of(session, into)
@@ -61,10 +61,10 @@ def join(session: Session, *, dataset_id: str, into: str, actor: str, reason: st
 
 
 def carried(closed: Account, stays: Account) -> int:
-    """What the closed ledger's spending is worth in the units of the one that stays, rounded up.
+    """Converts the closed ledger's spending to the units of the ledger that stays, rounded up.
 
     Raises:
-        Conflict: nothing that is known bounds it: they can be joined the other way round.
+        Conflict: no bound is known; the ledgers can be joined the other way round.
     """
     amount = max(closed.train_spent + closed.train_held, closed.holdout_spent + closed.holdout_held)
     match closed.filter, stays.filter:
@@ -75,7 +75,9 @@ def carried(closed: Account, stays: Account) -> int:
         case "gdp", "rdp":
             return math.ceil(Fraction(stays.order or math.inf) * amount / 2 * PER_NANO)
         case _:
-            raise Conflict("wrong-state", "these filters can be joined the other way round: close the other ledger")
+            raise Conflict(
+                "wrong-state", "these filters can only be joined the other way round: close the other ledger"
+            )
 
 
 def _check(session: Session, closed: Account, stays: Account) -> None:
@@ -84,7 +86,9 @@ def _check(session: Session, closed: Account, stays: Account) -> None:
             raise Conflict("wrong-state", f"the ledger of {each.dataset_id} is closed: it was joined to another one")
     units = {session.get_one(Dataset, each.dataset_id).spec["privacy"]["unit"] for each in (closed, stays)}
     if len(units) > 1:
-        raise Conflict("wrong-state", "one ledger protects records and the other users: their charges do not add up")
+        raise Conflict(
+            "wrong-state", "one ledger protects records and the other protects users: their charges do not add up"
+        )
 
 
 def _charge(session: Session, stays: Account, amount: int, closed: str, actor: str) -> None:
@@ -95,19 +99,19 @@ def _charge(session: Session, stays: Account, amount: int, closed: str, actor: s
     except BudgetError:
         taken = max(stays.train_spent + stays.train_held, stays.holdout_spent + stays.holdout_held) + amount
         least = accounts.filter_for(stays.filter, stays.order).epsilon(taken, stays.cap_delta)
-        detail = f"both together spent more than this cap: about ε = {least:.6g} would do; raise it first"
+        detail = f"both together spent more than this cap: raise it to about ε = {least:.6g} first"
         raise Conflict("cap-too-low", detail, smallest_epsilon=least) from None
     accounts.post(session, dataset_id=stays.dataset_id, job_id=closed, **amounts, actor=actor, memo=memo)
 
 
 def close(session: Session, closed: Account, into: str, actor: str, reason: str) -> None:
-    """An entry that leaves the cap as it is and says that nothing more is admitted. Charges nothing to the other one.
+    """Writes an entry that keeps the cap and closes the ledger. Charges nothing to the other one.
 
     Raises:
-        Conflict: `ledger-behind`: the account's row, by which it is charged, is not what the last entry says.
+        Conflict: `ledger-behind`: the account's row, which determines the charge, differs from the last entry.
     """
     account = accounts.move(session, closed.dataset_id, joined_into=into)
     if account is None:
-        raise RuntimeError("the account's row is locked by this transaction, and is gone")
+        raise RuntimeError("the account's row is locked by this transaction, and yet it is gone")
     accounts.require_agreement(session, account)
     append_cap(session, account, actor=actor, reason=reason)

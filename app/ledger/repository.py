@@ -1,4 +1,4 @@
-"""The ledger's read-only queries. What moves an account is in accounts.py alone."""
+"""The ledger's read-only queries. Only accounts.py moves accounts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def dataset_with_account(session: Session, dataset_id: str) -> tuple[Dataset, Ac
         raise NotFound("there is no such data set")
     account = session.get(Account, dataset.id)
     if account is None:
-        raise NotFound("this data set is public: no privacy is claimed for it, so that it has no ledger")
+        raise NotFound("this data set is public: no privacy is claimed for it, so it has no ledger")
     return dataset, account
 
 
 def page_of_entries(session: Session, dataset_id: str, *, after: int, job: str | None, limit: int) -> list[LedgerEntry]:
-    """Oldest first, one more than asked for so that the caller knows whether there is a next page."""
+    """Oldest first; one more than requested, to know if there is a next page."""
     query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.seq > after)
     if job is not None:
         query = query.where(LedgerEntry.job_id == job)
@@ -35,13 +35,13 @@ def page_of_entries(session: Session, dataset_id: str, *, after: int, job: str |
 
 
 class Posted(NamedTuple):
-    """What a job, a run or a study posted.
+    """What a job, a trial or a study posted.
 
     Attributes:
-        mechanism: None of a study: its runs have theirs.
-        spent, held: by account. A run's entry is of its share, and a study's own of what its runs left.
-        study: the study that it is, or is a run of.
-        planned: of a study the event tree of all of it, by account.
+        mechanism: None for a study: its trials have theirs.
+        spent, held: by account. A trial's entry covers its share, and a study's own entry what its trials left.
+        study: the study itself, or the trial's study.
+        planned: for a study the event tree of its whole plan, by account.
     """
 
     mechanism: dict[str, Any] | None
@@ -52,9 +52,9 @@ class Posted(NamedTuple):
 
 
 def posted(session: Session, dataset_id: str) -> list[Posted]:
-    """Every posted job in the order of settlement; those of ledgers that were joined to this one too."""
+    """Every posted job in the order of settlement, including those of ledgers that were joined to this one."""
     post, hold = aliased(LedgerEntry), aliased(LedgerEntry)
-    # A run of a study has no hold of its own, but a share of the study's.
+    # A trial has no hold of its own, but a share of the study's.
     shares = (cast(Job.quote["charge"][account].as_string(), BigInteger) for account in ("train", "holdout"))
     held = (func.coalesce(*pair) for pair in zip((hold.train, hold.holdout), shares, strict=True))
     query = (
@@ -77,7 +77,7 @@ def posted(session: Session, dataset_id: str) -> list[Posted]:
 
 
 def _with_joined(session: Session, dataset_id: str) -> list[str]:
-    """A data set and those whose ledgers were joined to its own, in however many turns."""
+    """A data set and those whose ledgers were joined to its own, directly or through others."""
     found, last = [dataset_id], [dataset_id]
     while last:
         last = list(session.scalars(select(Account.dataset_id).where(Account.joined_into.in_(last))))

@@ -26,7 +26,7 @@ Pricing = Annotated[summary.Comparer, Depends(get_pricing)]
 
 @router.get("")
 def show_ledger(dataset_id: str, db: Db, pricing: Pricing, caller: CurrentKey) -> LedgerView:
-    """What is enforced and what was spent, and what other accountants would say. Public data have no ledger: 404."""
+    """Shows what is enforced and what was spent, and other accountants' figures. Public data have no ledger: 404."""
     with db.read() as session:
         dataset = require(session, caller, dataset_id, "view")
     return summary.overview(db, pricing, dataset.id)
@@ -41,7 +41,7 @@ def list_entries(
     limit: Limit = 50,
     job: Annotated[str | None, Query(max_length=100, description="Only the entries of this job.")] = None,
 ) -> EntryList:
-    """Every line, oldest first."""
+    """Lists the ledger's entries, oldest first."""
     seq = decode_cursor(after, int)[0] if after is not None else 0
     with db.read() as session:
         dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
@@ -56,8 +56,8 @@ def list_entries(
 def verify_ledger(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> VerificationView:
     """Recomputes the hash chain and the balances from the entries; names the first entry that does not fit.
 
-    Every head that a certificate or the relay has signed, and the one that is recorded outside the database, must be in
-    the chain.
+    Every head that a certificate or the relay has signed, and the one recorded outside the database, must be in the
+    chain.
     """
     with db.read() as session:
         dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
@@ -66,7 +66,7 @@ def verify_ledger(dataset_id: str, db: Db, heads: RecordedHeads, caller: Current
 
 @router.get("/head")
 def show_head(dataset_id: str, db: Db, caller: CurrentKey) -> SignedHeadView:
-    """The newest head that the service has signed, some seconds after its entry: keep it where nobody else writes."""
+    """Shows the newest signed head, some seconds after its entry. Keep it where nobody else writes."""
     with db.read() as session:
         dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
         found = session.get(SignedHead, dataset.id)
@@ -76,7 +76,7 @@ def show_head(dataset_id: str, db: Db, caller: CurrentKey) -> SignedHeadView:
 
 
 def verified(db: Database, heads: Heads, dataset_id: str) -> Verification:
-    """The verification of a ledger against everything that was kept of it."""
+    """Verifies a ledger against all its kept heads."""
     recorded = behind.read_recorded(heads, dataset_id)  # before the snapshot that it is compared with
     with db.read() as session:
         return verify(session, dataset_id, recorded)
@@ -86,7 +86,7 @@ def verified(db: Database, heads: Heads, dataset_id: str) -> Verification:
 def change_cap(
     dataset_id: str, body: CapChange, db: Db, pricing: Pricing, caller: CurrentKey, heads: RecordedHeads
 ) -> LedgerView:
-    """Raises or lowers the cap, with a reason; an entry of the ledger. Down to what is spent and held."""
+    """Raises or lowers the cap, with a reason, as an entry of the ledger. It cannot go below what is spent and held."""
     with db.read() as session:
         named = require(session, caller, dataset_id, "own").id
     recorded = behind.read_recorded(heads, named)
@@ -104,8 +104,8 @@ def change_cap(
 def join_ledger(
     dataset_id: str, body: Join, db: Db, pricing: Pricing, caller: AdminKey, heads: RecordedHeads
 ) -> LedgerView:
-    """For data sets that have the same records: closes this ledger, and charges all that it spent to another's, which
-    is the answer. For admins; it cannot be undone."""
+    """Joins data sets with the same records: closes this ledger and charges all that it spent to another's, which it
+    returns. For admins; it cannot be undone."""
     with db.read() as session:
         closed, stays = (
             repository.dataset_with_account(session, require(session, caller, name, "own").id)[0].id
@@ -117,6 +117,6 @@ def join_ledger(
             behind.require_current(session, head, require(session, caller, each, "own").id)
         joining.join(session, dataset_id=closed, into=stays, actor=caller.id, reason=body.reason)
         audit.record(session, "ledger.joined", closed, dataset=stays)
-    for each in (stays, closed):  # who finds that the one was closed finds what the other was charged
+    for each in (stays, closed):  # a reader who finds the one closed also finds the other charged
         behind.record_soon(db, heads, each)
     return summary.overview(db, pricing, stays)

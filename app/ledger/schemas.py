@@ -1,4 +1,4 @@
-"""What the ledger's routes answer and take: the shapes of the REST contract."""
+"""The requests and responses of the ledger's routes: the shapes of the REST contract."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class AccountView(BaseModel):
 
     @classmethod
     def of(cls, account: Account, name: str, unit: str) -> AccountView:
+        """Shows one of an account's two balances."""
         budget, spent, held = (getattr(account, f"{name}_{part}") for part in ("budget", "spent", "held"))
         return cls(
             filter=account.filter,
@@ -38,14 +39,16 @@ class AccountView(BaseModel):
 
 
 class AccountsView(BaseModel):
+    """Both accounts; `holdout` is null without a private hold-out."""
+
     train: AccountView
     holdout: AccountView | None
 
 
 class Comparison(BaseModel):
-    """What other ways of counting say of the settled jobs. None of them is enforced.
+    """Other accountants' figures for the settled jobs. None of them is enforced.
 
-    `pld_if_fixed_in_advance` holds only as if all jobs had been fixed before the first one's results were seen.
+    `pld_if_fixed_in_advance` is valid only if all jobs were fixed before the first one's results were seen.
     """
 
     basic: Epsilon
@@ -54,14 +57,13 @@ class Comparison(BaseModel):
 
 
 class LedgerView(BaseModel):
-    """A data set's ledger: what is enforced, and beside it what other accountants would say.
+    """A data set's ledger: what is enforced, with other accountants' figures beside it.
 
     `epsilon_spent` is the larger of the two accounts (their parts of the data are disjoint), `epsilon_remaining` the
-    smaller.
-    `largest_cap`: where a raise of the cap could depend on what was released, the guarantee is that of the largest cap
-    ever granted. `comparison` is null where it takes more time or memory than is allowed, or where a part of what was
-    spent is known as an amount alone (a restored backup). `closed`: an admin has joined it to the ledger of another
-    data set, which has the same records; nothing more is admitted.
+    smaller. `largest_cap`: if a raise of the cap could depend on released results, the guarantee is the largest cap
+    ever granted. `comparison` is null if it takes more time or memory than is allowed, or if a part of the spending is
+    known as an amount alone (a restored backup). `closed`: an admin has joined it to the ledger of another data set
+    with the same records; nothing more is admitted.
     """
 
     cap: Epsilon
@@ -77,7 +79,7 @@ class LedgerView(BaseModel):
 
 
 class EntryView(BaseModel):
-    """One entry. Everything but `hash` is what `hash` is the SHA-256 of, as canonical JSON."""
+    """One entry. `hash` is the SHA-256 of all other members, as canonical JSON."""
 
     version: int
     dataset_id: str
@@ -97,23 +99,26 @@ class EntryView(BaseModel):
 
     @classmethod
     def of(cls, entry: LedgerEntry) -> EntryView:
+        """Shows an entry's canonical content and its hash."""
         return cls(**content(entry), hash=entry.hash)
 
 
 class EntryList(BaseModel):
+    """A page of ledger entries; `next` is the cursor of the next page, null on the last."""
+
     items: list[EntryView]
     next: str | None
 
 
 class VerificationView(BaseModel):
-    """`first_bad_entry` is null where the chain fits, also where only the account's row is off. `problem` says what."""
+    """`first_bad_entry` is null if the chain fits, even if the account's row is wrong. `problem` names the fault."""
 
     valid: bool
     entries: int
     head: str
     first_bad_entry: int | None
     problem: str | None
-    heads: int  # signed or recorded ones that were looked for in the chain
+    heads: int  # how many signed or recorded heads were checked against the chain
 
 
 class HeadView(BaseModel):
@@ -143,7 +148,7 @@ class Join(Document):
 
 
 class CapChange(Document):
-    """A new cap; δ stays. Raising it is a decision that should not depend on what was released."""
+    """A new cap; δ stays. A raise should not depend on released results."""
 
     epsilon: EpsilonValue
     reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]

@@ -17,7 +17,7 @@ from app.ledger import signing_keys
 
 
 def sign(body: dict[str, Any], name: str, signing_key: Ed25519PrivateKey) -> dict[str, Any]:
-    """The signed document of a body, which stands in it under `name`."""
+    """Signs a body; the document holds it under `name`."""
     return {
         name: body,
         "signature": base64.b64encode(signing_key.sign(canonical_json(body))).decode(),
@@ -27,11 +27,11 @@ def sign(body: dict[str, Any], name: str, signing_key: Ed25519PrivateKey) -> dic
 
 
 def holds(document: dict[str, Any], name: str, public_key: str | None = None) -> bool:
-    """Whether the signature over the body under `name` holds.
+    """Returns True if the signature over the body under `name` is valid.
 
     Args:
-        public_key: base64 of the key that is trusted. Without it the document's own is used, which says that the
-            document is whole, and not who signed it.
+        public_key: base64 of the trusted key. Without it the document's own key is used: this proves that the document
+            is intact, not who signed it.
     """
     try:
         if document["algorithm"] != "Ed25519" or public_key not in (None, document["public_key"]):

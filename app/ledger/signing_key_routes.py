@@ -1,4 +1,4 @@
-"""/v1/signing-keys: what certificates are signed with."""
+"""/v1/signing-keys: the public keys of certificates."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ class SigningKeyView(Document):
 
 
 class SigningKeyList(Document):
+    """Every public key of certificates."""
+
     items: list[SigningKeyView]
     next: None = None
 
 
 @router.get("/signing-keys")
 def list_signing_keys(db: Db) -> SigningKeyList:
-    """What certificates are and were signed with, the newest key first. Keep the one that you trust outside."""
+    """Lists the keys that sign or signed certificates, the newest first. Keep the key that you trust outside."""
     with db.read() as session:
         found = session.scalars(select(SigningKey).order_by(SigningKey.first_used_at.desc(), SigningKey.id)).all()
     return SigningKeyList(

@@ -1,6 +1,6 @@
-"""The public keys that certificates are signed with. Only the relay holds the private one, and says which it is.
+"""The public keys of certificates. Only the relay holds the private key, and publishes the public one.
 
-Whoever can write the database can add a key here: a reader keeps the key that he trusts outside.
+Whoever can write the database can add a key here: a careful reader keeps the trusted key outside.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def public_key(signing_key: Ed25519PrivateKey) -> str:
 
 
 def publish(db: Database, signing_key: Ed25519PrivateKey) -> None:
-    """Notes which key certificates are signed with from now on; one that is known already stays as it is."""
+    """Publishes the key that signs certificates from now on; a known key stays as it is."""
     text = public_key(signing_key)
     key_id = hashlib.sha256(base64.b64decode(text)).hexdigest()[:16]
     try:
@@ -41,4 +41,4 @@ def publish(db: Database, signing_key: Ed25519PrivateKey) -> None:
             if session.get(SigningKey, key_id) is None:
                 session.add(SigningKey(id=key_id, public_key=text, first_used_at=now()))
     except IntegrityError:
-        return  # another relay said so at the same moment
+        return  # another relay published it at the same moment

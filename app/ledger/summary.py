@@ -1,4 +1,4 @@
-"""A data set's ledger as it is shown: the enforced figures, and beside them what other accountants would say."""
+"""A data set's ledger for display: the enforced figures, with other accountants' figures beside them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from app.privacy.prices import Compared
 
 
 class Comparer(Protocol):
-    """Composes events in a limited process, and remembers the answer."""
+    """Composes event trees in a limited process, and caches the result."""
 
     def compare(self, request: CompareRequest) -> Compared: ...
 
@@ -35,13 +35,13 @@ def overview(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView:
         dataset, account = dataset_with_account(session, dataset_id)
         jobs = posted(session, dataset_id)
         known = sum(each.spent["train"] for each in jobs), sum(each.spent["holdout"] for each in jobs)
-    # After a restored backup a part may be known as an amount alone: no other accountant can compose that.
+    # After a restored backup a part may be known as an amount alone, which no other accountant can compose.
     whole = known == (account.train_spent, account.holdout_spent)
     return view(dataset, account, comparison(pricing, dataset, account, jobs) if whole else None)
 
 
 def view(dataset: Dataset, account: Account, compared: Comparison | None) -> LedgerView:
-    """The figures of an account's row."""
+    """The figures from an account's row."""
     of = filter_for(account.filter, account.order)
     names: list[AccountName] = ["train"] if account.holdout_budget == 0 else ["train", "holdout"]
     accounts = {name: AccountView.of(account, name, of.unit) for name in names}
@@ -70,8 +70,8 @@ def view(dataset: Dataset, account: Account, compared: Comparison | None) -> Led
 
 
 def comparison(pricing: Comparer, dataset: Dataset, account: Account, jobs: list[Posted]) -> Comparison | None:
-    """Each figure for the account that is worse off; None where the computation runs past its limits."""
-    figures = [Compared(basic=0.0, rdp_best_order=0.0, pld_if_fixed_in_advance=0.0)]
+    """Each figure for the account with the larger loss; None if the computation exceeds its limits."""
+    worst = {"basic": 0.0, "rdp_best_order": 0.0, "pld_if_fixed_in_advance": 0.0}
     accounts: tuple[AccountName, AccountName] = ("train", "holdout")
     for name in accounts:
         done = settled_events(jobs, name)

@@ -1,12 +1,12 @@
 """Recomputes a data set's ledger from its entries alone and names the first one that does not fit.
 
-Checked of every entry: its place (1, 2, … without gaps), the hash of the one before, its own hash, that it follows from
-what came before (a settlement has a hold, spent + released = held, nothing passes the budget), and the balances that it
-states. At the end: the account's row (balances, cap, head) against the last entry.
+Checked for every entry: its place (1, 2, … without gaps), the previous hash, its own hash, that it follows from earlier
+entries (a settlement has a hold, spent + released = held, nothing exceeds the budget), and the balances that it states.
+At the end: the account's row (balances, cap, head) against the last entry.
 
-A chain that was rewritten as a whole, or rolled back, with its row, follows from itself. It is found by heads that were
-kept: those that certificates and the relay have signed, and the one that is recorded outside the database
-(app.ledger.anchors). Each of them must be in the chain, and each signature must hold.
+A chain that was rewritten or rolled back completely, with its row, is consistent. Kept heads reveal it: those that
+certificates and the relay have signed, and the one recorded outside the database (app.ledger.anchors). Each of them
+must be in the chain, and each signature must be valid.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ ENTRY = [getattr(LedgerEntry, name) for name in (*COLUMNS, "hash")]
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found.
+    """The result of a verification.
 
     Attributes:
         entries: how many entries the account's row counts.
         head: the chain's head by the account's row.
-        first_bad_entry: the first place where the chain does not fit; None where it fits, or where only the account's
-            row is wrong.
+        first_bad_entry: the first place where the chain does not fit; None if it fits, or if only the account's row is
+            wrong.
         problem: what does not fit there.
-        heads: how many heads that were signed or recorded were looked for in the chain.
+        heads: how many signed or recorded heads were checked against the chain.
     """
 
     valid: bool
@@ -51,7 +51,7 @@ class Verification:
 
 
 class _Misfit(Exception):
-    """An entry, or the account's row, says otherwise than what came before it."""
+    """An entry, or the account's row, contradicts what came before it."""
 
 
 def verify(session: Session, dataset_id: str, recorded: Head | None = None) -> Verification:
@@ -70,7 +70,9 @@ def verify(session: Session, dataset_id: str, recorded: Head | None = None) -> V
     try:
         for bad, entry in enumerate(_entries(session, dataset_id, account.entries), start=1):
             replay.take(bad, entry)
-            _require(kept.heads.get(bad, replay.head) == replay.head, f"{kept.names.get(bad)} has another one there")
+            _require(
+                kept.heads.get(bad, replay.head) == replay.head, f"{kept.names.get(bad)} has a different entry there"
+            )
         if replay.entries < account.entries:
             bad = replay.entries + 1
             raise _Misfit("the entry is missing")
@@ -78,7 +80,7 @@ def verify(session: Session, dataset_id: str, recorded: Head | None = None) -> V
             bad = stray
             raise _Misfit("the account's row does not count this entry")
         if replay.head != account.head:
-            raise _Misfit("its hash is not the account's head")
+            raise _Misfit("its hash differs from the account's head")
         later = min((seq for seq in kept.heads if seq > account.entries), default=None)
         if later is not None:
             bad = account.entries + 1
@@ -92,7 +94,8 @@ def verify(session: Session, dataset_id: str, recorded: Head | None = None) -> V
 
 
 def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None]:
-    """The account's row and the first entry outside 1 … entries, in one statement: writers beside do not matter."""
+    """Reads the account's row and the first entry outside 1 … entries, in one statement: concurrent writers do not
+    matter."""
     stray = (
         select(func.min(LedgerEntry.seq))
         .where(
@@ -122,7 +125,7 @@ def _entries(session: Session, dataset_id: str, last: int) -> Iterator[Row[Any] 
         try:
             batch = session.execute(query.limit(BATCH)).all()
         except (ValueError, TypeError):
-            # One of them is damaged: up to it one by one.
+            # One of them is damaged: read up to it one by one.
             try:
                 batch = [session.execute(query.limit(1)).one()]
             except (ValueError, TypeError):
@@ -135,19 +138,19 @@ def _entries(session: Session, dataset_id: str, last: int) -> Iterator[Row[Any] 
 
 
 class _Replay:
-    """The serial model of the ledger, fed with entries."""
+    """The serial model of the ledger; it replays entries."""
 
     def __init__(self, dataset_id: str) -> None:
         self.entries = 0
         self.head = genesis(dataset_id)
         self.budget, self.spent, self.held = [0, 0], [0, 0], [0, 0]
-        self.holds: dict[str, list[int]] = {}  # open ones only: the unique `once` refuses a second one of a job
+        self.holds: dict[str, list[int]] = {}  # open ones only: the unique `once` refuses a second one for a job
         self.terms: dict[str, Any] = {}
         self.cap_epsilon = self.largest_cap_epsilon = 0.0
         self.joined_into: str | None = None
 
     def take(self, place: int, entry: Row[Any] | None) -> None:
-        """Takes the next entry; None where its columns could not be decoded.
+        """Takes the next entry; None if its columns could not be decoded.
 
         Raises:
             _Misfit: what does not fit.
@@ -157,7 +160,7 @@ class _Replay:
         _require(entry.seq == place, "the entry is missing")
         _require(entry.prev_hash == self.head, "its prev_hash is not the hash of the entry before")
         try:
-            _require(digest(content(entry)) == entry.hash, "its hash is not that of its content")
+            _require(digest(content(entry)) == entry.hash, "its hash does not match its content")
             self._follow(entry)
         except (TypeError, ValueError, KeyError, AttributeError):
             raise _Misfit("the entry cannot be read") from None
@@ -166,16 +169,16 @@ class _Replay:
 
     def _follow(self, entry: Row[Any]) -> None:
         amounts, released = [entry.train, entry.holdout], [entry.train_released, entry.holdout_released]
-        _require((entry.kind == "open") == (entry.seq == 1), "a ledger is opened by its first entry, once")
+        _require((entry.kind == "open") == (entry.seq == 1), "a ledger is opened exactly once, by its first entry")
         once = {"open": "open", "cap": None, "hold": f"hold:{entry.job_id}"}.get(entry.kind, f"settle:{entry.job_id}")
-        _require(entry.once == once, "its `once` is not that of its kind")
+        _require(entry.once == once, "its `once` does not match its kind")
         _require(min(*amounts, *released) >= 0, "an amount is negative")
         if entry.kind in ("post", "void"):
             self._settle(entry, amounts, released)
         else:
             _require(not any(released), "only a settlement releases")
             if entry.kind == "hold":
-                _require(self.joined_into is None, "nothing is admitted by a ledger that was joined to another one")
+                _require(self.joined_into is None, "the ledger was joined to another one: nothing more may be admitted")
                 self.holds[entry.job_id] = amounts
                 self.held = _plus(self.held, amounts)
             else:
@@ -183,20 +186,20 @@ class _Replay:
         taken = _plus(self.spent, self.held)
         within = all(part <= budget for part, budget in zip(taken, self.budget, strict=True))
         _require(within, "more is spent and held than the budget")
-        _require(entry.memo["balance"] == self._balance(), "the balances that it states are not those that follow")
+        _require(entry.memo["balance"] == self._balance(), "its stated balances differ from the recomputed ones")
 
     def _settle(self, entry: Row[Any], amounts: list[int], released: list[int]) -> None:
         study = entry.memo.get("hold")
         hold = self.holds.pop(study or entry.job_id, None)
         if hold is None:
-            raise _Misfit("it settles a hold that is not there")
+            raise _Misfit("it settles a hold that does not exist")
         if study is not None:
-            # A run of a study draws on the study's hold, which stays open.
-            _require(not any(released) and entry.kind == "post", "a run releases nothing of its study's hold")
+            # A trial draws on the study's hold, which stays open.
+            _require(not any(released) and entry.kind == "post", "a trial must not release any of its study's hold")
             self.holds[study] = [part - amount for part, amount in zip(hold, amounts, strict=True)]
             _require(min(self.holds[study]) >= 0, "it draws more than is left of the study's hold")
             hold = amounts
-        _require(_plus(amounts, released) == hold, "what it spends and releases is not what was held")
+        _require(_plus(amounts, released) == hold, "it spends and releases a different amount than was held")
         _require(entry.kind == "post" or not any(amounts), "a voided hold spends nothing")
         self.held = [held - part for held, part in zip(self.held, hold, strict=True)]
         self.spent = _plus(self.spent, amounts)
@@ -214,19 +217,17 @@ class _Replay:
         return {name: {"budget": budget, "spent": spent, "held": held} for name, budget, spent, held in parts}
 
     def against(self, account: Account) -> None:
-        """Compares the account's row with what follows from the entries.
+        """Compares the account's row with the replayed entries.
 
         Raises:
-            _Misfit: what the row says otherwise.
+            _Misfit: what differs.
         """
         _require(balance_of(account) == self._balance(), "the account's balances do not follow from the entries")
         terms = {"filter": account.filter, "order": account.order, "cap_delta": account.cap_delta}
         caps = (account.cap_epsilon, account.largest_cap_epsilon)
         same = terms == self.terms and caps == (self.cap_epsilon, self.largest_cap_epsilon)
-        _require(
-            account.joined_into == self.joined_into, "the account is closed, or open, otherwise than the entries say"
-        )
-        _require(same, "the account's cap or filter is not what the entries say")
+        _require(account.joined_into == self.joined_into, "the account is closed or open contrary to the entries")
+        _require(same, "the account's cap or filter differs from the entries")
 
 
 def _require(fits: bool, problem: str) -> None:

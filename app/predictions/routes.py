@@ -16,9 +16,9 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 def predict(
     job_id: str, asked: PredictionRequest, response: Response, db: Db, settings: ServiceSettings, caller: CurrentKey
 ) -> PredictionView:
-    """Queues a prediction of a model that has been trained, to be polled at its Location. It costs no privacy.
+    """Queues a prediction with a trained model, to be polled at its Location. It costs no privacy.
 
-    For keys that may train on the data set. Inputs are kept until they are worked on, outputs until `expires_at`, for
+    For keys that may train on the data set. Inputs are kept until a worker takes them, outputs until `expires_at`, for
     this key alone.
     """
     made = service.ask(db, caller, job_id, asked, settings)
@@ -28,5 +28,5 @@ def predict(
 
 @router.get("/jobs/{job_id}/predictions/{prediction_id}", operation_id="show_prediction")
 def show(job_id: str, prediction_id: str, db: Db, caller: CurrentKey) -> PredictionView:
-    """A prediction that this key asked for, until it expires."""
+    """Shows one of this key's predictions, until it expires."""
     return PredictionView.of(service.find(db, caller, job_id, prediction_id))

@@ -1,4 +1,4 @@
-"""What the routes of predictions take and give."""
+"""The requests and responses of the predictions' routes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MAX_RECORDS = 1000
 
 
 class PredictionRequest(Document):
-    """The caller's own inputs. `records`: of columns objects, of tensors lists of numbers, texts, of ratings objects
-    with `user` and `item`, of next items lists of items' ids. `top`: how many classes, items or next tokens are named
-    of each.
+    """The caller's own inputs. `records`: objects for columns, lists of numbers for tensors, texts, objects with `user`
+    and `item` for ratings, lists of items' ids for next items. `top`: how many classes, items or next tokens to return
+    for each record.
     """
 
     records: Annotated[list[Any], Field(min_length=1, max_length=MAX_RECORDS)]
@@ -25,7 +25,7 @@ class PredictionRequest(Document):
 
 class PredictionView(BaseModel):
     """`predictions`, one for each record in order, once it has succeeded: `class` and the `top` classes'
-    `probabilities`; `value` of a regression or rating; `items`, the best ones with their scores; of a language model
+    `probabilities`; `value` for a regression or rating; `items`, the best ones with their scores; for a language model
     the text's `loss`, `perplexity` and number of `tokens`, and the `top` most probable `next` ones."""
 
     id: str
@@ -38,6 +38,7 @@ class PredictionView(BaseModel):
 
     @classmethod
     def of(cls, prediction: Prediction) -> PredictionView:
+        """Shows a prediction."""
         return cls.model_validate(
             {
                 "id": prediction.id,

@@ -1,4 +1,4 @@
-"""Predictions: asked for, found again. What a worker does of them is app.predictions.claims."""
+"""Predictions: requested and read here; app.lifecycle.predictions runs them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
     Raises:
         NotFound, Forbidden: as for the job's artifacts.
         Conflict: the job has not succeeded, or this key has too many predictions in the queue.
-        InvalidRequest: a record is none of this data set.
+        InvalidRequest: a record does not fit this data set.
     """
     with db.write() as session:
         job = require_job(session, caller, job_id, "train")
@@ -44,7 +44,7 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
         )
         if (session.scalar(open_ones) or 0) >= settings.max_queued_predictions:
             limit = settings.max_queued_predictions
-            detail = f"this key has {limit} predictions in the queue, and may have {limit}: wait for some"
+            detail = f"this key has {limit} predictions in the queue, and may have {limit}: wait until some are done"
             raise Conflict("too-many-predictions", detail, limit=limit)
         moment = now()
         made = Prediction(
@@ -66,7 +66,7 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
 
 
 def find(db: Database, caller: Caller, job_id: str, prediction_id: str) -> Prediction:
-    """A prediction of this key's, of a job that it may still use.
+    """This key's prediction, with a job that it may still use.
 
     Raises:
         NotFound: there is none, it has expired, or it is another key's.
@@ -75,7 +75,9 @@ def find(db: Database, caller: Caller, job_id: str, prediction_id: str) -> Predi
         found = session.get(Prediction, prediction_id)
         theirs = found is not None and found.key_id == caller.id and found.job_id == job_id
         if found is None or not theirs or found.expires_at <= now():
-            raise NotFound("there is no such prediction: they are kept for a short time, for who asked for them")
+            raise NotFound(
+                "there is no such prediction: predictions are kept for a short time, for the key that made them"
+            )
         require_job(session, caller, job_id, "train")
         session.expunge(found)
         return found

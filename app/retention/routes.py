@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1")
 def delete_content(dataset_id: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> DatasetView:
     """Deletes the data themselves, for good; for the data set's owner. No job can be submitted on it any more.
 
-    Its ledger, certificates and models stay, and so does the keyed hash of its content: it cannot be registered anew
+    Its ledger, certificates and models stay, and so does the keyed hash of its content: it cannot be registered again
     as a second budget. 409 while a job on it is not finished.
     """
     found = service.delete_content(db, settings, caller, dataset_id)
@@ -31,10 +31,10 @@ def delete_content(dataset_id: str, db: Db, settings: ServiceSettings, caller: C
 
 @router.delete("/jobs/{job_id}/artifacts", tags=["jobs"])
 def delete_artifacts(job_id: str, db: Db, caller: CurrentKey) -> JobView:
-    """Deletes a job's model files, of a study those of its runs too.
+    """Deletes a job's model files; for a study its trials' files too.
 
-    What was spent stays spent, and its certificate stays. For the key that submitted it and the data set's
-    owner. 409 while the job or a prediction with it is not finished.
+    The spent budget stays spent, and the certificate stays. For the key that submitted it and the data set's owner. 409
+    while the job or a prediction with it is not finished.
     """
     service.delete_artifacts(db, caller, job_id)
     with db.read() as session:

@@ -1,8 +1,8 @@
-"""Deletion: of a data set's content, and of a job's artifacts; by a person, or when a setting says so.
+"""Deletion of a data set's content, and of a job's artifacts; by a person, or when a setting asks for it.
 
 Files are deleted. What was spent stays: the ledger, certificates, jobs and their released numbers, and the keyed hashes
-of the content, by which it cannot be registered anew as a second budget. Nothing is deleted that a job or a prediction
-may still need. The rows go first: a deletion that is cut short is finished by the next sweep.
+of the content, so that it cannot be registered again as a second budget. Nothing is deleted that a job or a prediction
+may still need. The rows go first: the next sweep finishes an interrupted deletion.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AT_ONCE = 100  # deletions of one kind in one sweep
 
 
 def delete_content(db: Database, settings: Settings, caller: Caller, dataset: str) -> str:
-    """Deletes the files of a data set, for good. Done already, it does nothing. Returns its id.
+    """Deletes the files of a data set, for good. Does nothing if they are deleted already. Returns its id.
 
     Raises:
         NotFound, Forbidden: only its owner and admins may.
@@ -45,11 +45,11 @@ def delete_content(db: Database, settings: Settings, caller: Caller, dataset: st
 
 
 def delete_artifacts(db: Database, caller: Caller, job_id: str) -> None:
-    """Deletes a job's model files; of a study those of its runs too. The relay removes them from the disk.
+    """Deletes a job's model files; for a study its trials' files too. The relay removes them from the disk.
 
     Raises:
-        NotFound, Forbidden: only who submitted it and may still train, the data set's owner and admins may.
-        Conflict: `wrong-state`: it is not finished, it is a run of a study, or a prediction of it is open.
+        NotFound, Forbidden: only its submitter who may still train, the data set's owner and admins may.
+        Conflict: `wrong-state`: it is not finished, it is a trial, or a prediction with it is open.
     """
     with db.write() as session:
         job = grants.require_job(session, caller, job_id)
@@ -63,7 +63,7 @@ def delete_artifacts(db: Database, caller: Caller, job_id: str) -> None:
 
 
 def sweep(db: Database, settings: Settings) -> None:
-    """Finishes deletions that were cut short, and makes those that the retention settings ask for."""
+    """Finishes interrupted deletions, and makes those that the retention settings ask for."""
     with db.read() as session:
         cut_short = session.scalars(select(Dataset).where(Dataset.content_deleted_at.is_not(None))).all()
         unfinished = [each.id for each in cut_short if each.parts]
@@ -112,7 +112,8 @@ def _sweep_contents(db: Database, settings: Settings, before: datetime) -> None:
 
 
 def _mark_deleted(session: Session, dataset_id: str) -> bool:
-    """Under the data set's row lock, which an admission shares: it comes before this, and is seen, or is refused."""
+    """Marks the content deleted under the data set's row lock, which an admission shares: an admission comes before
+    this, and is seen, or is refused."""
     row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)
     if row.content_deleted_at is not None:
         return False
@@ -127,11 +128,11 @@ def _mark_deleted(session: Session, dataset_id: str) -> bool:
 
 
 def _remove_content(db: Database, settings: Settings, dataset_id: str) -> None:
-    """Removes what `_mark_deleted` gave up, then forgets where it lay."""
+    """Removes the files that `_mark_deleted` released, then forgets their paths."""
     folder = settings.storage_root / "datasets" / dataset_id
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        logger.error("the content of %s could not be removed: it is tried again", dataset_id)
+        logger.error("the content of %s could not be removed: the next sweep tries again", dataset_id)
         return
     with db.write() as session:
         session.get_one(Dataset, dataset_id).parts = {}
@@ -139,9 +140,9 @@ def _remove_content(db: Database, settings: Settings, dataset_id: str) -> None:
 
 def _drop_artifacts(session: Session, job: Job) -> None:
     if job.parent_id is not None:
-        raise Conflict("wrong-state", "a run's files go with its study's: delete those", study=job.parent_id)
+        raise Conflict("wrong-state", "a trial's files belong to its study: delete the study's", study=job.parent_id)
     if job.status not in FINISHED:
-        raise Conflict("wrong-state", f"the job is {job.status}: its files are deleted when it has finished")
+        raise Conflict("wrong-state", f"the job is {job.status}: its files can be deleted once it has finished")
     asked = select(Prediction.id).where(
         _of_job_or_runs(Prediction.job_id, job.id), Prediction.status.in_(("queued", "running"))
     )

@@ -1,4 +1,5 @@
-"""Is it up: each part by name. `python -m app.system.health` asks from the command line, for a container's check."""
+"""Health: the state of each part by name. `python -m app.system.health` asks from the command line, for a container's
+check."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from app.lifecycle.broker import celery_options
 from app.lifecycle.presence import is_alive, workers
 from app.settings import Settings, get_settings
 
-# Without these the API can do nothing that it is asked. With the broker or pricing down, what is priced still queues,
-# and what queues is rung for again.
+# Without these the API cannot serve any request. Without the broker or pricing, priced jobs still queue, and workers
+# are notified again.
 NEEDED = ("database", "migrations", "storage")
 FREE_BYTES = 256 * 2**20
 MAX_SKEW_S = 5.0
@@ -35,7 +36,7 @@ FRESH_S = 1.0
 
 
 def checks(db: Database, settings: Settings) -> dict[str, str]:
-    """What each part says: "ok" or the type of its error (a message may name hosts or paths)."""
+    """Each part's state: "ok" or the type of its error (a message may name hosts or paths)."""
     named: tuple[tuple[str, Callable[[Database, Settings], None]], ...] = (
         ("database", _database),
         ("migrations", _migrations),
@@ -49,13 +50,14 @@ def checks(db: Database, settings: Settings) -> dict[str, str]:
         try:
             check(db, settings)
             found[name] = "ok"
-        except Exception as error:  # whatever it is, it is the answer
+        except Exception as error:  # any error is the answer
             found[name] = type(error).__name__
     return found
 
 
 class Readiness:
-    """What `checks` last found, for `FRESH_S`: anybody may ask, and a hundred who ask at once cost one look."""
+    """The last result of `checks`, cached for `FRESH_S`: anybody may ask, and a hundred requests at once cost one
+    check."""
 
     def __init__(self, look: Callable[[], dict[str, str]]) -> None:
         self._look, self._turn = look, asyncio.Lock()
@@ -71,7 +73,7 @@ class Readiness:
 
 
 def status(found: dict[str, str]) -> Literal["ready", "degraded", "not ready"]:
-    """ "ready", "degraded" (what is asked is still done, or queues) or "not ready"."""
+    """ "ready", "degraded" (requests are still served, or queue) or "not ready"."""
     down = {name for name, state in found.items() if state != "ok"}
     if down & set(NEEDED):
         return "not ready"
@@ -89,7 +91,7 @@ def _migrations(db: Database, _settings: Settings) -> None:
 
 
 class StorageFullError(Exception):
-    """Less is free than a data set and a model may need."""
+    """Less space is free than a data set and a model may need."""
 
 
 def _storage(_db: Database, settings: Settings) -> None:
@@ -103,7 +105,7 @@ def _storage(_db: Database, settings: Settings) -> None:
 
 
 class LedgerBehindError(Exception):
-    """The database has forgotten what was spent of a data set."""
+    """The database has lost entries of a data set's ledger."""
 
 
 class LedgerInvalidError(Exception):
@@ -111,7 +113,7 @@ class LedgerInvalidError(Exception):
 
 
 class LedgerUncheckedError(Exception):
-    """A ledger was not verified for twice as long as it should: no relay runs, or it does not get there."""
+    """A ledger was not verified for twice its interval: no relay runs, or it does not get there."""
 
 
 def _ledger(db: Database, settings: Settings) -> None:
@@ -133,11 +135,11 @@ def _ledger(db: Database, settings: Settings) -> None:
 
 
 class ClockSkewError(Exception):
-    """A process' own clock is not that of the database."""
+    """A process' own clock differs from the database's."""
 
 
 def _clock(db: Database, settings: Settings) -> None:
-    """Leases do without it; times that people are shown, and when keys expire, do not."""
+    """Leases do not use this clock; displayed times and the expiry of keys do."""
     if max(map(abs, skews(db, settings.lease_s).values())) > MAX_SKEW_S:
         raise ClockSkewError
 
@@ -162,7 +164,7 @@ def _broker(_db: Database, settings: Settings) -> None:
 
 
 def main() -> int:
-    """Prints what each part says; 0 where all that is needed is well."""
+    """Prints each part's state; returns 0 if every needed part is well."""
     settings = get_settings()
     db = Database.of(settings)
     try:

@@ -1,4 +1,4 @@
-"""The Prometheus registry of one API process. All numbers but for causes of failures are public: counts of requests and
+"""The Prometheus registry of one API process. All numbers except causes of failures are public: counts of requests and
 jobs, and the ledger's."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from app.system.health import skews
 
 
 class FailureCollector(Collector):
-    """Why jobs failed, as the audit log has it: for admins alone, as a cause may depend on private data."""
+    """Causes of failed jobs, from the audit log: for admins alone, since a cause may depend on private data."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
@@ -58,11 +58,11 @@ class LedgerCollector(Collector):
         )
         behind = GaugeMetricFamily(
             "scrimp_ledger_behind",
-            "1 where the database has forgotten what was spent of a data set.",
+            "1 if the database has lost entries of a data set's ledger.",
             labels=["dataset"],
         )
         valid = GaugeMetricFamily(
-            "scrimp_ledger_valid", "1 where the last full verification of a ledger found nothing.", labels=["dataset"]
+            "scrimp_ledger_valid", "1 if the last full verification of a ledger found no fault.", labels=["dataset"]
         )
         checked = GaugeMetricFamily(
             "scrimp_ledger_checked_timestamp_seconds", "When a ledger was last verified in full.", labels=["dataset"]
@@ -88,7 +88,7 @@ class LedgerCollector(Collector):
 
 
 class ClockCollector(Collector):
-    """Asks for the database's clock at each scrape."""
+    """Reads the database's clock at each scrape."""
 
     def __init__(self, db: Database, lease_s: float) -> None:
         self.db, self.lease_s = db, lease_s
@@ -112,7 +112,7 @@ class RequestMetrics:
         labels = ["method", "route", "status"]
         self.requests = Counter("scrimp_http_requests_total", "Requests.", labels, registry=registry)
         self.seconds = Histogram(
-            "scrimp_http_request_seconds", "Time to answer.", ["method", "route"], registry=registry
+            "scrimp_http_request_seconds", "Time to answer a request.", ["method", "route"], registry=registry
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -139,9 +139,9 @@ class RequestMetrics:
 
 
 def registry_for(caller: Caller, db: Database, whole: CollectorRegistry) -> CollectorRegistry:
-    """What a caller may scrape: an admin all, others jobs and budgets of the data sets that they see.
+    """The metrics that a caller may scrape: an admin all, others jobs and budgets of their visible data sets.
 
-    How many requests others make, and of which kind, is for admins.
+    Only admins learn how many requests others make, and of which kind.
     """
     if caller.is_admin:
         return whole
@@ -151,6 +151,7 @@ def registry_for(caller: Caller, db: Database, whole: CollectorRegistry) -> Coll
 
 
 def make_registry(db: Database, settings: Settings) -> CollectorRegistry:
+    """Makes the process' registry with all collectors."""
     registry = CollectorRegistry()
     registry.register(LedgerCollector(db))
     registry.register(FailureCollector(db))

@@ -20,20 +20,22 @@ router = APIRouter(tags=["system"])
 
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """The process answers, however busy its threads are. Tells nothing else, and needs no key."""
+    """Reports that the process answers, however busy its threads are. Reveals nothing else, and needs no key."""
     return {"status": "ok"}
 
 
 class Readiness(Document):
+    """The service's state and the state of each part."""
+
     status: Literal["ready", "degraded", "not ready"]
     checks: dict[str, str]  # "ok", or the type of the error
 
 
 @router.get("/readyz", responses={503: {"model": Readiness, "description": "A part does not answer."}})
 async def readyz(request: Request, response: Response) -> Readiness:
-    """Each part by name, as it was within the last second; needs no key. 503 where database, migrations or storage
-    (writable, with room) are not well; "degraded" where the broker or the pricing process is away: jobs queue all the
-    same, and a process that prices is started when asked.
+    """Shows each part's state within the last second; needs no key. 503 if database, migrations or storage (writable,
+    with room) are not well; "degraded" if the broker or the pricing process is away: jobs still queue, and the next
+    request starts a pricing process.
     """
     found = await cast(health.Readiness, request.app.state.readiness).checks()
     pricing = cast(PricingService, request.app.state.pricing)
@@ -50,6 +52,7 @@ async def readyz(request: Request, response: Response) -> Readiness:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def metrics(request: Request, db: Db, caller: CurrentKey) -> Response:
-    """Prometheus: requests of this process (for admins); jobs by status, and budgets of the data sets that are seen."""
+    """Serves Prometheus metrics: requests of this process (for admins); jobs by status and budgets of visible data
+    sets."""
     registry = registry_for(caller, db, request.app.state.registry)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

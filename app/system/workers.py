@@ -1,4 +1,4 @@
-"""/v1/workers: which worker processes there are, whether they live, and what they run."""
+"""/v1/workers: the worker processes, which of them live, and what they run."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 
 class WorkerView(Document):
+    """A worker process and what it runs."""
+
     name: str  # host:pid, as in a job's attempts
     host: str
     pid: int
     started_at: datetime
     seen_at: datetime
     alive: bool  # seen within `lease_s`
-    sandbox: Sandbox | None  # what its attempts are kept from, as it tried out; null: not known
+    sandbox: Sandbox | None  # the isolation of its attempts, as it tested it; null: not known
     skew_s: float | None  # how far its own clock is ahead of the database's
-    job: str | None  # what it runs now, where the key that asks may see it
+    job: str | None  # its running job, if the calling key may see it
 
 
 class WorkerList(Document):
+    """The workers of the last day."""
+
     items: list[WorkerView]
     next: None = None
 
 
 @router.get("")
 def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> WorkerList:
-    """Workers seen in the last day, the last seen first. One that stopped in order is not among them."""
+    """Lists workers seen in the last day, the last seen first. A worker that shut down cleanly is left out."""
     with db.read() as session:
         found = workers(session)
         running = [job for _worker, job in found if job is not None]

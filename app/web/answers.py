@@ -1,4 +1,4 @@
-"""Answers of hot routes."""
+"""Responses of frequently called routes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 
 def as_json(view: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A view that we built ourselves, as it is.
+    """Serializes a view that we built ourselves, without validating it again.
 
-    What a route returns otherwise takes another turn in the thread pool, to be checked against its own type. The route
-    names its `response_model` all the same, for the OpenAPI document.
+    FastAPI checks other return values against the route's type, which takes another turn in the thread pool. The route
+    still names its `response_model`, for the OpenAPI document.
     """
     return Response(view.model_dump_json(), status, headers, "application/json")

@@ -1,6 +1,6 @@
-"""What routes are handed: the database, the settings, pricing. All live on `app.state`, made once by create_app().
+"""The routes' dependencies: the database, the settings, pricing. All live on `app.state`, made once by create_app().
 
-They are `async` so that handing them takes no turn in the thread pool.
+They are `async`, so that providing them takes no turn in the thread pool.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def database_of(request: Request) -> Database:
+    """The application's database."""
     return cast(Database, request.app.state.db)
 
 

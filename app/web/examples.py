@@ -1,4 +1,4 @@
-"""The examples of the OpenAPI document. A test holds each against the schema that it stands for."""
+"""The examples of the OpenAPI document. A test checks each against its schema."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JOB_SPECS: dict[str, Any] = {
         "sampling": {"kind": "poisson", "expected_batch_size": 512},
         "length": {"epochs": 10.0},
     },
-    "a search for learning rate and steps, on one total": {
+    "a study of learning rate and steps, on one total": {
         "dataset": DATASET,
         "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "momentum": 0.9, "free_step": True},
         "privacy": {"target_epsilon": 1.0},
@@ -177,8 +177,8 @@ SWEPT: dict[str, Any] = {
             "runs": 7,
             "final": None,
             "smallest_total_epsilon": 0.4272,
-            "reason": "trials and scores leave nothing of the total for the run whose model is handed out: "
-            "the smallest total that works is ε = 0.4272",
+            "reason": "trials and scores leave nothing of the total for the final trial: the smallest total that "
+            "works is ε = 0.4272",
         },
     ]
 }
@@ -307,15 +307,15 @@ DATASET_VIEW: dict[str, Any] = {
     "created_at": "2026-02-27T12:00:00Z",
 }
 
-# By operation: what it is asked, and what it answers.
+# By operation: its requests and its responses.
 REQUESTS: dict[str, dict[str, Any]] = {
     "quote_job": JOB_SPECS,
-    "sweep_quotes": {"three totals, cheaper and dearer pilots": SWEEP},
+    "sweep_quotes": {"three totals, with cheaper and more expensive pilots": SWEEP},
     "submit_job": JOB_SPECS,
     "set_grant": {"to train, within a policy": {"access": "train", "max_epsilon_per_job": 0.5}},
-    "rotate_key": {"an hour for whoever still has the old token": {"overlap_s": 3600}},
+    "rotate_key": {"the old token works for one more hour": {"overlap_s": 3600}},
     "create_webhook": {
-        "of a data set's jobs": {
+        "events of a data set's jobs": {
             "url": "https://hooks.example.org/scrimp",
             "events": ["job.succeeded", "job.failed"],
             "dataset": DATASET,
@@ -384,9 +384,9 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "detail": "the request is not valid; see `errors`",
         "errors": [{"pointer": "/privacy/target_epsilon", "detail": "Input should be less than or equal to 100"}],
     },
-    "duplicate-name": {"detail": "there is a data set named 'incomes' already: take another name", "name": "incomes"},
+    "duplicate-name": {"detail": "a data set named 'incomes' exists already: choose another name", "name": "incomes"},
     "idempotency-key-reused": {
-        "detail": "this Idempotency-Key was used for another job: take a new one",
+        "detail": "this Idempotency-Key was used for another job: use a new one",
         "job": JOB,
     },
     "policy-exceeded": {
@@ -400,11 +400,14 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "queued": 100,
     },
     "too-many-predictions": {
-        "detail": "this key has 20 predictions in the queue, and may have 20: wait for some",
+        "detail": "this key has 20 predictions in the queue, and may have 20: wait until some are done",
         "limit": 20,
     },
     "too-many-requests": {"detail": "this key may make 6000 requests a minute", "retry_after_s": 12},
     "duplicate-content": {"detail": "you have this content already", "dataset": "ds_4zq7x2m5k3v6n1b8c9d0fa"},
-    "cap-too-low": {"detail": "what is spent and held needs a cap of about ε = 1.72", "smallest_epsilon": 1.72},
+    "cap-too-low": {
+        "detail": "the spent and held budget needs a cap of about ε = 1.72: ask for at least that",
+        "smallest_epsilon": 1.72,
+    },
     "wrong-state": {"detail": "there is nothing to cancel: the job is succeeded", "job_status": "succeeded"},
 }

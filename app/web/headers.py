@@ -1,7 +1,7 @@
-"""What every answer carries, errors, redirects and streams too; which hosts are answered; HEAD.
+"""Headers of every response, including errors, redirects and streams; the Host check; HEAD.
 
-Scripts and styles come from our own files alone: markup that slipped through an escaping could run nothing. An answer
-of the API is no page: it may load nothing at all, should a browser ever show it as one.
+Scripts and styles load only from our own files, so markup that escapes escaping cannot run. An API response is not a
+page: if a browser shows it as one, it may load nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HSTS = "max-age=31536000"
 
 
 class SecurityHeaders:
-    """Adds the headers above to whatever the application answers."""
+    """Adds the headers above to every response of the application."""
 
     def __init__(self, app: ASGIApp, behind_tls: bool = False) -> None:
         self.app, self.behind_tls = app, behind_tls
@@ -59,9 +59,9 @@ class SecurityHeaders:
 
 @cache
 def _raw(policy: str, tls: bool, cache_control: bool) -> list[tuple[bytes, bytes]]:
-    """What is added, as it goes over the line. Nothing inside sets these headers, so that none is there twice."""
+    """The added headers as raw bytes. Nothing inside sets these headers, so none appears twice."""
     headers = EVERYWHERE | {"Content-Security-Policy": policy}
-    # Answers may hold what only this caller may see. Static files say otherwise themselves.
+    # Responses may hold what only this caller may see. Static files set their own Cache-Control.
     headers |= {} if cache_control else {"Cache-Control": "no-store"}
     headers |= {"Strict-Transport-Security": HSTS} if tls else {}
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
@@ -80,12 +80,12 @@ def policy_of(path: str) -> str:
 
 
 class HostCheck:
-    """Answers only to the hosts that the operator named: another site's script cannot reach the service by a name of
-    its own that it lets resolve to 127.0.0.1.
+    """Answers only to hosts that the operator named. Otherwise another site's script could reach the service through a
+    name of its own that resolves to 127.0.0.1.
 
     Args:
-        app: what is protected.
-        allowed_hosts: names without ports; `*.example.com` stands for all names below, `*` for all.
+        app: the protected application.
+        allowed_hosts: names without ports; `*.example.com` matches all names below it, `*` matches every name.
     """
 
     def __init__(self, app: ASGIApp, allowed_hosts: Sequence[str]) -> None:
@@ -107,7 +107,7 @@ class HostCheck:
 
 
 class HeadAsGet:
-    """Answers HEAD as GET without the body. Not of event streams: they have no end."""
+    """Answers HEAD as GET without the body. Event streams are excluded: they have no end."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -124,18 +124,19 @@ class HeadAsGet:
         try:
             await self.app(asked, receive, without_body)
         finally:
-            scope["route"] = asked.get("route")  # for who counts requests by route
+            scope["route"] = asked.get("route")  # for the middleware that counts requests by route
 
 
 def announces_body(headers: Headers) -> bool:
-    """Whether a request comes with a body: by its headers, whatever its method."""
+    """Returns True if the headers announce a body, whatever the method."""
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
 def is_head(scope: Scope) -> bool:
-    """Whether a GET is a HEAD that was turned into it: its body goes nowhere."""
+    """Returns True if a GET was a HEAD request: its body is dropped."""
     return bool(scope.get("scrimp.head", False))
 
 
 def is_stream(scope: Scope) -> bool:
+    """Returns True for an event stream's address."""
     return "text/event-stream" in Headers(scope=scope).get("accept", "")

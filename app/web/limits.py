@@ -1,4 +1,4 @@
-"""Bounds on request bodies: their size and the time they may take, enforced while they stream in, and strict JSON."""
+"""Bounds on request bodies: size and time, enforced while they stream in, and strict JSON."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from app.web.problems import problem
 # Room for the multipart envelope and the spec beside the file itself.
 UPLOAD_ENVELOPE_BYTES = 4 * MIB
 UPLOAD = ("POST", "/v1/datasets")
-# What no route needs more than, but for those below.
+# No route needs more than this, except those below.
 SMALL_BODY_BYTES = 64 * 1024
 
 
 class Needs(NamedTuple):
-    """What a route's JSON may be: its size, None as the settings say, and how many values it may hold."""
+    """Bounds of a route's JSON: its size (None: as the settings say) and its number of values."""
 
     max_bytes: int | None = SMALL_BODY_BYTES
     max_nodes: int = strict_json.MAX_NODES
@@ -42,10 +42,11 @@ def needs_of(method: str, path: str) -> Needs:
 
 
 class BodyLimit:
-    """Refuses bodies that are too large (413), declared or not, or come too slowly (408), and JSON that is not strict.
+    """Refuses bodies that are too large (413), declared or not, or arrive too slowly (408), and JSON that is not
+    strict.
 
-    A body is read before it is handed on, so that no thread waits for a slow client. Data uploads have a limit of their
-    own, and are handed on piece by piece.
+    A body is read completely before it is passed on, so that no thread waits for a slow client. Data uploads have a
+    limit of their own and are passed on piece by piece.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -69,15 +70,16 @@ class BodyLimit:
             elif scope["method"] not in ("GET", "HEAD") or announces_body(headers):
                 receive = await self._read(body, headers, needs)
         except RequestError as error:
-            # What is left of the body is not waited for.
+            # Do not wait for the rest of the body.
             await problem(error, {} if body.whole else {"Connection": "close"})(scope, receive, send)
             return
         except ConnectionResetError:
-            return  # nobody is there to be answered
+            return  # the client is gone
         await self.app(scope, receive, send)
 
     async def _read(self, body: _Body, headers: Headers, needs: Needs) -> Receive:
-        """The whole body, to be handed on at once. JSON is checked in a thread: others' requests go on meanwhile."""
+        """Reads the whole body and passes it on at once. JSON is checked in a thread, so that other
+        requests continue."""
         content = await body.read()
         if content and is_json(headers):
             await run_in_threadpool(strict_json.check, content, needs.max_nodes)
@@ -90,7 +92,7 @@ class BodyLimit:
 
 
 class _Body:
-    """A body as it arrives. It may take `body_time_s`, and for each `body_bytes_per_s` bytes a second more."""
+    """A body as it arrives. It may take `body_time_s`, plus one second for each `body_bytes_per_s` bytes."""
 
     def __init__(self, receive: Receive, settings: Settings, limit: int) -> None:
         self._receive, self._settings, self._limit = receive, settings, limit
@@ -98,15 +100,15 @@ class _Body:
 
     def check_declared(self, length: str) -> None:
         if not (length.isascii() and length.isdigit()):
-            raise InvalidRequest.at("/headers/Content-Length", "this is no length")
+            raise InvalidRequest.at("/headers/Content-Length", "this is not a length: send a whole number of bytes")
         if len(length) > 18 or int(length) > self._limit:
             raise self._too_large()
 
     async def receive(self) -> Message:
-        """The next message of the client.
+        """The client's next message.
 
         Raises:
-            TooSlow, TooLarge: the body is.
+            TooSlow, TooLarge: the body is too slow or too large.
         """
         if self.whole:
             return await self._receive()
@@ -116,7 +118,9 @@ class _Body:
                 await asyncio.wait_for(self._receive(), self._began + allowed - time.monotonic())
             )
         except TimeoutError:
-            raise TooSlow(f"of the body came {self._received} bytes in {allowed:.0f} s: send it faster") from None
+            raise TooSlow(
+                f"only {self._received} bytes of the body arrived in {allowed:.0f} s: send it faster"
+            ) from None
         self._received += len(message.get("body", b""))
         if self._received > self._limit:
             raise self._too_large()
@@ -137,5 +141,6 @@ class _Body:
 
 
 def is_json(headers: Headers) -> bool:
+    """Returns True if the headers announce a JSON body."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

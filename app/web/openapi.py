@@ -1,7 +1,7 @@
-"""The OpenAPI document: what FastAPI knows of the routes, and what every route may answer beside its success.
+"""The OpenAPI document: FastAPI's knowledge of the routes, plus every error that a route may return.
 
-The kinds of problems come from the tree of app.errors; which operation has which is said here, in one table, and held
-against the running service by the contract tests.
+The kinds of problems come from the tree of app.errors. One table here says which operation has which; the contract
+tests check it against the running service.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ admitted only if its whole cost fits under the cap, and comes back with a signed
 """
 
 TAGS = {
-    "jobs": "Quotes and training jobs: what they cost, how they go, what they released.",
+    "jobs": "Quotes and training jobs: their cost, their progress and their results.",
     "datasets": "Data sets: registered by owners, each with a cap on what all jobs together may spend.",
-    "ledger": "What was spent, by whom and for what; append-only and hash-chained.",
+    "ledger": "Every charge, with its job and actor; append-only and hash-chained.",
     "keys": "API keys, made and revoked by admins.",
     "grants": "Which keys may see a data set, and which may train on it.",
-    "webhooks": "Signed messages to an address of the key's choice, when a job moves.",
+    "webhooks": "Signed messages to an address of the key's choice, on events of its jobs.",
     "audit": "Who did what, when and from where; hash-chained.",
     "workers": "The processes that train.",
-    "catalogue": "What a job may ask for: kinds of model.",
+    "catalogue": "The kinds of model, extractor, optimizer and study that a job can name.",
     "system": "Health and metrics of the service.",
 }
 
@@ -50,26 +50,26 @@ PARAMETERS = {
     "key_id": "A key's id: `key_…`.",
     "webhook_id": "A webhook's id: `wh_…`.",
     "prediction_id": "A prediction's id: `pred_…`.",
-    "key": "Only what this key did: its id.",
-    "action": "Only this action, as `job.cancelled`.",
-    "target": "Only what was done to this: an id.",
+    "key": "Only actions of this key: its id.",
+    "action": "Only this action, such as `job.cancelled`.",
+    "target": "Only actions on this target: an id.",
     "name": "The artifact's name, as the job lists it.",
-    "after": "The cursor of the page before: its `next`.",
-    "limit": "How many items at most.",
+    "after": "The cursor from the page before: its `next`.",
+    "limit": "The most items on a page.",
     "dataset": "Only the jobs on this data set.",
     "status": "Only the jobs in this status.",
-    "last-event-id": "The sequence number seen last, as an event source sends it.",
+    "last-event-id": "The last sequence number received, as an event source sends it.",
 }
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What an operation answers beyond what its route's signature says.
+    """An operation's responses beyond its route's signature.
 
     Attributes:
         success: what its success means.
         problems: their codes, beyond those that follow from the route's shape.
-        headers: of its success, with their meaning; "?" before it marks one that may be missing.
+        headers: the headers of its success, with their meaning; "?" before a meaning marks one that may be missing.
     """
 
     success: str
@@ -77,31 +77,31 @@ class Operation:
     headers: Json = field(default_factory=dict)
 
 
-LOCATION: Json = {"Location": "The address of what was made."}
+LOCATION: Json = {"Location": "The address of the created object."}
 OPERATIONS = {
     "healthz": Operation("The process answers."),
     "readyz": Operation("Database, migrations and broker answer.", ("unavailable",)),
     "show_metrics": Operation("The metrics, as text."),
     "list_keys": Operation("All keys.", ("forbidden",)),
-    "create_key": Operation("The key, with its token: shown in this answer only.", ("forbidden",)),
-    "show_own_key": Operation("The key that asks."),
-    "rotate_key": Operation("The key, with its new token: shown in this answer only.", ("forbidden", "wrong-state")),
+    "create_key": Operation("The key, with its token: shown in this response only.", ("forbidden",)),
+    "show_own_key": Operation("The calling key."),
+    "rotate_key": Operation("The key, with its new token: shown in this response only.", ("forbidden", "wrong-state")),
     "revoke_key": Operation("The key, revoked.", ("forbidden", "last-admin-key")),
     "list_grants": Operation("All grants on the data set.", ("forbidden",)),
     "set_grant": Operation("The grant.", ("forbidden",)),
     "remove_grant": Operation("The grant has ended.", ("forbidden",)),
     "create_webhook": Operation(
-        "The webhook, with its secret: shown in this answer only.", ("not-found", "too-many-webhooks"), LOCATION
+        "The webhook, with its secret: shown in this response only.", ("not-found", "too-many-webhooks"), LOCATION
     ),
     "list_webhooks": Operation("A page of webhooks."),
     "show_webhook": Operation("The webhook."),
     "change_webhook": Operation("The webhook, changed."),
     "delete_webhook": Operation("The webhook and its deliveries are gone."),
-    "rotate_webhook_secret": Operation("The webhook, with its new secret: shown in this answer only."),
-    "test_webhook": Operation("The message, about to be sent.", ("wrong-state",)),
+    "rotate_webhook_secret": Operation("The webhook, with its new secret: shown in this response only."),
+    "test_webhook": Operation("The message that will be sent.", ("wrong-state",)),
     "list_deliveries": Operation("A page of deliveries."),
     "list_audit": Operation("A page of entries.", ("forbidden",)),
-    "verify_audit": Operation("Whether the log is what its entries say.", ("forbidden",)),
+    "verify_audit": Operation("The result of verifying the log against its entries.", ("forbidden",)),
     "register_dataset": Operation(
         "The data set.",
         ("forbidden", "duplicate-name", "duplicate-content", "ledger-behind", "limit-exceeded"),
@@ -109,19 +109,21 @@ OPERATIONS = {
     ),
     "list_datasets": Operation("A page of data sets."),
     "show_dataset": Operation("The data set."),
-    "delete_content": Operation("The data set, without its content.", ("forbidden", "wrong-state")),
-    "delete_artifacts": Operation("The job, without its files.", ("forbidden", "wrong-state")),
+    "delete_content": Operation("The data set, whose content is deleted.", ("forbidden", "wrong-state")),
+    "delete_artifacts": Operation("The job, whose files are deleted.", ("forbidden", "wrong-state")),
     "show_ledger": Operation("The ledger."),
     "list_entries": Operation("A page of entries."),
-    "verify_ledger": Operation("Whether the ledger is what its entries say.", ("ledger-behind",)),
+    "verify_ledger": Operation("The result of verifying the ledger against its entries.", ("ledger-behind",)),
     "show_head": Operation("The signed head.", ("head-pending",)),
     "change_cap": Operation("The ledger with its new cap.", ("forbidden", "cap-too-low", "ledger-behind")),
-    "join_ledger": Operation("The ledger that stays.", ("forbidden", "wrong-state", "cap-too-low", "ledger-behind")),
-    "list_signing_keys": Operation("All keys that certificates are or were signed with."),
+    "join_ledger": Operation(
+        "The ledger that stays open.", ("forbidden", "wrong-state", "cap-too-low", "ledger-behind")
+    ),
+    "list_signing_keys": Operation("All keys that sign or signed certificates."),
     "quote_job": Operation("The price.", ("not-found", "forbidden", "content-deleted", "limit-exceeded")),
-    "sweep_quotes": Operation("The final run in every combination.", ("not-found", "forbidden", "limit-exceeded")),
+    "sweep_quotes": Operation("The final trial of every combination.", ("not-found", "forbidden", "limit-exceeded")),
     "submit_job": Operation(
-        "The job, admitted; or the one that this Idempotency-Key made before.",
+        "The admitted job; or the job that this Idempotency-Key made before.",
         (
             "not-found",
             "forbidden",
@@ -133,14 +135,14 @@ OPERATIONS = {
             "content-deleted",
             "limit-exceeded",
         ),
-        {**LOCATION, "Idempotent-Replayed": "?`true` where the job was made by an earlier request."},
+        {**LOCATION, "Idempotent-Replayed": "?`true` if an earlier request made the job."},
     ),
     "list_jobs": Operation("A page of jobs.", ("not-found",)),
     "show_job": Operation("The job."),
     "cancel_job": Operation("The job, cancelled or about to be.", ("forbidden", "wrong-state")),
     "list_events": Operation("A page of events, or a stream of them."),
     "list_metrics": Operation("Every released number."),
-    "list_trials": Operation("The runs of a study, as far as they are there."),
+    "list_trials": Operation("The study's trials so far."),
     "download_artifact": Operation(
         "The file.",
         ("forbidden", "artifact-damaged", "storage-full"),
@@ -158,7 +160,7 @@ OPERATIONS = {
     "list_workers": Operation("Workers seen in the last day."),
     "list_models": Operation("Every kind of model, with the JSON schema of its settings."),
     "list_extractors": Operation("Every frozen feature extractor of this service."),
-    "list_hpo_strategies": Operation("Every strategy of private search, with the JSON schema of its settings."),
+    "list_hpo_strategies": Operation("Every strategy of private study, with the JSON schema of its settings."),
     "list_presets": Operation("Every recipe."),
     "list_optimizers": Operation("Every optimizer, with the JSON schema of its settings."),
 }
@@ -170,26 +172,28 @@ PER_ACCOUNT = {
 }
 FINDING = {
     "type": "object",
-    "description": "One thing that is wrong, and where.",
+    "description": "One fault and its place.",
     "properties": {
         "pointer": {"type": "string", "description": "Into the body, or `/query/…`, `/headers/…`, `/path/…`."},
         "detail": {"type": "string", "description": "What is wrong, or what to change."},
-        "smallest_total_epsilon": {"type": "number", "description": "Of a search whose total is too small."},
+        "smallest_total_epsilon": {"type": "number", "description": "For a study whose total is too small."},
     },
     "required": ["pointer", "detail"],
 }
-# What problems tell beyond type, title, status and detail. A "?" marks what may be missing.
+# The problems' members beyond type, title, status and detail. A "?" marks members that may be missing.
 MEMBERS: dict[str, Json] = {
     "invalid-request": {"errors": {"type": "array", "items": {"$ref": "#/components/schemas/Finding"}}},
     "budget-exceeded": {
         "requested": PER_ACCOUNT,
         "remaining": PER_ACCOUNT,
-        "account": {"enum": ["train", "holdout"], "description": "The account that binds."},
+        "account": {"enum": ["train", "holdout"], "description": "The account that limits the job."},
         "unit": {"type": "string"},
         "largest_epsilon_that_fits": {"type": ["number", "null"]},
     },
     "cap-too-low": {"smallest_epsilon": {"type": "number"}},
-    "duplicate-content": {"dataset": {"type": "string", "description": "The data set of this owner that has it."}},
+    "duplicate-content": {
+        "dataset": {"type": "string", "description": "The data set of this owner that already has the content."}
+    },
     "policy-exceeded": {
         "requested": {"$ref": "#/components/schemas/Epsilon"},
         "allowed": {"$ref": "#/components/schemas/Epsilon"},
@@ -219,7 +223,7 @@ class Kind:
 
 
 def kinds() -> dict[str, Kind]:
-    """Every kind of problem that a route may answer with, from the error tree."""
+    """Every kind of problem that a route may return, from the error tree."""
     found = {}
     for error in _tree(errors.ServiceError):
         codes = get_args(errors.ConflictCode) if error is errors.Conflict else (error.code,)
@@ -231,22 +235,22 @@ def kinds() -> dict[str, Kind]:
 
 
 def _tree(error: type[errors.ServiceError]) -> Iterator[type[errors.ServiceError]]:
-    """The errors that a route may answer with; a broken invariant is an internal error to its caller."""
+    """The errors that a route may return; a broken invariant is an internal error to its caller."""
     if error.__module__ != errors.__name__ or issubclass(error, errors.WorkerError | errors.PrivacyError):
         return
-    if error is not errors.RequestError:  # has no code of its own
+    if error is not errors.RequestError:  # it has no code of its own
         yield error
     for below in error.__subclasses__():
         yield from _tree(below)
 
 
 def operation_id(route: APIRoute) -> str:
-    """The name of the route's function: what generated clients call the operation."""
+    """The name of the route's function, by which generated clients call the operation."""
     return route.name
 
 
 def document(app: FastAPI) -> Callable[[], Json]:
-    """Makes the document once, when it is asked for first."""
+    """Builds the document once, at the first request for it."""
 
     def made() -> Json:
         if app.openapi_schema is None:
@@ -282,7 +286,7 @@ def _made(app: FastAPI) -> Json:
 
 
 def _complete(operation: Json, path: str, method: str, known: dict[str, Kind]) -> None:
-    """Adds to one operation its answers, examples and the words that its signature does not have."""
+    """Adds to one operation its responses, examples and the descriptions that its signature lacks."""
     name = operation["operationId"]
     extra = OPERATIONS.get(name, Operation("Success."))
     for parameter in operation.get("parameters", ()):
@@ -313,7 +317,7 @@ def _complete(operation: Json, path: str, method: str, known: dict[str, Kind]) -
 
 
 def _by_shape(operation: Json, path: str, method: str) -> Iterator[str]:
-    """The problems that follow from what a route is."""
+    """The problems that follow from a route's shape."""
     yield "unknown-host"
     if "security" in operation:
         yield from ("unauthenticated", "too-many-requests", "internal-error", "unavailable")
@@ -348,17 +352,17 @@ def _example(kind: Kind, status: int) -> Json:
 
 
 def _problem_schema(kind: Kind | None) -> Json:
-    """The schema of one kind of problem; of None, what all have in common."""
+    """The schema of one kind of problem; for None, the members that all share."""
     properties: Json = {
-        "type": {"type": "string", "format": "uri-reference", "description": "What kind of problem; stable."},
+        "type": {"type": "string", "format": "uri-reference", "description": "The kind of problem; stable."},
         "title": {"type": "string", "description": "The kind, in words."},
-        "status": {"type": "integer", "description": "The status of the answer."},
+        "status": {"type": "integer", "description": "The HTTP status."},
         "detail": {"type": "string", "description": "What happened this time, and what to change."},
     }
     required = list(properties)
     if kind is None:
         return {"type": "object", "description": "RFC 9457.", "properties": properties, "required": required}
-    if kind.code != "internal-error":  # an invariant's own code may stand there
+    if kind.code != "internal-error":  # this kind may carry an invariant's own code
         properties["type"] = {"const": f"/problems/{kind.code}"}
     properties["status"] = {"enum": list(kind.statuses)} if len(kind.statuses) > 1 else {"const": kind.statuses[0]}
     for name, schema in MEMBERS.get(kind.code, {}).items():
@@ -369,5 +373,5 @@ def _problem_schema(kind: Kind | None) -> Json:
 
 
 def as_text(made: Json) -> str:
-    """The document as it is kept in docs/openapi.json, so that a review shows what changed for callers."""
+    """The document as docs/openapi.json stores it, so that a review shows changes for callers."""
     return json.dumps(made, indent=1, ensure_ascii=False, sort_keys=True) + "\n"

@@ -12,21 +12,21 @@ from fastapi import Query
 
 from app.errors import InvalidRequest
 
-NO_CURSOR = "this is not a cursor of this list: take `next` of the page before"
-Limit = Annotated[int, Query(ge=1, le=200, description="Items on a page.")]
-After = Annotated[str | None, Query(max_length=500, description="The `next` of the page before.")]
+NO_CURSOR = "this is not a cursor of this list: take `next` from the page before"
+Limit = Annotated[int, Query(ge=1, le=200, description="The most items on a page.")]
+After = Annotated[str | None, Query(max_length=500, description="`next` from the page before.")]
 
 
 def encode_cursor(*key: Any) -> str:
-    """The sort key of a page's last row, URL-safe."""
+    """Encodes the sort key of a page's last row, URL-safe."""
     return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
 def decode_moment(text: str) -> datetime:
-    """A cursor's time, in UTC.
+    """Decodes a cursor's time, in UTC.
 
     Raises:
-        InvalidRequest: it is no time with a zone, or none that a database holds.
+        InvalidRequest: it is not a time with a zone, or the database cannot hold it.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -38,10 +38,10 @@ def decode_moment(text: str) -> datetime:
 
 
 def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
-    """The sort key back.
+    """Decodes a cursor into its sort key.
 
     Args:
-        cursor: what `encode_cursor` made.
+        cursor: from `encode_cursor`.
         types: the type of each member, checked.
 
     Raises:
@@ -52,7 +52,7 @@ def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
     except (ValueError, binascii.Error, RecursionError):
         key = None
     known = isinstance(key, list) and [type(member) for member in key] == list(types)
-    # What no cursor of ours holds, and a database may refuse: NUL, half of a surrogate pair.
+    # Our cursors never hold these, and a database may refuse them: NUL, half of a surrogate pair.
     texts = known and all(member.isprintable() for member in key if isinstance(member, str))
     if not texts or not all(0 <= member < 2**63 for member in key if isinstance(member, int)):
         raise InvalidRequest.at("/query/after", NO_CURSOR)

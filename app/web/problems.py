@@ -24,7 +24,7 @@ from app.errors import InvalidRequest, ServiceError, StorageFull, TooManyRequest
 
 logger = logging.getLogger(__name__)
 
-# What FastAPI says of a body whose parser failed in another way than by a syntax error.
+# FastAPI's message when a body's parser fails for a reason other than a syntax error.
 UNREADABLE = "There was an error parsing the body"
 HEADERS = {401: {"WWW-Authenticate": 'Bearer realm="scrimp"'}, 503: {"Retry-After": "5"}}
 CODES = {
@@ -38,12 +38,12 @@ CODES = {
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROKEN = (errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ESTALE)
-# Of the storage these say that it is gone; of any other file that we made a mistake.
+# On a file of the storage these mean that the storage is gone; on any other file, a bug of ours.
 GONE = (errno.EACCES, errno.ENOENT)
 
 
 def problem(error: ServiceError, headers: dict[str, str] | None = None) -> JSONResponse:
-    """The problem document of an error."""
+    """Builds an error's problem document."""
     body = {
         "type": f"/problems/{error.code}",
         "title": error.title,
@@ -55,7 +55,7 @@ def problem(error: ServiceError, headers: dict[str, str] | None = None) -> JSONR
 
 
 def headers_of(error: ServiceError) -> dict[str, str]:
-    """The headers that an error's answer carries, as JSON or as a page."""
+    """The headers of an error's response, as JSON or as a page."""
     if isinstance(error, TooManyRequests):
         return {"Retry-After": str(error.retry_after_s)}
     return HEADERS.get(error.status, {})
@@ -66,11 +66,11 @@ PLACES = {"query": "/query", "path": "/path", "header": "/headers"}
 
 
 def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
-    """A JSON pointer from pydantic's location, without the tags of the union members that it went through.
+    """Builds a JSON pointer from pydantic's location, without the tags of union members.
 
     Args:
         location: pydantic's `loc`; its first member may name the part of the request.
-        body: the document, in which a tag is no member of an object but the value of its `kind` or `strategy`.
+        body: the document. In it a tag is not an object's member but the value of its `kind` or `strategy`.
     """
     place = PLACES.get(str(location[0]), "") if location else ""
     parts = list(location[1:] if place or location[:1] == ("body",) else location)
@@ -89,7 +89,7 @@ def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
 
 
 def _strategy(body: dict[str, Any]) -> Any:
-    """The tag of a search, which may be left out."""
+    """A study's strategy tag, which may be left out."""
     return body.get("strategy", LinearScaling.model_fields["strategy"].default)
 
 
@@ -98,14 +98,14 @@ def _escaped(part: int | str) -> str:
 
 
 def validation_errors(errors: list[Any], body: Any = None) -> list[dict[str, Any]]:
-    """pydantic's findings as the contract's `[{pointer, detail}]`. The offending input is not echoed."""
+    """Converts pydantic's findings to the contract's `[{pointer, detail}]`. The offending input is not repeated."""
     return [_finding(each, body) for each in errors[:50]]
 
 
 def _finding(each: Any, body: Any) -> dict[str, Any]:
     detail = str(each["msg"]).removeprefix("Value error, ")
     if each["type"] == "json_invalid":
-        last = each["loc"][-1] if each["loc"] else None  # the place in the body, where FastAPI says it
+        last = each["loc"][-1] if each["loc"] else None  # the place in the body, where FastAPI names one
         where = f" at character {last}" if isinstance(last, int) else ""
         return {"pointer": "", "detail": f"this is not JSON: {each.get('ctx', {}).get('error', detail)}{where}"}
     if tuple(each["loc"]) == ("body",) and isinstance(body, bytes):
@@ -114,7 +114,7 @@ def _finding(each: Any, body: Any) -> dict[str, Any]:
 
 
 def install(app: FastAPI) -> None:
-    """Registers the handlers."""
+    """Registers the exception handlers."""
 
     @app.exception_handler(ServiceError)
     def _service_error(_request: Request, error: ServiceError) -> JSONResponse:
@@ -130,13 +130,15 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(DataError)
     def _not_a_value(_request: Request, _error: DataError) -> JSONResponse:
-        # Only PostgreSQL says so, of an id or a filter with a NUL in it: bodies were checked before.
-        return problem(InvalidRequest("the path or query holds a text or number that no record can have"))
+        # Only PostgreSQL raises this, for an id or a filter with a NUL: bodies were checked before.
+        return problem(InvalidRequest("the path or query holds a text or number that cannot exist here: check the id"))
 
     @app.exception_handler(HTTPException)
     def _http(request: Request, error: HTTPException) -> JSONResponse:
         if error.detail == UNREADABLE:
-            return problem(InvalidRequest.at("", "the body is not JSON that can be read (too deep, or not UTF-8)"))
+            return problem(
+                InvalidRequest.at("", "the body cannot be read as JSON: it is nested too deeply, or it is not UTF-8")
+            )
         headers = dict(error.headers or {})
         if error.status_code == 405:
             headers["Allow"] = ", ".join(allowed_methods(app, request.scope))
@@ -144,14 +146,14 @@ def install(app: FastAPI) -> None:
 
 
 def answer(error: ServiceError) -> JSONResponse:
-    """The problem document of an error with the headers that go with its status; the server's own faults are logged."""
+    """Builds the response for an error, with the headers of its status; logs the server's own faults."""
     if error.status >= 500:
         logger.error("%s: %s", error.code, error.message)
     return problem(error, headers_of(error))
 
 
 def allowed_methods(app: FastAPI, scope: Scope) -> list[str]:
-    """The methods that an address knows, over all routes of it."""
+    """The methods that an address supports, over all its routes."""
     known = [
         method
         for method in METHODS
@@ -161,7 +163,7 @@ def allowed_methods(app: FastAPI, scope: Scope) -> list[str]:
 
 
 def _of_status(status: int, detail: str, headers: dict[str, str]) -> JSONResponse:
-    """The problem of an answer that was not made by this service's own code."""
+    """The problem of a response that this service's own code did not make."""
     failure = ServiceError(detail)
     failure.code, failure.status = CODES.get(status, "bad-request"), status
     failure.title = detail
@@ -169,9 +171,9 @@ def _of_status(status: int, detail: str, headers: dict[str, str]) -> JSONRespons
 
 
 class Problems:
-    """The last resort: what no handler took becomes a problem, and so do refusals in plain text.
+    """The last resort: turns exceptions without a handler, and refusals in plain text, into problems.
 
-    A storage or a database that does not answer is told from our own faults: the one is worth trying again.
+    A storage or database that does not answer is distinguished from our own faults: a retry may then succeed.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -204,13 +206,13 @@ class Problems:
 
 
 def _known_fault(error: Exception, root: Path) -> ServiceError | None:
-    """What is wrong with the machinery below, where that can be told.
+    """Identifies a fault of the database or the storage, if it is one.
 
     Args:
-        root: where data sets and artifacts lie.
+        root: the folder of data sets and artifacts.
     """
     if (isinstance(error, OSError) and error.errno in FULL) or (isinstance(error, DBAPIError) and _is_full(error)):
-        return StorageFull("there is no room left where the service keeps its data: an operator has to make some")
+        return StorageFull("the service's disk is full: an operator has to free some space")
     if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
         logger.error("the database does not answer: %s", getattr(error, "orig", None) or error)
         return Unavailable("the database does not answer: try again in a moment")
@@ -221,7 +223,7 @@ def _known_fault(error: Exception, root: Path) -> ServiceError | None:
 
 
 def _is_below(error: OSError, root: Path) -> bool:
-    """Whether an error is of a file in the storage, of the storage itself, or of the folder that it lies in."""
+    """Returns True if an error concerns a file in the storage, the storage itself, or its parent folder."""
     storage = root.absolute()
     named = [Path(name).absolute() for name in (error.filename, error.filename2) if isinstance(name, str | os.PathLike)]
     return any(path.is_relative_to(storage) or path == storage.parent for path in named)

@@ -1,9 +1,9 @@
-"""How many requests a key may make in a minute, and how many keys that do not hold an address may try.
+"""Limits the requests of a key in a minute, and the invalid keys that an address may send.
 
     fixed windows of a minute that begin with their first request: one counter a key, one round trip a request
 
-Counted in Redis for all API processes, or in each process for itself. A request never fails because the
-store is away: this process then counts for itself, and asks the store again after a while.
+Counted in Redis for all API processes, or in each process for itself. A request never fails because the store is away:
+the process then counts for itself, and asks the store again after a pause.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.settings import Settings
 logger = logging.getLogger(__name__)
 
 NAMESPACE = "scrimp"
-# A store that does not answer in this time is away; it is asked again after a pause, so that few requests wait for it.
+# A store that does not answer in this time counts as away. It is asked again after a pause, so that few requests wait.
 TIMEOUT_S = 0.25
 PAUSE_S = 10.0
 MAX_REMEMBERED = 10_000
@@ -39,7 +39,7 @@ class RequestLimits:
         self._own = MemoryStorage()
         self._shared = _shared_store(settings)
         self._away_until = 0.0
-        # Buckets that are used up, until when: they are refused without asking the store.
+        # Used-up buckets, with the time at which they reopen: they are refused without asking the store.
         self._used_up: dict[str, float] = {}
 
     def request(self, key_id: str, limit: int | None) -> None:
@@ -49,24 +49,24 @@ class RequestLimits:
             limit: the key's own, a minute; None for the setting's.
 
         Raises:
-            TooManyRequests: that is one too many in this minute.
+            TooManyRequests: the key exceeded its limit in this minute.
         """
         wait_s = self._hit(RateLimitItemPerMinute(limit or self.per_key, namespace=NAMESPACE), "key", key_id)
         if wait_s is not None:
             raise TooManyRequests(f"this key may make {limit or self.per_key} requests a minute", wait_s)
 
     def failure(self, address: str | None) -> None:
-        """Counts a key that does not hold. One that holds is answered from any address: proxies and offices share one.
+        """Counts an invalid key. Valid keys always pass, because proxies and offices share an address.
 
         Raises:
-            TooManyRequests: too many from this address in this minute.
+            TooManyRequests: too many invalid keys from this address in this minute.
         """
         wait_s = self._hit(self.failures, "address", _network(address))
         if wait_s is not None:
-            raise TooManyRequests("too many keys that do not hold were sent from this address", wait_s)
+            raise TooManyRequests("too many invalid API keys from this address: try again later", wait_s)
 
     def _hit(self, item: RateLimitItem, *bucket: str) -> int | None:
-        """Counts one; seconds to wait where it is one too many."""
+        """Counts one; returns the seconds to wait if the limit is exceeded."""
         key = item.key_for(*bucket)
         until = self._used_up.get(key, 0.0)
         if until <= time.time():
@@ -103,9 +103,9 @@ class RequestLimits:
         return self._shared
 
     def _lose(self, error: StorageError) -> None:
-        if time.monotonic() >= self._away_until:  # several requests may find it away at once: one line
+        if time.monotonic() >= self._away_until:  # several requests may find it away at once: log one line
             cause = type(error.storage_error).__name__
-            logger.warning("the store of request limits is away (%s): this process counts for itself", cause)
+            logger.warning("the store of request limits does not answer (%s): this process counts for itself", cause)
         self._away_until = time.monotonic() + PAUSE_S
 
 
@@ -116,7 +116,7 @@ def _shared_store(settings: Settings) -> Storage | None:
     from redis.backoff import NoBackoff  # noqa: PLC0415 - only installed where it is used
     from redis.retry import Retry  # noqa: PLC0415
 
-    # One more try at once, for a connection that was closed while idle. The library's own retries take seconds.
+    # One immediate retry, for a connection that was closed while idle. The library's own retries take seconds.
     options: dict[str, Any] = {
         "socket_timeout": TIMEOUT_S,
         "socket_connect_timeout": TIMEOUT_S,
@@ -126,7 +126,7 @@ def _shared_store(settings: Settings) -> Storage | None:
 
 
 def _network(address: str | None) -> str:
-    """The address; of IPv6 the /64, which one customer has whole."""
+    """The address; for IPv6 its /64 network, because one customer holds all of it."""
     try:
         known = ipaddress.ip_address(address or "")
     except ValueError:

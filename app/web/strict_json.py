@@ -1,8 +1,8 @@
-"""JSON that means one thing to everybody: what parsers disagree about is refused, with a pointer to the place.
+"""JSON with one meaning for every parser: refuses what parsers disagree about, with a pointer to the place.
 
 Refused beyond RFC 8259's grammar: members named twice, NaN and Infinity, numbers that no 64-bit integer or float holds,
 halves of surrogate pairs, NUL, more than 64 levels, more values than the route needs. Values and levels are counted in
-the bytes, before anything is built of them; JSON pointers are made only where there is a fault.
+the bytes before any object is built. JSON pointers are made only where there is a fault.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.errors import InvalidRequest, TooLarge
 
 MAX_DEPTH = 64
 MAX_NODES = 10_000
-# Possessive, and content with a string that does not end: linear in whatever bytes are sent.
+# Possessive, and it accepts a string without an end: linear time for any bytes.
 STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 EMPTY = re.compile(rb"\[[ \t\r\n]*\]|\{[ \t\r\n]*\}")
 BRACKETS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -30,33 +30,33 @@ LONGEST_INTEGER = 20
 
 @dataclass
 class _Refused:
-    """Stands in the document where a value cannot be taken."""
+    """Marks a refused value's place in the document."""
 
     detail: str
     pointer: str = ""
 
 
 def check(content: bytes, max_nodes: int = MAX_NODES) -> None:
-    """Refuses JSON that is not a document that everybody reads alike. What is no JSON at all is left to others.
+    """Refuses JSON that parsers could read differently. Syntax errors are left to the parser.
 
     Args:
         content: a body of bounded size.
-        max_nodes: how many values, those inside others included, it may hold.
+        max_nodes: the most values it may hold, nested ones included.
 
     Raises:
-        InvalidRequest: with a pointer to the first such place.
-        TooLarge: it holds more values than that.
+        InvalidRequest: with a pointer to the first fault.
+        TooLarge: it holds more values than `max_nodes`.
     """
     bare = STRING.sub(b'""', content)
     if values(bare, max_nodes) > max_nodes:
         raise TooLarge(f"the body holds more than {max_nodes} values", limit_nodes=max_nodes)
-    # Only escapes spell what a text may not hold; only a marked document, or a deep one, is walked for the place.
+    # Only escapes can spell forbidden characters. Only a marked document, or a deep one, is walked to find the place.
     found = _Marks(levels(bare) > MAX_DEPTH or b"\\u" in content)
     try:
         document = json.loads(
             content.decode(),
             object_pairs_hook=found.object,
-            parse_constant=lambda name: found.refuse(f"{name} is no number"),
+            parse_constant=lambda name: found.refuse(f"{name} is not a JSON number"),
             parse_int=found.integer,
             parse_float=found.float,
         )
@@ -65,13 +65,13 @@ def check(content: bytes, max_nodes: int = MAX_NODES) -> None:
     except RecursionError:
         raise InvalidRequest.at("", f"the body has more than {MAX_DEPTH} levels") from None
     except ValueError:
-        return  # whoever reads it says where its syntax ends
+        return  # the parser reports where the syntax ends
     for refused in _faults(document) if found.any else ():
         raise InvalidRequest.at(refused.pointer, refused.detail)
 
 
 def values(bare: bytes, enough: int) -> int:
-    """The number of values in a JSON text whose strings are empty; past `enough` only that there are more."""
+    """Counts the values in a JSON text whose strings are empty; stops counting past `enough`."""
     nodes = 1 + bare.count(b",")
     if nodes > enough:
         return nodes
@@ -79,7 +79,7 @@ def values(bare: bytes, enough: int) -> int:
 
 
 def levels(bare: bytes) -> int:
-    """How deep a JSON text whose strings are empty is nested."""
+    """The nesting depth of a JSON text whose strings are empty."""
     openings = bare.count(b"[") + bare.count(b"{")
     if openings <= MAX_DEPTH:
         return openings
@@ -87,12 +87,13 @@ def levels(bare: bytes) -> int:
 
 
 class _Marks:
-    """Stands in the document where a value cannot be taken, and remembers that there is such a place."""
+    """Marks refused values in the document, and remembers that there are some."""
 
     def __init__(self, suspected: bool) -> None:
         self.any = suspected
 
     def refuse(self, detail: str) -> _Refused:
+        """Notes a fault, and returns its mark."""
         self.any = True
         return _Refused(detail)
 
@@ -102,29 +103,29 @@ class _Marks:
             seen: set[str] = set()
             for name, _value in pairs:
                 if name in seen:
-                    members[name] = self.refuse("this member is there twice")
+                    members[name] = self.refuse("this member appears twice")
                 seen.add(name)
         return members
 
     def integer(self, text: str) -> int | _Refused:
         if len(text) <= LONGEST_INTEGER and int(text) in INTEGERS:
             return int(text)
-        return self.refuse("this integer is larger than 64 bits hold")
+        return self.refuse("this integer does not fit in 64 bits")
 
     def float(self, text: str) -> float | _Refused:
         number = float(text)
-        return number if math.isfinite(number) else self.refuse("this number is larger than a float holds")
+        return number if math.isfinite(number) else self.refuse("this number is too large for a float")
 
 
 def _faults(document: Any) -> Iterator[_Refused]:
-    """What cannot be taken, in no particular order. Not recursive: a document may be deeper than the stack."""
+    """Yields the refused places, in no particular order. Not recursive: a document may be deeper than the stack."""
     places: list[tuple[str, int, Any]] = [("", 0, document)]
     while places:
         pointer, depth, value = places.pop()
         if isinstance(value, _Refused):
             yield _Refused(value.detail, pointer)
         elif isinstance(value, str) and _is_bad(value):
-            yield _Refused("a text may hold neither NUL nor half of a surrogate pair", pointer)
+            yield _Refused("a text must not hold NUL or half of a surrogate pair", pointer)
         elif isinstance(value, dict | list):
             if depth == MAX_DEPTH:
                 yield _Refused(f"more than {MAX_DEPTH} levels", pointer)
@@ -132,7 +133,7 @@ def _faults(document: Any) -> Iterator[_Refused]:
             members = value.items() if isinstance(value, dict) else enumerate(value)
             for name, member in members:
                 if isinstance(name, str) and _is_bad(name):
-                    yield _Refused("a member's name may hold neither NUL nor half of a surrogate pair", pointer)
+                    yield _Refused("a member's name must not hold NUL or half of a surrogate pair", pointer)
                 else:
                     escaped = str(name).replace("~", "~0").replace("/", "~1")
                     places.append((f"{pointer}/{escaped}", depth + 1, member))

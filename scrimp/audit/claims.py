@@ -1,4 +1,4 @@
-"""From a certificate to the curve that it claims. Computed by dp_accounting, not by the service's own code."""
+"""From a certificate to its claimed curve. Computed by dp_accounting, not by the service's own code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from scrimp.audit.statistics import Claim
 
 Tree = Mapping[str, Any]
-GRID = 1e-3  # pessimistic: the curve lies a little above the one of the certificate's finer grid
+GRID = 1e-3  # pessimistic: the curve lies slightly above the certificate's, which uses a finer grid
 POINTS = 400
 LARGEST_EPSILON = 30.0
 
@@ -21,7 +21,7 @@ def claim_of(tree: Tree, epsilon: float, delta: float) -> Claim:
 
     Args:
         tree: as in a certificate's `events`.
-        epsilon, delta: what the certificate prints, for the claim's μ where the tree has none.
+        epsilon, delta: the certificate's figures, for the claim's μ if the tree has none.
     """
     exact = precision(tree)
     if exact is not None:
@@ -36,7 +36,7 @@ def claim_of(tree: Tree, epsilon: float, delta: float) -> Claim:
 
 
 def precision(tree: Tree) -> float | None:
-    """Σ 1/σ² = μ² of a tree of Gaussians; None where anything is sampled.
+    """Σ 1/σ² = μ² of a tree of Gaussians; None if anything is sampled.
 
     Raises:
         ValueError: an event of an unknown kind.
@@ -56,7 +56,7 @@ def precision(tree: Tree) -> float | None:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """The μ of the Gaussian mechanism that is (ε, δ)-DP and no better."""
+    """The μ of the Gaussian mechanism that is exactly (ε, δ)-DP."""
     from scipy import optimize, special
 
     def excess(mu: float) -> float:

@@ -1,8 +1,8 @@
-"""What is audited: one job each, all on the audit's own data sets.
+"""The audited kinds: one job each, all on the audit's own data sets.
 
-A canary's target is so far away that its gradient is clipped to C in every step, and points along its own coordinate:
-each coordinate of the released weights is a Gaussian mechanism of its own with sensitivity C, whatever the optimizer
-then makes of it. The audit thus needs σ alone: μ = √T/σ.
+A canary's target is so far away that its gradient is clipped to C in every step and points along its own coordinate.
+Each coordinate of the released weights is then a Gaussian mechanism of its own with sensitivity C, whatever the
+optimizer does with it. The audit therefore needs σ alone: μ = √T/σ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 # Where a data set's canaries lie: sparse words, words of users with several records each, or a dense array.
 Layout = Literal["words", "users", "array"]
 Released = Literal["weight", "mean", "scores"]
-STEPS, SIGMA = 4, 1.0  # μ = 2: where rates of a few per cent tell most
+STEPS, SIGMA = 4, 1.0  # μ = 2: rates of a few per cent are the most informative
 SCORE_POINTS, SCORE_MU = 11, 3.0  # μ² = 99 of a cap of ε = 100
 ONE, SAMPLED = 1.0, 10  # C; the least number of Poisson steps
 USER_RECORDS = 4
@@ -27,13 +27,13 @@ class Kind:
     """One thing to audit.
 
     Attributes:
-        name: what the report calls it.
-        optimizer: of its job; `learning_rate` is in units of 1/L where `scaled`.
-        layout: of its canaries.
-        released: where their traces are looked for: model weights, the mean of features, or noisy scores.
+        name: its name in the report.
+        optimizer: its job's optimizer; `learning_rate` is in units of 1/L if `scaled`.
+        layout: the layout of its canaries.
+        released: where the audit looks for their traces: model weights, the mean of features, or noisy scores.
         sample_rate: q; 1: full batch.
-        scaled: the rate is multiplied by L, as g̃ is a sum over L. Not of methods that have no scale.
-        on, metric, points: of scores: which part of the data is scored, by what, and how often.
+        scaled: the rate is multiplied by L, because g̃ is a sum over L. False for methods without a scale.
+        on, metric, points: for scores: the scored part of the data, the metric, and how often.
     """
 
     name: str
@@ -53,11 +53,12 @@ class Kind:
 
     @property
     def of_scores(self) -> bool:
+        """Returns True if the audit reads noisy scores."""
         return self.released == "scores"
 
     @property
     def has_side(self) -> bool:
-        """It takes public records along."""
+        """Returns True if it needs public records."""
         return self.optimizer["kind"] in ("ada_dps", "pda_dpmd")
 
     @property
@@ -66,8 +67,8 @@ class Kind:
 
     @property
     def comparable(self) -> bool:
-        """Its noise lies on the words' coordinates, where other jobs have theirs, and moves a weight up as often as
-        down."""
+        """Returns True if its noise lies on the words' coordinates, like other jobs' noise, and moves a weight up as
+        often as down."""
         return self.released == "weight" and self.layout != "array"
 
 
@@ -77,7 +78,7 @@ def _rescaling(kind: str) -> Kind:
 
 
 def _delayed(kind: str, variant: str) -> Kind:
-    """Phases that move a weight equally far: η C is that of the plain steps."""
+    """Phases that move a weight equally far: η C equals the plain steps'."""
     settings = {"kind": kind, "variant": variant, "max_grad_norm_adaptive": ONE, "delay": 2}
     return Kind(f"{kind} {variant}", settings)
 
@@ -87,7 +88,7 @@ def _clipped(kind: str) -> Kind:
 
 
 def _scores(name: str, **changes: Any) -> Kind:
-    """The weights are hardly trained, and noise: a canary's loss is far above its bound."""
+    """The weights are hardly trained and mostly noise: a canary's loss is far above its bound."""
     settings: dict[str, Any] = {"steps": 2 * SCORE_POINTS, "scaled": False, "learning_rate": 1e4}
     return Kind(name, released="scores", noise_multiplier=1e5, **settings, **changes)
 
@@ -139,10 +140,10 @@ QUICK = ("dp_sgd", "dp_adam", "clip adaptive", "poisson", "users", "score loss")
 
 
 def chosen(names: str) -> list[Kind]:
-    """The kinds of a comma-separated list of names, or of `all` or `quick`.
+    """The kinds in a comma-separated list of names, or in `all` or `quick`.
 
     Raises:
-        ValueError: a name that there is not.
+        ValueError: a name does not exist.
     """
     if names in ("all", "quick"):
         return [kind for kind in KINDS if names == "all" or kind.name in QUICK]
@@ -150,5 +151,5 @@ def chosen(names: str) -> list[Kind]:
     wanted = list(dict.fromkeys(name.strip() for name in names.split(",")))
     unknown = [name for name in wanted if name not in by_name]
     if unknown:
-        raise ValueError(f"there is no kind {unknown[0]!r}; there are all, quick, {', '.join(by_name)}")
+        raise ValueError(f"there is no kind {unknown[0]!r}; choose from all, quick, {', '.join(by_name)}")
     return [by_name[name] for name in wanted]

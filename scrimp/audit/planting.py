@@ -1,4 +1,4 @@
-"""The audit's own data sets: canaries that are in by fair coins, each on a coordinate of its own."""
+"""The audit's own data sets: fair coins decide which canaries are in; each has a coordinate of its own."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 TARGET = 1e6  # so far from any weight that a canary's gradient is clipped in every step
 CAP = {"epsilon": 100.0, "delta": 1e-5}
 ORDER = 2.0
-TOO_MANY = USER_RECORDS + 2  # records of a user, of which only k may count
+TOO_MANY = USER_RECORDS + 2  # records of a user, of which at most k may count
 MOST_IN_ARRAY = 3000  # a dense array has a cell for each pair of canaries
 
-CLASSES = 51  # the first is nobody's, and each other one is a group with one canary
+CLASSES = 51  # the first belongs to nobody; each other class is a group with one canary
 GROUPS = CLASSES - 1
-FILLERS = 80  # records of a group that are always there: sums lie far from 0, where scores would be clamped
-LOSS_BOUND = 2.0 * math.log(CLASSES)  # a record without a word has half of it, whatever the weights
-HELD_OUT, DECLARED = 0.99999, 1_000_000  # all but one in 100,000 records are held out, and ten declared for training
+FILLERS = 80  # records of a group that are always present: sums lie far from 0, where scores would be clamped
+LOSS_BOUND = 2.0 * math.log(CLASSES)  # a record without a word has half of it, whatever the weights are
+# all but one in 100,000 records are held out, and ten are declared for training
+HELD_OUT, DECLARED = 0.99999, 1_000_000
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ class Planted:
     """One data set.
 
     Attributes:
-        spec, file: what is registered.
-        inside: which canaries are in it.
-        places: the canaries' coordinates; of scores, their groups' numbers.
-        decoys: coordinates of nobody.
+        spec, file: the registered specification and file.
+        inside: the canaries that are in it.
+        places: the canaries' coordinates; for scores, their groups' numbers.
+        decoys: coordinates that belong to nobody.
         side: spec and file of public records on the same coordinates.
     """
 
@@ -53,8 +54,8 @@ def plant(kind: Kind, name: str, canaries: int, folder: Path, random: np.random.
     """Writes a data set that suits a kind, with fresh coins.
 
     Args:
-        name: of the data set.
-        canaries: how many; of scores always one for each group.
+        name: the data set's name.
+        canaries: how many; for scores always one for each group.
     """
     if kind.of_scores:
         return _scored(kind, name, folder, random)
@@ -96,7 +97,8 @@ def _array(kind: Kind, name: str, canaries: int, folder: Path, random: np.random
 
 
 def _scored(kind: Kind, name: str, folder: Path, random: np.random.Generator) -> Planted:
-    """Of each class the fillers, and a canary with a word, whose weights are noise and its loss above the bound."""
+    """For each class the fillers, and a canary with a word, whose weights are noise and whose loss is
+    above the bound."""
     inside = random.random(GROUPS) < 0.5
     of_users = kind.layout == "users"
     rows = [f"{'!' * (n + 1)},f{c}-{n},{c}" for c in range(CLASSES) for n in range(FILLERS)]
@@ -114,7 +116,7 @@ def _scored(kind: Kind, name: str, folder: Path, random: np.random.Generator) ->
 
 def _spec(kind: Kind, name: str, format_: str, features: dict[str, Any], records: int) -> dict[str, Any]:
     privacy: dict[str, Any] = {"sensitivity": "private", "records": records, "cap": CAP}
-    # The one admits sampled jobs too; the other is the exact one.
+    # One admits sampled jobs too; the other is exact.
     privacy |= {"filter": "gdp"} if kind.of_scores or kind.layout == "array" else {"filter": "rdp", "order": ORDER}
     if kind.layout == "users":
         privacy |= {"unit": "user", "user_column": "user", "max_records_per_user": USER_RECORDS}
@@ -128,7 +130,7 @@ def _written(path: Path, header: str, rows: list[str]) -> Path:
 
 
 def distinct_words(buckets: int) -> Iterator[tuple[str, int]]:
-    """Words and the features that they are hashed to, no two to one: signed MurmurHash3, without its sign, modulo."""
+    """Words and their hashed features, without collisions: signed MurmurHash3, without its sign, modulo."""
     from sklearn.utils import murmurhash3_32
 
     taken: set[int] = set()

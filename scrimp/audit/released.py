@@ -1,4 +1,4 @@
-"""What a job handed out, read as canaries' scores; and what it handed out without a charge."""
+"""Reads a job's releases as canaries' scores, and finds releases without a charge."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def read_tensor(path: Path, name: str) -> Numbers:
 
 
 def scores_of(kind: Kind, certificate: Certificate, metrics: Iterable[MetricPoint]) -> dict[int, list[float]]:
-    """Of each group the noisy sums that its canary is in, in canaries: about 1 where it is in, 0 where it is not.
+    """For each group the noisy sums that contain its canary, in canaries: about 1 if it is in, 0 if it is not.
 
-    A score is a = Δ S/(S + M) with std Δ s √(a² + (Δ−a)²) / Δ(S + M), s the noise of either sum, so that both numbers
-    give S and M back. The canary is in S of losses, as its loss is above the bound, and in M of counts of right
-    answers, as it is wrong. Where S + M was clamped the value is off; it is only a test's input.
+    A score is a = Δ S/(S + M) with std Δ s √(a² + (Δ−a)²) / Δ(S + M), s the noise of either sum, so both numbers give S
+    and M back. The canary is in S for losses, because its loss is above the bound, and in M for counts of right
+    answers, because it is wrong. If S + M was clamped, the value is off; it is only a test's input.
     """
     (release,) = (each for each in certificate["mechanism"]["releases"] if each["what"] == kind.metric)
     bound = release["sensitivity"]
@@ -66,9 +66,9 @@ def scores_of(kind: Kind, certificate: Certificate, metrics: Iterable[MetricPoin
 
 
 def charged_scores_mu(kind: Kind, certificate: Certificate, metrics: Iterable[MetricPoint]) -> float:
-    """μ of one score: what was charged for all of the account, in equal shares of the scores that are there.
+    """μ of one score: the account's total charge in equal shares of the existing scores.
 
-    A score that was not charged for leaves the others a smaller share, and their noise is too small for it.
+    A score without a charge leaves the others a smaller share, for which their noise is too small.
     """
     charged = precision(certificate["events"][kind.on] or {"kind": "composed", "events": []}) or 0.0
     released = sum(point.released_by in RELEASED_BY.values() and point.on == kind.on for point in metrics)
@@ -76,11 +76,11 @@ def charged_scores_mu(kind: Kind, certificate: Certificate, metrics: Iterable[Me
 
 
 def uncharged(certificate: Certificate, metrics: Iterable[MetricPoint], posted: Mapping[str, int]) -> list[str]:
-    """What left a job and is not on its bill, in sentences. Of jobs on private data, with a private hold-out.
+    """Finds what left a job and is not on its bill, in sentences. For jobs on private data, with a private hold-out.
 
     Args:
         metrics: all that the service shows of the job.
-        posted: what the ledger's entries say that was charged.
+        posted: the charges in the ledger's entries.
     """
     found: list[str] = []
     releases = certificate["mechanism"]["releases"]
@@ -109,12 +109,12 @@ def uncharged(certificate: Certificate, metrics: Iterable[MetricPoint], posted: 
 
 
 def _undercharged(certificate: Certificate, releases: list[dict[str, Any]], posted: Mapping[str, int]) -> list[str]:
-    """Where the event tree does not hold the mechanism's scores, or the ledger's charge not the tree."""
+    """Finds scores that the event tree lacks, or a ledger's charge below the tree."""
     found = []
     for account in ("train", "holdout"):
         tree = certificate["events"][account]
         held = precision(tree) if tree is not None else 0.0
-        if held is None:  # sampled: its scores are not told apart in it
+        if held is None:  # sampled: its scores cannot be told apart in the tree
             continue
         scores = math.fsum(each["times"] * each["noise_mu"] ** 2 for each in releases if each["account"] == account)
         if scores > held * (1.0 + 1e-9):
@@ -122,7 +122,7 @@ def _undercharged(certificate: Certificate, releases: list[dict[str, Any]], post
         if certificate["filter"]["kind"] == "gdp" and posted[account] < held * 1e12 * (1.0 - 1e-9):
             found.append(f"the ledger charged {account} {posted[account]}, less than its events")
     if dict(posted) != {account: certificate["charge"][account] for account in ("train", "holdout")}:
-        found.append("the ledger's entry is not the certificate's charge")
+        found.append("the ledger's entry differs from the certificate's charge")
     return found
 
 

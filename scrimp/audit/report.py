@@ -1,4 +1,4 @@
-"""What an audit found, for a terminal and for a file."""
+"""An audit's findings, for a terminal and for a file."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from scrimp.audit.run import Report, Result
 
 COLUMNS = ("kind", "in / out", "charged ε", "charged μ", "fitted μ", "at least μ", "verdict")
 LIMITS = """
-Meaning: in an honest service a run like this one finds a fault with probability at most {alarm:g}. "At least" means
-that no mechanism with a smaller μ explains the results. It never means "at most": the audit misses a leak that these
-canaries do not touch, or one that is too small for their number. All models are linear: their passes are too simple
-to show how the number or place of other records reaches a record's rounding. Not audited: scores of next items and of
-tokens, noisy frequencies of items, studies, times and sizes.
-"""
+What this says: for an honest service, an audit like this one finds a fault with probability at most {alarm:g}. "At
+least" means that no mechanism with a smaller μ explains the result. The audit never says "at most": it does not find a
+leak that these canaries do not touch, or one that is too small for their number. All models are linear, and their
+passes are too simple to show how other records' number or place affects a record's rounding. Not audited: scores of
+next items and of tokens, noisy frequencies of items, studies, times and sizes."""
 
 
 def row(result: Result) -> tuple[str, ...]:
-    """One line of the table. The μ of a sampled plan is that of its printed ε at its δ."""
+    """One line of the table. The μ of a sampled plan is computed from its printed ε at its δ."""
     found = result.finding
     charged = f"{'' if result.exact else '~'}{result.charged_mu:.3f}"
     sides = f"{found.present:,} / {found.absent:,}"
@@ -34,8 +33,8 @@ def notes(report: Report) -> Iterator[str]:
         excess = result.finding.excess
         if not result.finding.stands:
             yield (
-                f"{result.kind}: at ε = {excess.epsilon:.2f} δ is at least {excess.found_delta:.4f}, "
-                f"and {excess.claimed_delta:.2g} is claimed ({', '.join(result.jobs)})"
+                f"{result.kind}: at ε = {excess.epsilon:.2f} δ is at least {excess.found_delta:.4f}, but "
+                f"{excess.claimed_delta:.2g} is claimed ({', '.join(result.jobs)})"
             )
         yield from (f"{result.kind}: {problem}" for problem in result.problems)
     for pair in report.pairs:
@@ -49,6 +48,7 @@ def notes(report: Report) -> Iterator[str]:
 
 
 def verdict(report: Report) -> str:
+    """One sentence: passed, or violated."""
     faults = sum(not result.passed for result in report.results)
     if report.passed:
         return f"{len(report.results)} kinds passed; false alarm at most {report.false_alarm:g} over all tests together"

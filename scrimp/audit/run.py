@@ -1,4 +1,4 @@
-"""The audit itself: registers data sets, runs jobs, and tests what came back against what the certificates claim."""
+"""The audit itself: registers data sets, runs jobs, and tests the results against the certificates' claims."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 SPREAD = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of thresholds, in standard deviations around the middle
 SHARING = 10  # jobs of one data set: their prices add up to half of its cap
 REGISTERING = 2  # data sets at once: as many as a service parses by default
-SCORE_SHARE = 8  # scores have so many times fewer canaries than weights: a job's are 50 · points
+SCORE_SHARE = 8  # scores have fewer canaries than weights by this factor: a job's are 50 · points
 WEIGHTS = "model.safetensors"
 Slot = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was found of one kind.
+    """The findings on one kind.
 
     Attributes:
-        epsilon, delta: what the certificate prints.
-        charged_mu: the tested claim as one number; of scores that of one score.
-        exact: whether the claim is that of a Gaussian mechanism.
-        problems: what left without a charge.
+        epsilon, delta: the certificate's figures.
+        charged_mu: the tested claim as one number; for scores the claim of one score.
+        exact: True if a Gaussian mechanism's curve is claimed.
+        problems: releases without a charge.
     """
 
     kind: str
@@ -58,12 +58,13 @@ class Result:
 
     @property
     def passed(self) -> bool:
+        """Returns True if no claim is exceeded and every release was charged."""
         return self.finding.stands and not self.problems
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two jobs' noises, compared where neither has a canary."""
+    """Two jobs' noises, compared on coordinates without a canary of either."""
 
     kinds: tuple[str, str]
     agreement: Agreement
@@ -72,7 +73,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Report:
-    """All that was found, and what it may be wrong with."""
+    """All findings, and the probability that they are wrong."""
 
     results: tuple[Result, ...]
     pairs: tuple[Pair, ...]
@@ -81,12 +82,13 @@ class Report:
 
     @property
     def passed(self) -> bool:
+        """Returns True if every kind passed and no pair of jobs shares noise."""
         return all(each.passed for each in self.results) and all(each.passed for each in self.pairs)
 
 
 @dataclass(frozen=True)
 class _Registered:
-    """A data set of the audit: its own id, and that of public records on the same coordinates."""
+    """A data set of the audit: its own id, and the id of public records on the same coordinates."""
 
     planted: Planted
     id: str
@@ -108,9 +110,9 @@ class Audit:
     Args:
         client: with a key that may register data sets.
         kinds: what to audit.
-        canaries: of each kind, about; half of them are in.
-        false_alarm: how often an honest service may be found faulty at most, over all tests together.
-        name: what its data sets and jobs are called; a data set's name begins with it.
+        canaries: about how many of each kind; half of them are in.
+        false_alarm: the largest probability of a fault found in an honest service, over all tests together.
+        name: the beginning of its data sets' and jobs' names.
         timeout_s: how long one job may take.
     """
 
@@ -126,7 +128,7 @@ class Audit:
         """Runs every kind's jobs, as many at once as there are workers.
 
         Raises:
-            ScrimpError: the service refused, or a job did not succeed. What was not audited has not passed.
+            ScrimpError: the service refused, or a job did not succeed. An incomplete audit has not passed.
         """
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -138,12 +140,13 @@ class Audit:
 
     @property
     def level(self) -> float:
-        """Of each single test: all together fail as often as `false_alarm`. Fixed before anything is looked at."""
+        """The level of each single test: all together fail as often as `false_alarm`. Fixed before any
+        result is read."""
         comparable = sum(kind.comparable for kind in self.kinds)
         return self.false_alarm / (2 * len(SPREAD) * len(self.kinds) + math.comb(comparable, 2))
 
     def _slots(self) -> dict[str, list[Slot]]:
-        """Which data sets each kind's jobs run on: as many share one as its cap admits; a job of scores has its own."""
+        """The data sets of each kind's jobs: as many jobs share one as its cap admits; a job of scores has its own."""
         numbers: Counter[str] = Counter()
         slots: dict[str, list[Slot]] = {}
         for kind in self.kinds:
@@ -263,7 +266,7 @@ def _evaluation(kind: Kind) -> dict[str, Any]:
 
 
 def _by_coin(jobs: Sequence[_Job], scores: Iterable[dict[int, list[float]]]) -> tuple[Numbers, Numbers]:
-    """All jobs' scores of groups whose canary is in, and of those whose canary is not."""
+    """All jobs' scores of groups whose canary is in, and of groups whose canary is out."""
     sides: dict[bool, list[float]] = {True: [], False: []}
     for job, found in zip(jobs, scores, strict=True):
         for group, values in found.items():

@@ -1,15 +1,15 @@
 """The statistics of the audit: pure functions of numbers that a service has released.
 
-A mechanism is (ε, δ)-DP for every point of a claimed curve only if every test that guesses whether a canary was present
-obeys, with true-positive rate p and false-positive rate q,
+A mechanism is (ε, δ)-DP for every point of a claimed curve only if every test that guesses a canary's presence obeys,
+with true-positive rate p and false-positive rate q,
 
     p ≤ e^ε q + δ(ε)    and    1 − q ≤ e^ε (1 − p) + δ(ε).
 
-Both are tested at thresholds that are fixed before the tested numbers are looked at, with Clopper-Pearson bounds: p at
-least p⁻, q at most q⁺. Each bound fails with probability at most `level`. One pair of bounds serves every ε and both
+Both are tested at thresholds that are fixed before the tested numbers are read, with Clopper-Pearson bounds: p at least
+p⁻, q at most q⁺. Each bound fails with probability at most `level`. One pair of bounds serves every ε and both
 directions, since nothing but the pair is random.
 
-What is found is a lower bound: a mechanism may leak more than any test here sees.
+The result is a lower bound: a mechanism may leak more than any test here sees.
 
 Source: Kairouz, Oh & Viswanath 2015, Theorem 2.1 (the inequalities); Clopper & Pearson 1934.
 """
@@ -34,13 +34,13 @@ SMALLEST_DELTA = 1e-12
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed: δ(ε) at many points.
+    """A claimed curve: δ(ε) at many points.
 
     Attributes:
         epsilons: ascending, from 0.
         deltas: δ at each.
-        mu: the claim as one number: exact of a Gaussian mechanism, else the μ with the certificate's ε and δ.
-        exact: whether the mechanism is μ-GDP.
+        mu: the claim as one number: exact for a Gaussian mechanism, else the μ with the certificate's ε and δ.
+        exact: True if the mechanism is μ-GDP.
     """
 
     epsilons: Numbers
@@ -64,7 +64,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Excess:
-    """By how much the bounds exceed the claim where they exceed it most; at most 0 where the claim stands."""
+    """The largest excess of the bounds over the claim; at most 0 if the claim stands."""
 
     epsilon: float
     claimed_delta: float
@@ -72,6 +72,7 @@ class Excess:
 
     @property
     def amount(self) -> float:
+        """δ found minus δ claimed."""
         return self.found_delta - self.claimed_delta
 
 
@@ -81,7 +82,7 @@ class Finding:
 
     Attributes:
         present, absent: how many canaries were in and out.
-        fitted_mu: Φ⁻¹(p) − Φ⁻¹(q) of the rates that were seen at the most telling threshold. An estimate, no bound.
+        fitted_mu: Φ⁻¹(p) − Φ⁻¹(q) of the observed rates at the most informative threshold. An estimate, not a bound.
         lower_mu: no Gaussian mechanism with a smaller μ has rates within the bounds. At least this is lost.
         excess: where the claim is exceeded most.
     """
@@ -94,18 +95,19 @@ class Finding:
 
     @property
     def stands(self) -> bool:
+        """Returns True if the claim is not exceeded."""
         return self.excess.amount <= 0.0
 
 
 def lower_bound(hits: int, trials: int, level: float) -> float:
-    """Clopper-Pearson: the success probability is at least this, but for a chance of `level`."""
+    """Clopper-Pearson: the success probability is at least this, except with probability `level`."""
     from scipy import stats
 
     return float(stats.beta.ppf(level, hits, trials - hits + 1)) if hits else 0.0
 
 
 def upper_bound(hits: int, trials: int, level: float) -> float:
-    """Clopper-Pearson: the success probability is at most this, but for a chance of `level`."""
+    """Clopper-Pearson: the success probability is at most this, except with probability `level`."""
     from scipy import stats
 
     return float(stats.beta.ppf(1.0 - level, hits + 1, trials - hits)) if hits < trials else 1.0
@@ -116,14 +118,14 @@ def examine(present: Numbers, absent: Numbers, thresholds: Sequence[float], clai
 
     Args:
         present, absent: a score for each canary that was in, and out.
-        thresholds: chosen without a look at these scores.
+        thresholds: chosen without reading these scores.
         level: how often each of the 2 · len(thresholds) bounds may fail.
 
     Returns:
-        the finding. A true claim is found to be exceeded with probability at most 2 · len(thresholds) · level.
+        the finding. A true claim appears exceeded with probability at most 2 · len(thresholds) · level.
     """
     if not (len(present) and len(absent)):
-        raise ValueError("canaries are needed on both sides")
+        raise ValueError("canaries are needed on both sides: plant more")
     hits = [(int((present > each).sum()), int((absent > each).sum())) for each in thresholds]
     pairs = [(lower_bound(true, len(present), level), upper_bound(false, len(absent), level)) for true, false in hits]
     least = [_separation(p, q) if p > 0.0 and q < 1.0 else 0.0 for p, q in pairs]
@@ -135,14 +137,14 @@ def examine(present: Numbers, absent: Numbers, thresholds: Sequence[float], clai
 
 
 def _separation(p: float, q: float) -> float:
-    """The μ of a Gaussian mechanism of which a test has these rates: Φ⁻¹(p) − Φ⁻¹(q)."""
+    """The μ of a Gaussian mechanism for which a test has these rates: Φ⁻¹(p) − Φ⁻¹(q)."""
     from scipy import special
 
     return float(special.ndtri(p) - special.ndtri(q))
 
 
 def _excess(p: float, q: float, claim: Claim) -> Excess:
-    """Of one pair of bounds, over the whole curve and both directions."""
+    """The excess of one pair of bounds, over the whole curve and both directions."""
     with np.errstate(over="ignore"):
         grown = np.exp(claim.epsilons)
         found = np.maximum(p - grown * q, (1.0 - q) - grown * (1.0 - p))
@@ -164,10 +166,10 @@ def quantile_thresholds(decoys: Numbers, mu: float, spread: Sequence[float]) -> 
 
 @dataclass(frozen=True)
 class Agreement:
-    """In how many of `trials` places two noises have the same sign: half of them where they are independent.
+    """In how many of `trials` places two noises have the same sign: half of them if they are independent.
 
     Attributes:
-        chance: how often independent noises agree, or disagree, so much.
+        chance: how often independent noises agree, or disagree, this much.
     """
 
     agreeing: int

@@ -1,4 +1,4 @@
-"""The `scrimp` command: a thin client of the REST API, and what starts the service.
+"""The `scrimp` command: a thin client of the REST API, and the commands that start the service.
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 the privacy budget does not cover it.
 """
@@ -35,21 +35,23 @@ app = typer.Typer(
 )
 service.register(app)
 restore.register(app)
-app.add_typer(datasets.app, name="datasets", help="Register and look at data sets.")
+app.add_typer(datasets.app, name="datasets", help="Register and show data sets.")
 jobs.register_quote(app)
 jobs.register_trials(app)
 jobs.register_preset(app)
 predict.register(app)
 catalogue.register(app)
 app.add_typer(jobs.app, name="jobs", help="Submit, watch and fetch training jobs.")
-app.add_typer(ledger.app, name="ledger", help="What has been spent of a data set's budget, by whom and for what.")
+app.add_typer(
+    ledger.app, name="ledger", help="What has been spent of a data set's budget, by which key and for which job."
+)
 app.add_typer(certificates.app, name="certificates", help="The signed privacy certificates of finished jobs.")
 certificates.register_signing_key(app)
-app.add_typer(keys.app, name="keys", help="API keys: made and revoked by admins, rotated by who has them.")
+app.add_typer(keys.app, name="keys", help="API keys: admins make and revoke them, holders rotate their own.")
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, and which may train on it.")
 app.add_typer(secrets.app, name="secrets", help="The service's own secrets, for its operator.")
 privacy_audit.register(audit.app)
-app.add_typer(audit.app, name="audit", help="Who did what (admins only); and whether releases keep what they claim.")
+app.add_typer(audit.app, name="audit", help="Who did what (admins only); and tests of the certificates' claims.")
 
 
 def main() -> None:

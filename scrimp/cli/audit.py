@@ -21,14 +21,14 @@ COLUMNS = ("seq", "at", "action", "outcome", "actor", "target", "address", "deta
 @command(app, "list")
 def list_(
     session: Session,
-    of_key: Annotated[str | None, typer.Option(help="Only what this key did (its id).")] = None,
+    of_key: Annotated[str | None, typer.Option(help="Only actions of this key (its id).")] = None,
     action: Annotated[str | None, typer.Option(help="Only this action, such as job.submitted.")] = None,
     target: Annotated[
-        str | None, typer.Option(help="Only what was done to this: a job, data set, key or webhook.")
+        str | None, typer.Option(help="Only actions on this target: a job, data set, key or webhook.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="The most entries to show.")] = 50,
 ) -> None:
-    """The last entries, newest first."""
+    """Show the last entries, newest first."""
     found = first(session.client.audit(key=of_key, action=action, target=target), limit)
     session.result(found, lambda: show.table(session.console, COLUMNS, [_row(entry) for entry in found]))
 
@@ -38,7 +38,7 @@ def follow(
     session: Session,
     since: Annotated[int, typer.Option(min=0, help="After this `seq`; 0: from the first one.")] = 0,
 ) -> None:
-    """Sealed entries, oldest first, one a line, as they come, until Ctrl-C. With --json for an archive outside."""
+    """Print sealed entries, oldest first, one a line, as they come, until Ctrl-C. Use --json for an archive outside."""
     while True:
         for entry in session.client.audit(since=since):
             since = entry.seq or since
@@ -52,11 +52,11 @@ def follow(
 @command(app, "verify")
 def verify(
     session: Session,
-    head: Annotated[str | None, typer.Option(help="A head that you kept: it must be in the chain.")] = None,
+    head: Annotated[str | None, typer.Option(help="A head that you kept: the chain must contain it.")] = None,
 ) -> None:
-    """Check the hash chain: by the service, and here from the entries. Exit code 1 where it does not hold."""
+    """Check the hash chain: by the service, and here from the entries. Exit code 1 if it is not valid."""
     found = session.client.verify_audit()
-    # The chain may have grown since the service looked.
+    # The chain may have grown since the service checked it.
     lines = first(session.client.audit(since=0), found.entries)
     here = recompute_audit(lines)
     known = head is None or head in {line.hash for line in lines}

@@ -1,4 +1,4 @@
-"""`scrimp optimizers`: what a job can train with."""
+"""`scrimp optimizers`: the optimizers that a job can name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def register(root: typer.Typer) -> None:
         session: Session,
         kind: Annotated[str | None, typer.Argument(help="One of them, with its settings.")] = None,
     ) -> None:
-        """The optimizers that a job can ask for, and when to prefer which."""
+        """Show the optimizers that a job can name, and when to prefer which."""
         found = list(session.client.optimizers())
         if kind is None:
             rows = [(each.kind, each.summary, each.when_to_prefer) for each in found]
@@ -27,7 +27,7 @@ def register(root: typer.Typer) -> None:
             return
         one = next((each for each in found if each.kind == kind), None)
         if one is None:
-            raise ScrimpError(f"there is no optimizer {kind!r}; there are {', '.join(each.kind for each in found)}")
+            raise ScrimpError(f"there is no optimizer {kind!r}; choose one of {', '.join(each.kind for each in found)}")
         session.result(one, lambda: _show(session, one))
 
 

@@ -22,7 +22,7 @@ def show_(
     job_id: Annotated[str, typer.Argument(help="A finished job's id.")],
     to: Annotated[Path | None, typer.Option(help="Write the signed document to this file too.")] = None,
 ) -> None:
-    """A job's signed certificate."""
+    """Show a job's signed certificate."""
     document = session.client.certificate(job_id)
     if to is not None:
         to.write_text(json.dumps(document.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n")
@@ -33,11 +33,13 @@ def show_(
 def verify(
     session: Session,
     certificate: Annotated[str, typer.Argument(help="A job's id, or a certificate's file.")],
-    public_key: Annotated[str | None, typer.Option(help="The key you trust (base64); else the one it names.")] = None,
+    public_key: Annotated[
+        str | None, typer.Option(help="The key that you trust (base64); default: the certificate's own.")
+    ] = None,
 ) -> None:
-    """Check a certificate's signature, here. Exit code 1 where it does not hold.
+    """Check a certificate's signature, here. Exit code 1 if it is not valid.
 
-    Its ε is recomputed from the certificate alone by scripts/recompute_certificate.py.
+    Recompute its ε from the certificate alone with scripts/recompute_certificate.py.
     """
     from app.ledger.certificates import verify as signature_holds
 
@@ -54,10 +56,10 @@ def verify(
 def register_signing_key(root: typer.Typer) -> None:
     @command(root, "signing-key")
     def signing_key(session: Session) -> None:
-        """The public key that the service signs certificates with: base64, on a line of its own."""
+        """Print the public key that the service signs certificates with: base64, on a line of its own."""
         found = next(session.client.signing_keys(), None)
         if found is None:
-            raise ScrimpError("the service has no signing key yet: its relay has not run")
+            raise ScrimpError("the service has no signing key yet: start its relay")
         session.result(found, lambda: session.console.print(found.public_key, soft_wrap=True, highlight=False))
 
 

@@ -13,7 +13,7 @@ from scrimp.cli.session import Session, command, read_json
 app = typer.Typer(no_args_is_help=True)
 
 File = Annotated[
-    Path | None, typer.Option(exists=True, dir_okay=False, help="The data; left out where SPEC has `path`.")
+    Path | None, typer.Option(exists=True, dir_okay=False, help="The data file; leave it out if SPEC has `path`.")
 ]
 HoldoutFile = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A separate, public hold-out.")]
 
@@ -32,20 +32,20 @@ def add(
 
 @command(app, "list")
 def list_(session: Session) -> None:
-    """All data sets."""
+    """List all data sets."""
     datasets = list(session.client.datasets())
     session.result(datasets, lambda: show.datasets(session.console, datasets))
 
 
 @command(app, "show")
 def show_(session: Session, dataset: Annotated[str, typer.Argument(help="Name or id.")]) -> None:
-    """One data set and its budget."""
+    """Show one data set and its budget."""
     found = session.client.dataset(dataset)
     session.result(found, lambda: show.dataset(session.console, found))
 
 
 @command(app, "delete-content")
 def delete_content(session: Session, dataset: Annotated[str, typer.Argument(help="Name or id.")]) -> None:
-    """Delete the data themselves, for good. The ledger stays, and they cannot be registered anew."""
+    """Delete the data themselves, for good. The ledger stays, and the data cannot be registered again."""
     found = session.client.delete_content(dataset)
     session.result(found, lambda: session.console.print(f"the content of {found.name} is deleted; its ledger stays"))

@@ -13,12 +13,12 @@ from scrimp.models import Grant
 
 app = typer.Typer(no_args_is_help=True)
 Dataset = Annotated[str, typer.Argument(help="A data set's name or id.")]
-KeyId = Annotated[str, typer.Argument(help="A key's id; `scrimp keys self` tells it to who has the key.")]
+KeyId = Annotated[str, typer.Argument(help="A key's id; its holder sees it with `scrimp keys self`.")]
 
 
 @command(app, "list")
 def list_(session: Session, dataset: Dataset) -> None:
-    """Every grant on a data set."""
+    """List every grant on a data set."""
     grants = list(session.client.grants(dataset))
     rows = [
         (each.key_id, each.key_name, each.key_role, each.access, _bound(each), show.when(each.created_at))
@@ -35,19 +35,19 @@ def set_(
     key_id: KeyId,
     access: Annotated[str, typer.Option(help="view | train (see, and submit jobs)")] = "train",
     max_epsilon_per_job: Annotated[
-        float | None, typer.Option(help="ε of one job of this key at most; left out: the cap alone.")
+        float | None, typer.Option(help="The largest ε of one job of this key; default: the cap alone.")
     ] = None,
 ) -> None:
-    """Grant a key access, in the place of what it was granted before."""
+    """Grant a key access; replaces its earlier grant."""
     grant = session.client.set_grant(dataset, key_id, access, max_epsilon_per_job)
     bound = f", at most ε = {_bound(grant)} for one job" if _bound(grant) else ""
-    said = Text(f"{grant.key_id} ({grant.key_name}) may {grant.access}{bound}")  # a name is no markup
+    said = Text(f"{grant.key_id} ({grant.key_name}) may {grant.access}{bound}")  # a name is not markup
     session.result(grant, lambda: session.console.print(said))
 
 
 @command(app, "remove")
 def remove(session: Session, dataset: Dataset, key_id: KeyId) -> None:
-    """End a grant, at once. Jobs that were admitted under it go on."""
+    """End a grant, at once. Jobs that were admitted under it continue."""
     session.client.remove_grant(dataset, key_id)
     session.result({"dataset": dataset, "key_id": key_id}, lambda: session.console.print(f"{key_id} has no grant"))
 

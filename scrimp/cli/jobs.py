@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True)
 
 SpecFile = Annotated[Path, typer.Argument(help="A JobSpec (JSON); - reads standard input.")]
 JobId = Annotated[str, typer.Argument(help="A job's id.")]
-Timeout = Annotated[float, typer.Option(help="Seconds to watch for at most; the job goes on.")]
+Timeout = Annotated[float, typer.Option(help="The most seconds to watch; the job continues.")]
 
 
 def register_quote(root: typer.Typer) -> None:
@@ -24,18 +24,22 @@ def register_quote(root: typer.Typer) -> None:
     def quote(
         session: Session,
         file: SpecFile,
-        sweeping: Annotated[bool, typer.Option("--sweep", help="Of a search: what is left for its final run.")] = False,
+        sweeping: Annotated[
+            bool, typer.Option("--sweep", help="For a study: show what is left for its final trial.")
+        ] = False,
         total: Annotated[list[float] | None, typer.Option(help="With --sweep: a total ε; may be repeated.")] = None,
-        levels: Annotated[list[str] | None, typer.Option(help="With --sweep: as 0.1,0.2; may be repeated.")] = None,
-        runs: Annotated[list[int] | None, typer.Option(help="With --sweep: per level; may be repeated.")] = None,
+        levels: Annotated[
+            list[str] | None, typer.Option(help="With --sweep: such as 0.1,0.2; may be repeated.")
+        ] = None,
+        runs: Annotated[list[int] | None, typer.Option(help="With --sweep: trials per level; may be repeated.")] = None,
     ) -> None:
-        """Price a job. Free; nothing is written. --sweep: other totals, levels and numbers of pilots of a search."""
+        """Price a job. Free; nothing is written. --sweep: other totals, levels and numbers of a study's pilots."""
         if sweeping:
             spec, by_level = read_json(file), [_numbers(each) for each in levels or []]
             swept = session.client.sweep(spec, total, by_level, runs)
             session.result(swept, lambda: show.sweep(session.console, swept))
         elif total or levels or runs:
-            raise typer.BadParameter("--total, --levels and --runs go with --sweep")
+            raise typer.BadParameter("--total, --levels and --runs need --sweep")
         else:
             found = session.client.quote(read_json(file))
             session.result(found, lambda: show.quote(session.console, found))
@@ -45,13 +49,13 @@ def _numbers(text: str) -> list[float]:
     try:
         return [float(each) for each in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no list of numbers, as 0.1,0.2") from None
+        raise typer.BadParameter(f"{text!r} is not a list of numbers, such as 0.1,0.2") from None
 
 
 def register_trials(root: typer.Typer) -> None:
     @command(root, "trials")
     def trials(session: Session, job_id: JobId) -> None:
-        """The runs of a private search, their noisy scores, and how the final run was chosen."""
+        """Show the trials of a private study, their noisy scores, and how the final trial was chosen."""
         found = session.client.trials(job_id)
         session.result(found, lambda: show.trials(session.console, found))
 
@@ -62,10 +66,10 @@ def register_preset(root: typer.Typer) -> None:
         session: Session,
         name: Annotated[str, typer.Argument(help="linear_probe")],
         dataset: Annotated[str, typer.Argument(help="A data set's name or id.")],
-        epsilon: Annotated[float, typer.Option(help="The total of the whole search.")],
+        epsilon: Annotated[float, typer.Option(help="The total ε of the whole study.")],
         extractor: Annotated[str | None, typer.Option(help="A frozen feature extractor of the service.")] = None,
     ) -> None:
-        """Print a recipe as a JobSpec, for `scrimp quote -` and `scrimp jobs submit -`."""
+        """Print a preset as a JobSpec, for `scrimp quote -` and `scrimp jobs submit -`."""
         spec = {"dataset": dataset, "privacy": {"target_epsilon": epsilon}, **session.client.preset(name)}
         if extractor is not None:
             spec["model"] = {**spec["model"], "extractor": {"name": extractor}}
@@ -78,11 +82,11 @@ def submit(
     file: SpecFile,
     watching: Annotated[bool, typer.Option("--watch", help="Show its progress until it has ended.")] = False,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="The same key and spec give the same job again; random if left out.")
+        str | None, typer.Option(help="The same key and spec return the same job again; default: random.")
     ] = None,
     timeout: Timeout = 3600.0,
 ) -> None:
-    """Submit a job. Exit code 3 where the budget does not cover it: nothing is charged then."""
+    """Submit a job. Exit code 3 if the budget does not cover it: nothing is charged then."""
     job = session.client.submit(read_json(file), idempotency_key)
     if watching:
         _watch(session, job, timeout)
@@ -101,37 +105,37 @@ def list_(
     session: Session,
     dataset: Annotated[str | None, typer.Option(help="Only on this data set (name or id).")] = None,
     status: Annotated[str | None, typer.Option(help="Only with this status.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="The most jobs to list.")] = 50,
 ) -> None:
-    """Jobs, newest first."""
+    """List jobs, newest first."""
     jobs = first(session.client.jobs(dataset, status), limit)
     session.result(jobs, lambda: show.jobs(session.console, jobs))
 
 
 @command(app, "show")
 def show_(session: Session, job_id: JobId) -> None:
-    """One job: status, privacy, released metrics, artifacts."""
+    """Show one job: status, privacy, released metrics, artifacts."""
     job = session.client.job(job_id)
     session.result(job, lambda: show.job(session.console, job))
 
 
 @command(app, "cancel")
 def cancel(session: Session, job_id: JobId) -> None:
-    """Stop a job. What was started stays charged; the rest goes back."""
+    """Stop a job. What was started stays charged; the rest returns to the budget."""
     job = session.client.cancel(job_id)
     session.result(job, lambda: session.console.print(f"{job.id} is {job.status}"))
 
 
 @command(app, "delete-artifacts")
 def delete_artifacts(session: Session, job_id: JobId) -> None:
-    """Delete a finished job's model files. What it spent stays spent, and its certificate stays."""
+    """Delete a finished job's model files. The spent budget stays spent, and the certificate stays."""
     job = session.client.delete_artifacts(job_id)
     session.result(job, lambda: session.console.print(f"the files of {job.id} are deleted; its certificate stays"))
 
 
 @command(app, "events")
 def events(session: Session, job_id: JobId) -> None:
-    """A job's event log."""
+    """Show a job's event log."""
     found = list(session.client.events(job_id))
     session.result(found, lambda: show.events(session.console, found))
 
@@ -140,8 +144,8 @@ def events(session: Session, job_id: JobId) -> None:
 def fetch(
     session: Session,
     job_id: JobId,
-    to: Annotated[Path, typer.Option(help="Folder to write to; made if it is not there.")] = Path(),
-    name: Annotated[str | None, typer.Option(help="One artifact; all if left out.")] = None,
+    to: Annotated[Path, typer.Option(help="Folder to write to; made if it does not exist.")] = Path(),
+    name: Annotated[str | None, typer.Option(help="One artifact; default: all.")] = None,
 ) -> None:
     """Download a job's artifacts; each is checked against its SHA-256."""
     names = [name] if name else [artifact.name for artifact in session.client.job(job_id).artifacts]

@@ -1,4 +1,4 @@
-"""`scrimp keys`: made, listed and revoked by admins; each key may look at itself and rotate itself."""
+"""`scrimp keys`: admins make, list and revoke keys; each key may show and rotate itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Role = Annotated[
     str,
     typer.Option(help="admin | owner (registers data) | analyst (trains on what it is granted) | viewer (looks at it)"),
 ]
-Count = Annotated[int | None, typer.Option(min=1, help="A limit of this key's own; left out: as the settings say.")]
+Count = Annotated[int | None, typer.Option(min=1, help="This key's own limit; default: the service's setting.")]
 UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1)}
 
 
@@ -29,16 +29,16 @@ def moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is neither a time (2030-01-31) nor a life (90d, 12h)") from None
+        raise typer.BadParameter(f"{text!r} is neither a time (2030-01-31) nor a duration (90d, 12h)") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 @command(app, "create")
 def create(
     session: Session,
-    name: Annotated[str, typer.Argument(help="Whose it is.")],
+    name: Annotated[str, typer.Argument(help="Its holder's name.")],
     role: Role = "analyst",
-    expires: Annotated[str | None, typer.Option(help="When it ends: 90d, 12h or a time; left out: never.")] = None,
+    expires: Annotated[str | None, typer.Option(help="When it expires: 90d, 12h or a time; default: never.")] = None,
     requests_per_minute: Count = None,
     max_queued_jobs: Count = None,
     max_running_jobs: Count = None,
@@ -59,7 +59,7 @@ def create(
 
 @command(app, "list")
 def list_(session: Session) -> None:
-    """All keys, revoked ones too."""
+    """List all keys, including revoked ones."""
     keys = list(session.client.keys())
     rows = [
         (key.id, key.name, key.role, *map(show.when, (key.created_at, key.expires_at, key.revoked_at))) for key in keys
@@ -70,7 +70,7 @@ def list_(session: Session) -> None:
 
 @command(app, "self")
 def self_(session: Session) -> None:
-    """Who am I: the key that is sent, and its limits."""
+    """Show the key that is sent, and its limits."""
     key = session.client.own_key()
     limits = [
         (name.replace("_", " "), "any number" if value is None else str(value)) for name, value in key.limits.items()
@@ -82,17 +82,17 @@ def self_(session: Session) -> None:
 @command(app, "rotate")
 def rotate(
     session: Session,
-    key_id: Annotated[str | None, typer.Argument(help="Left out: the key that is sent.")] = None,
+    key_id: Annotated[str | None, typer.Argument(help="Default: the key that is sent.")] = None,
     overlap: Annotated[int, typer.Option(min=0, max=86_400, help="Seconds that the old token still works.")] = 0,
 ) -> None:
-    """Give a key a new token, printed this once; its grants and jobs stay."""
+    """Give a key a new token, printed only once; its grants and jobs stay."""
     made = session.client.rotate_key(key_id, overlap)
     session.result(made, lambda: _new(session, made))
 
 
 @command(app, "revoke")
 def revoke(session: Session, key_id: str) -> None:
-    """Revoke a key, at once and for good. Its jobs go on."""
+    """Revoke a key, at once and for good. Its jobs continue."""
     key = session.client.revoke_key(key_id)
     session.result(key, lambda: session.console.print(f"{key.id} ({key.name}) is revoked"))
 

@@ -18,7 +18,7 @@ Dataset = Annotated[str, typer.Argument(help="A data set's name or id.")]
 
 @command(app, "show")
 def show_(session: Session, dataset: Dataset) -> None:
-    """What is spent, held and left, and what other ways of accounting would say."""
+    """Show what is spent, held and left, with other accountants' figures."""
     ledger = session.client.ledger(dataset)
     session.result(ledger, lambda: show.ledger(session.console, dataset, ledger))
 
@@ -27,7 +27,7 @@ def show_(session: Session, dataset: Dataset) -> None:
 def entries(
     session: Session, dataset: Dataset, job: Annotated[str | None, typer.Option(help="Only this job's.")] = None
 ) -> None:
-    """Every line of the ledger, oldest first."""
+    """List every line of the ledger, oldest first."""
     found = list(session.client.ledger_entries(dataset, job))
     session.result(found, lambda: show.entries(session.console, found))
 
@@ -36,12 +36,12 @@ def entries(
 def verify(
     session: Session,
     dataset: Dataset,
-    head: Annotated[str | None, typer.Option(help="A head that you kept: it must be in the chain.")] = None,
+    head: Annotated[str | None, typer.Option(help="A head that you kept: the chain must contain it.")] = None,
 ) -> None:
-    """Check hash chain and balances: by the service, and here from the entries. Exit code 1 where they do not hold."""
+    """Check hash chain and balances: by the service, and here from the entries. Exit code 1 if they are not valid."""
     dataset_id = session.client.dataset(dataset).id
     found = session.client.verify_ledger(dataset_id)
-    # The chain may have grown since the service looked.
+    # The chain may have grown since the service checked it.
     lines = list(islice(session.client.ledger_entries(dataset_id), found.entries))
     here = recompute_chain(dataset_id, lines)
     known = head is None or head in {line.hash for line in lines}

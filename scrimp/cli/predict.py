@@ -14,7 +14,7 @@ import typer
 from scrimp.cli import show
 from scrimp.cli.session import Session, command, read_json
 
-AT_ONCE = 1000  # what one request takes
+AT_ONCE = 1000  # the most records of one request
 IDS = ("user", "item")
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 
@@ -27,15 +27,19 @@ def register(root: typer.Typer) -> None:
         file: Annotated[
             Path, typer.Argument(help='A .csv or .jsonl file, or {"records": […], "top": 10} (JSON); - reads it.')
         ],
-        column: Annotated[str | None, typer.Option(help="The column of a .csv or .jsonl file with the texts.")] = None,
-        top: Annotated[int | None, typer.Option(help="How many classes, items or next tokens of each.")] = None,
-        timeout: Annotated[float, typer.Option(help="Seconds to wait for at most.")] = 120.0,
+        column: Annotated[
+            str | None, typer.Option(help="The column of a .csv or .jsonl file that holds the texts.")
+        ] = None,
+        top: Annotated[
+            int | None, typer.Option(help="How many classes, items or next tokens to return for each record.")
+        ] = None,
+        timeout: Annotated[float, typer.Option(help="The most seconds to wait.")] = 120.0,
     ) -> None:
         """Use a job's model on records of your own. It costs no privacy."""
         if file.suffix in (".csv", ".jsonl"):
             asked: dict[str, Any] = {"records": _rows(file, column)}
         elif column is not None:
-            raise typer.BadParameter("--column is of a .csv or .jsonl file")
+            raise typer.BadParameter("--column needs a .csv or .jsonl file")
         else:
             asked = read_json(file)
         records, most = asked.get("records"), top if top is not None else asked.get("top", 10)
@@ -47,7 +51,7 @@ def register(root: typer.Typer) -> None:
 
 
 def _rows(file: Path, column: str | None) -> list[Any]:
-    """A record of each row: the text in its column, or all of it."""
+    """One record for each row: the text in its column, or the whole row."""
     try:
         with file.open(encoding="utf-8", newline="") as lines:
             rows: list[Any] = (
@@ -69,6 +73,6 @@ def _rows(file: Path, column: str | None) -> list[Any]:
 
 
 def _cell(text: str) -> float | str:
-    """A number where it is one; what only looks like one, as 007, 1_000 or nan, is text."""
+    """A number if it is one; cells that only resemble numbers, such as 007, 1_000 or nan, are text."""
     plain = isinstance(text, str) and NUMBER.fullmatch(text) and math.isfinite(float(text))
     return float(text) if plain else text

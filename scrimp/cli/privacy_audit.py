@@ -1,4 +1,4 @@
-"""`scrimp audit privacy`: whether what the service releases keeps what its certificates claim."""
+"""`scrimp audit privacy`: tests the certificates' claims against the service's releases."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ def register(app: typer.Typer) -> None:
 def privacy(
     session: Session,
     kinds: Annotated[str, typer.Option(help="quick, all, or names separated by commas.")] = "quick",
-    canaries: Annotated[int, typer.Option(min=200, max=200_000, help="Of each kind, about; half are in.")] = CANARIES,
+    canaries: Annotated[
+        int, typer.Option(min=200, max=200_000, help="About how many of each kind; half are in.")
+    ] = CANARIES,
     false_alarm: Annotated[
-        float, typer.Option(min=1e-12, max=0.1, help="How often an honest service may be found faulty, in all.")
+        float,
+        typer.Option(min=1e-12, max=0.1, help="The probability of a fault found in an honest service, over all tests."),
     ] = FALSE_ALARM,
-    name: Annotated[str, typer.Option(help="What its data sets and jobs are called.")] = "audit",
-    report: Annotated[Path | None, typer.Option(help="A Markdown file to write as well.")] = None,
+    name: Annotated[str, typer.Option(help="The beginning of its data sets' and jobs' names.")] = "audit",
+    report: Annotated[Path | None, typer.Option(help="Also write a Markdown report to this file.")] = None,
 ) -> None:
-    """Plant canaries in data sets of its own, train on them, and test the certificates. Exit code 1 on a violation."""
+    """Plant canaries in its own data sets, train on them, and test the certificates. Exit code 1 on a violation."""
     from scrimp.audit import report as said
     from scrimp.audit.kinds import chosen
     from scrimp.audit.run import Audit

@@ -21,14 +21,14 @@ def register(app: typer.Typer) -> None:
 def restore(
     home: Home = None,
     post: Annotated[
-        list[str] | None, typer.Option(help="Post what is missing of this data set as spent. Ends its unfinished jobs.")
+        list[str] | None, typer.Option(help="Post this data set's missing spending as spent. Ends its unfinished jobs.")
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why, for the ledger.")] = "a backup was restored",
-    rotate: Annotated[bool, typer.Option(help="Rotate the noise key's epoch, also where nothing is missing.")] = False,
+    reason: Annotated[str, typer.Option(help="The reason, recorded in the ledger.")] = "a backup was restored",
+    rotate: Annotated[bool, typer.Option(help="Rotate the noise key's epoch, even if nothing is missing.")] = False,
 ) -> None:
-    """Show what a restored database has forgotten of the ledgers; --post it as spent, or bring a newer backup.
+    """Show the ledger entries that a restored database has lost; --post them as spent, or bring a newer backup.
 
-    Stop the service first. Exit code 1 where something is missing still.
+    Stop the service first. Exit code 1 if something is still missing.
     """
     set_home(home)
     os.umask(PRIVATE)
@@ -43,7 +43,7 @@ def restore(
     try:
         if post or rotate:
             heads.rotate_epoch()
-            print("The noise key has a new epoch: what is run again is run with fresh noise, and charged.")
+            print("The noise key has a new epoch: repeated work uses fresh noise, and is charged.")
         for dataset in post or ():
             amounts = restoring.post(db, heads, settings.storage_root, dataset, reason)
             print(f"{dataset}: posted as spent: train {amounts['train']}, holdout {amounts['holdout']}")
@@ -58,7 +58,7 @@ def restore(
     if left:
         print("Nothing is admitted or run on these. Bring a newer backup, or: scrimp restore --post DATASET")
         raise typer.Exit(1)
-    print("Every ledger holds the head that was recorded outside the database.")
+    print("Every ledger holds the head recorded outside the database.")
 
 
 def _described(gap: Gap) -> str:

@@ -17,7 +17,7 @@ Name = Annotated[str, typer.Argument(help="api_key_pepper, session_key, data_hma
 
 @app.command("list")
 def list_(home: Home = None) -> None:
-    """Each secret by a public name, and those that it replaced and that are still kept."""
+    """List each secret by a public name, with the older ones that are still kept."""
     from app import rotation
 
     for each in rotation.states(_settings(home)):
@@ -27,20 +27,20 @@ def list_(home: Home = None) -> None:
 
 @app.command()
 def rotate(name: Name, home: Home = None) -> None:
-    """Replace a secret. Then start the service's processes again, and finish."""
+    """Replace a secret. Then restart the service's processes, and finish."""
     from app import rotation
 
     done = _do(rotation.rotate, name, home)
     print(f"{name} is now {done.id}")
     if name in rotation.KEPT and name != "data_hmac_key":
-        print(f"start API, relay and workers again; when nothing needs the old one: scrimp secrets finish {name}")
+        print(f"restart API, relay and workers; when nothing needs the old one: scrimp secrets finish {name}")
     else:
-        print("start API, relay and workers again")
+        print("restart API, relay and workers")
 
 
 @app.command()
 def finish(name: Name, home: Home = None) -> None:
-    """Drop what a rotation kept of the secret before."""
+    """Drop the older secrets that a rotation kept."""
     from app import rotation
 
     done = _do(rotation.finish, name, home)

@@ -1,4 +1,4 @@
-"""`scrimp serve` for one machine; `scrimp prepare|api|relay|worker` for a deployment that starts each by itself."""
+"""`scrimp serve` for one machine; `scrimp prepare|api|relay|worker` for a deployment that starts each separately."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-# What the service writes, its children too, is for it alone, also in a home that others can enter.
+# Files of the service and its children are private, even in a home that others can enter.
 PRIVATE = 0o077
 Host = Annotated[str | None, typer.Option(help="Address to listen on (SCRIMP_HOST; default 127.0.0.1).")]
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on (SCRIMP_PORT; default 8100).")]
@@ -38,7 +38,7 @@ def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
 
 
 def prepare(home: Home = None) -> None:
-    """Make or migrate the database, the secrets and the first admin key, and leave."""
+    """Make or migrate the database, the secrets and the first admin key, then exit."""
     _set(None, None, home)
     os.umask(PRIVATE)
     from scrimp.serve import ServeError, prepare
@@ -56,7 +56,7 @@ def api(host: Host = None, port: Port = None, home: Home = None) -> None:
 
 
 def relay(home: Home = None) -> None:
-    """Run the relay alone: it rings workers, issues certificates and takes back lost jobs."""
+    """Run the relay alone: it notifies workers, issues certificates and takes back lost jobs."""
     _become("relay", None, None, home)
 
 
@@ -66,12 +66,12 @@ def worker(home: Home = None) -> None:
 
 
 def set_home(home: Path | None) -> None:
-    """The option becomes a setting."""
+    """Turns the option into a setting."""
     _set(None, None, home)
 
 
 def _set(host: str | None, port: int | None, home: Path | None) -> None:
-    """Options become settings, for this process and those that it starts."""
+    """Turns options into settings, for this process and its children."""
     given = {"HOST": host, "PORT": port, "HOME": home.absolute() if home else None}
     os.environ.update({f"SCRIMP_{name}": str(value) for name, value in given.items() if value is not None})
 

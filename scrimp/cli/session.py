@@ -1,4 +1,4 @@
-"""What every command that speaks to a service shares: --url, --key, --json, and how errors are told."""
+"""What every client command shares: --url, --key, --json, and the display of errors."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 Url = Annotated[str | None, typer.Option("--url", envvar="SCRIMP_URL", help="Where the service listens.")]
 Key = Annotated[
     str | None,
-    typer.Option("--key", envvar="SCRIMP_KEY", help="An API key; a local service's is found in its HOME/admin.key."),
+    typer.Option("--key", envvar="SCRIMP_KEY", help="An API key; a local service's key is read from HOME/admin.key."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the service's answer as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the service's response as JSON.")]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Session:
     json: bool
 
     def result(self, answer: Any, render: Callable[[], Any]) -> None:
-        """Print an answer: as JSON where that was asked for, else as `render` shows it."""
+        """Prints a response: as JSON if requested, otherwise with `render`."""
         if self.json:
             print(json.dumps(plain(answer), indent=2, ensure_ascii=False))
         else:
@@ -48,6 +48,7 @@ class Session:
 
 
 def plain(answer: Any) -> Any:
+    """A response as plain JSON values."""
     if isinstance(answer, BaseModel):
         return answer.model_dump(mode="json", by_alias=True)
     if isinstance(answer, list):
@@ -56,7 +57,7 @@ def plain(answer: Any) -> Any:
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function whose first argument is a Session; the connection's options are added to its own."""
+    """Registers a function whose first argument is a Session; adds the connection's options to its own."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(function, eval_str=True)
@@ -70,7 +71,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
             _run(function, url, key, as_json, arguments)
 
         parameters = [*list(signature.parameters.values())[1:], *options]
-        # What Typer reads; set this way because functools.wraps has copied the wrapped function's own.
+        # Typer reads this; set this way because functools.wraps has copied the wrapped function's own.
         vars(run)["__signature__"] = signature.replace(parameters=parameters)
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         app.command(name)(run)
@@ -95,7 +96,7 @@ def _run(
 
 
 def connection(url: str | None, key: str | None) -> tuple[str, str | None]:
-    """Address and key: as given, else those of the local home. A home's admin key is sent to this machine only."""
+    """Address and key: as given, or else the local home's. A home's admin key is sent to this machine only."""
     from app.settings import Settings
 
     settings = Settings()
@@ -117,7 +118,7 @@ def _tell(error: ScrimpError, as_json: bool) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, or from standard input for `-`. What is wrong with it is a usage error."""
+    """Reads a JSON object from a file, or from standard input for `-`. A fault in it is a usage error."""
     try:
         document = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
     except OSError as error:
@@ -130,5 +131,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def first(items: Iterable[Any], limit: int) -> list[Any]:
-    """At most `limit` items; further pages are never asked for."""
+    """Yields at most `limit` items; never requests further pages."""
     return [item for item, _ in zip(items, range(limit), strict=False)]

@@ -1,4 +1,4 @@
-"""How answers look in a terminal. An ε is printed with what it means, a score with the noise on it."""
+"""Responses in a terminal. An ε is printed with its meaning, a score with its noise."""
 
 from __future__ import annotations
 
@@ -33,30 +33,31 @@ from scrimp.verify import Recomputed
 
 WIDTH = 130  # of lines that go to a file or a pipe
 RELATIONS = {"add_or_remove_one": "one {unit} added or removed"}
-NOISE_ALONE = "± is the standard deviation of the privacy noise; that the hold-out is a sample comes on top."
+NOISE_ALONE = "± is the standard deviation of the privacy noise; the hold-out's sampling error comes on top."
 COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
 BAR_WIDTH = 40
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where a command prints: a terminal as wide as it is; a file or pipe WIDTH wide, or COLUMNS."""
+    """The console for a command: a terminal at its own width; a file or pipe at WIDTH, or COLUMNS."""
     stream = sys.stderr if stderr else sys.stdout
     fixed = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH
     return Console(stderr=stderr, highlight=False, width=fixed)
 
 
 def meaning(epsilon: Epsilon) -> str:
-    """What an ε means: δ, accountant, unit and relation."""
+    """An ε's meaning: δ, accountant, unit and relation."""
     relation = RELATIONS.get(epsilon.relation, epsilon.relation).format(unit=epsilon.unit)
     return f"δ = {epsilon.delta:g}, {epsilon.accountant}, {relation}"
 
 
 def eps(epsilon: Epsilon | None) -> str:
+    """An ε with its meaning, or the note that none is claimed."""
     return "public data: no privacy claimed" if epsilon is None else f"ε = {epsilon.value:.4g} ({meaning(epsilon)})"
 
 
 def score(metric: Metric) -> str:
-    """A released number with the standard deviation of the noise on it."""
+    """A released number with the standard deviation of its noise."""
     return f"{metric.value:.4f} ± {metric.std:.4f}" if metric.std > 0 else f"{metric.value:.4f} (exact, {metric.on})"
 
 
@@ -67,7 +68,7 @@ def amount(value: int, unit: str | None) -> str:
 
 
 def floored(value: float, digits: int = 4) -> str:
-    """Rounded DOWN, so that what is printed as fitting fits when it is typed back."""
+    """Rounded DOWN, so that a printed value that fits still fits when it is typed back."""
     if value <= 0:
         return "0"
     step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
@@ -83,10 +84,10 @@ def status(text: str) -> str:
 
 
 def table(console: Console, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Rows that came from the service: their text is never read as markup."""
+    """Rows from the service: their text is never read as markup."""
     grid = Table(box=None, pad_edge=False, header_style="bold")
     for number, head in enumerate(heads):
-        # The first column is what is copied from here: never cut.
+        # The first column is copied by users: never cut it.
         grid.add_column(head, no_wrap=number == 0, overflow="fold")
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
@@ -94,6 +95,7 @@ def table(console: Console, heads: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 def facts(console: Console, pairs: Iterable[tuple[str, RenderableType]]) -> None:
+    """Prints names and values in two columns."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     for name, value in pairs:
@@ -104,7 +106,7 @@ def facts(console: Console, pairs: Iterable[tuple[str, RenderableType]]) -> None
 def bar(account: Account) -> Text:
     """█ spent ▒ held ░ left, of an account's budget."""
     budget = max(account.budget, 1)
-    # Rounded up: what is spent is never drawn as nothing.
+    # Rounded up: spending is never drawn as nothing.
     spent = min(BAR_WIDTH, math.ceil(BAR_WIDTH * account.spent / budget))
     held = min(BAR_WIDTH - spent, math.ceil(BAR_WIDTH * account.held / budget))
     left = BAR_WIDTH - spent - held
@@ -120,13 +122,14 @@ def accounts(console: Console, found: Ledger) -> None:
 
 
 def ledger(console: Console, name: str, found: Ledger) -> None:
+    """Prints a ledger's balances and other accountants' figures."""
     console.print(Text.assemble((name, "bold"), f"  cap {eps(found.cap)}"))
     accounts(console, found)
     pairs = [("spent", eps(found.epsilon_spent)), ("spent and held", eps(found.epsilon_spent_and_held))]
     if found.epsilon_remaining is not None:
         pairs.append(("remaining", eps(found.epsilon_remaining)))
     if found.closed:
-        pairs.append(("closed", "joined to the ledger of another data set: nothing more is admitted"))
+        pairs.append(("closed", "joined to another data set's ledger: nothing more is admitted"))
     labels = {
         "basic": "sum of the ε's",
         "rdp_best_order": "RDP, best order",
@@ -143,6 +146,7 @@ def ledger(console: Console, name: str, found: Ledger) -> None:
 
 
 def entries(console: Console, found: Iterable[LedgerEntry]) -> None:
+    """Prints ledger entries as a table."""
     rows = [
         (
             str(e.seq),
@@ -160,6 +164,7 @@ def entries(console: Console, found: Iterable[LedgerEntry]) -> None:
 
 
 def verification(console: Console, found: Verification, here: Recomputed, head_known: bool) -> None:
+    """Prints the service's verification beside the reader's own."""
     check(console, found.valid, f"the service says: {found.entries} entries, head {found.head}", found.problem)
     same = here.first_bad_entry is None and here.head == found.head
     wrong = "another head" if here.first_bad_entry is None else f"entry {here.first_bad_entry} does not fit"
@@ -174,6 +179,7 @@ def check(console: Console, holds: bool, text: str, problem: str | None) -> None
 
 
 def datasets(console: Console, found: Iterable[Dataset]) -> None:
+    """Prints data sets as a table."""
     rows = []
     for each in found:
         spent = f"{each.ledger.epsilon_spent.value:.4g} of {each.ledger.cap.value:g}" if each.ledger else "public"
@@ -182,6 +188,7 @@ def datasets(console: Console, found: Iterable[Dataset]) -> None:
 
 
 def dataset(console: Console, found: Dataset) -> None:
+    """Prints one data set and its budget."""
     console.print(Text.assemble((found.name, "bold"), f"  {found.id}"))
     extra = found.model_extra or {}
     shown = [(key, str(extra[key])) for key in ("content_hmac", "content_sha256", "created_at") if extra.get(key)]
@@ -196,13 +203,14 @@ def dataset(console: Console, found: Dataset) -> None:
 
 
 def quote(console: Console, found: Quote) -> None:
-    no_noise = "none" if found.hpo is None or found.epsilon is None else "√T/μ, whatever T a run has"
+    """Prints a quote: the price, the bill, and whether it fits."""
+    no_noise = "none" if found.hpo is None or found.epsilon is None else "√T/μ, for any T of a trial"
     pairs = [
         ("privacy", eps(found.epsilon)),
         ("noise multiplier", no_noise if found.noise_multiplier is None else f"{found.noise_multiplier:.5g}"),
         (
             "steps",
-            str(found.steps) if found.hpo is None else f"at most {found.steps} in a run; {found.hpo['runs']} runs",
+            str(found.steps) if found.hpo is None else f"at most {found.steps} in a trial; {found.hpo['runs']} trials",
         ),
         ("expected batch size", f"{found.expected_batch_size} (sample rate {found.sample_rate:.4g})"),
     ]
@@ -244,6 +252,7 @@ def accepted(job: Job) -> Text:
 
 
 def jobs(console: Console, found: Iterable[Job]) -> None:
+    """Prints jobs as a table."""
     rows = []
     for each in found:
         planned = each.epsilon_planned
@@ -255,6 +264,7 @@ def jobs(console: Console, found: Iterable[Job]) -> None:
 
 
 def job(console: Console, found: Job) -> None:
+    """Prints one job."""
     console.print(f"[bold]{escape(found.id)}[/]  {escape(found.name)}  {status(found.status)}")
     pairs: list[tuple[str, RenderableType]] = [
         ("privacy", eps(found.epsilon_planned)),
@@ -272,9 +282,9 @@ def job(console: Console, found: Job) -> None:
 
 
 def trials(console: Console, found: Trials) -> None:
-    """The runs of a search, then what was read from them."""
+    """The trials of a study, then the law fitted to them."""
     if found.study is None:
-        console.print("this job searches nothing: it has no trials")
+        console.print("this job is not a study: it has no trials")
         return
     rows = [
         (
@@ -292,18 +302,19 @@ def trials(console: Console, found: Trials) -> None:
     ]
     table(console, ("run", "role", "status", "ε alone", "η", "T", "r", "score", "job"), rows)
     study, fit = found.study, found.study.fit
-    pairs = [("strategy", f"{study.strategy}, {study.ended} of {study.runs} runs have ended")]
+    pairs = [("strategy", f"{study.strategy}, {study.ended} of {study.runs} trials have ended")]
     if study.procedure is not None and study.final_run is not None:
-        pairs += [("procedure", eps(study.procedure)), ("final run alone", f"ε = {study.final_run.value:.4g}")]
+        pairs += [("procedure", eps(study.procedure)), ("final trial alone", f"ε = {study.final_run.value:.4g}")]
     if fit is not None:
         law = " + ".join(f"{c:.4g}·{fit.fit_in}^{k}" if k else f"{c:.4g}" for k, c in enumerate(fit.coefficients))
         pairs.append(("law", f"r = {law}; at {fit.at_final:.4g} r* = {fit.r_star:.4g}"))
         if fit.fallbacks:
-            pairs.append(("not as asked", ", ".join(fit.fallbacks)))
+            pairs.append(("not as requested", ", ".join(fit.fallbacks)))
     facts(console, pairs)
 
 
 def events(console: Console, found: Iterable[Event]) -> None:
+    """Prints a job's event log."""
     rows = [(str(e.seq), when(e.at), e.type, ", ".join(f"{k}={_brief(v)}" for k, v in e.data.items())) for e in found]
     table(console, ("#", "time (UTC)", "event", ""), rows)
 
@@ -315,6 +326,7 @@ def _brief(value: Any) -> str:
 
 
 def error(console: Console, failure: ScrimpError) -> None:
+    """Prints an error with the details of its problem document."""
     if isinstance(failure, BudgetRefused):
         console.print(refusal(failure))
         return
@@ -326,7 +338,7 @@ def error(console: Console, failure: ScrimpError) -> None:
 
 
 def refusal(failure: BudgetRefused) -> RenderableType:
-    """What was asked, what remains, which account binds, and what would still fit."""
+    """The requested and the remaining amount, the limiting account, and what would still fit."""
     grid = Table("account", "asked", "left", "", box=None, pad_edge=False, header_style="dim")
     unit = failure.problem.get("unit")
     asked, left = failure.requested, failure.remaining

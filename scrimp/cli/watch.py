@@ -18,10 +18,10 @@ QUARTERS = 4
 
 
 def watch(client: Client, console: Console, jobs: Sequence[Job], timeout_s: float) -> list[Job]:
-    """Follow jobs until all have ended; the jobs as they ended, in order.
+    """Follows jobs until all have ended; returns the ended jobs, in order.
 
     Raises:
-        WaitTimeout: some had not by then. They go on.
+        WaitTimeout: some had not ended by the deadline. They continue.
     """
     view = _Bars(console, jobs) if console.is_terminal else _Lines(console)
     deadline = time.monotonic() + timeout_s
@@ -34,7 +34,7 @@ def watch(client: Client, console: Console, jobs: Sequence[Job], timeout_s: floa
             if all(job.done for job in current):
                 return current
             if time.monotonic() >= deadline:
-                raise WaitTimeout(f"not all had ended after {timeout_s:g} s; they go on")
+                raise WaitTimeout(f"not all jobs had ended after {timeout_s:g} s; they continue")
             time.sleep(POLL_S)
 
 

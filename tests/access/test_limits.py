@@ -85,7 +85,7 @@ def test_a_store_that_dies_costs_no_request_and_one_line(
         assert [refused(limits) for _ in range(3)] == [None] * 3, "this process counts for itself, from here"
         assert refused(limits) is not None
     assert [record.message for record in caplog.records] == [
-        "the store of request limits is away (ConnectionError): this process counts for itself"
+        "the store of request limits does not answer (ConnectionError): this process counts for itself"
     ]
     redis.start()
     limits._away_until = 0.0  # the pause is over

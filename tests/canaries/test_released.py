@@ -165,7 +165,7 @@ def test_a_bill_that_lacks_a_release_is_named() -> None:
     less = {"train": 0, "holdout": 10**12}
     assert [each.split(",")[0] for each in uncharged(body, [], less)] == [
         "the ledger charged holdout 1000000000000",
-        "the ledger's entry is not the certificate's charge",
+        "the ledger's entry differs from the certificate's charge",
     ]
 
 

@@ -98,7 +98,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"optimizer": ADAMBC | {"schedule": {"kind": "warmup_linear", "warmup": 0.999}}},
         "/optimizer/schedule/warmup",
-        "none would be left",
+        "would leave none",
     ),
     (
         {"optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "weight_decay": 2.0, "decay": "coupled"}},
@@ -154,8 +154,8 @@ def test_side_information_that_does_not_fit_is_refused(api: Api, db: Database) -
     columns = {"kind": "columns", "columns": ["b", "a"]}
     add_dataset(db, name="other-columns", privacy={"sensitivity": "public"}, features=columns)
     for name, reason in (
-        ("other-private", "has to be declared public"),
-        ("other-classes", "same classes"),
+        ("other-private", "must be declared public"),
+        ("other-classes", "its classes"),
         ("other-columns", "features"),
     ):
         answer = quoted(api, job_spec(private, optimizer=ADA_DPS | {"public_dataset": name}))

@@ -35,7 +35,7 @@ def test_optimizers_are_listed_with_their_settings(cli: Cli) -> None:
     assert "eps" in one.output and "0.999" in one.output and "Kingma" in one.output
     assert cli.json("optimizers", "dp_adam")["schema"]["properties"]["kind"]["const"] == "dp_adam"
     unknown = cli("optimizers", "adam")
-    assert unknown.exit_code == 1 and "there are dp_sgd" in unknown.stderr
+    assert unknown.exit_code == 1 and "choose one of dp_sgd" in unknown.stderr
 
 
 def test_a_quote_is_free(cli: Cli, dataset: str, job_file: str) -> None:
@@ -104,7 +104,7 @@ def test_rows_of_a_file_are_records(tmp_path: Path) -> None:
 def test_the_signing_key_is_printed(cli: Cli) -> None:
     before = cli("signing-key")
     assert before.exit_code == 1
-    assert "its relay has not run" in before.stderr
+    assert "start its relay" in before.stderr
     key = Ed25519PrivateKey.generate()
     db = Database.of(Settings(home=cli.folder / "home"))
     publish(db, key)

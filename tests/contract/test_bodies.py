@@ -65,7 +65,7 @@ def test_the_spec_of_an_upload_is_as_strict(client: TestClient, whole: Whole) ->
     headers = {"Authorization": f"Bearer {whole[0].owner.token}"}
     files = {"spec": (None, '{"name": "a", "name": "b"}'), "file": ("a.csv", b"a,y\n1,0\n")}
     answer = client.post("/v1/datasets", files=files, headers=headers)
-    assert answer.json()["errors"] == [{"pointer": "/name", "detail": "this member is there twice"}]
+    assert answer.json()["errors"] == [{"pointer": "/name", "detail": "this member appears twice"}]
 
 
 PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))

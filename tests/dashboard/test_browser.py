@@ -156,7 +156,7 @@ def test_a_person_adds_tests_disables_and_deletes_a_webhook(open_page: Open, who
     page.get_by_label("job.queued").check()
     page.get_by_label("Description").fill(XSS)
     page.get_by_role("button", name="Add").click()
-    page.get_by_text("Its secret is shown this once").wait_for()
+    page.get_by_text("Its secret is shown only once").wait_for()
     secret = page.locator("#secret").inner_text()
     assert secret.startswith("whsec_")
     card = page.get_by_role("region", name="Webhook to https://93.184.216.34/hook")

@@ -206,7 +206,7 @@ def test_failures_warnings_and_lost_attempts_are_shown(whole: Whole, signed_in: 
     poisson = signed_in("analyst").get(f"/dashboard/jobs/{ids.poisson}").text
     assert "chip-lost" in poisson
     assert "ended without a result" in poisson
-    assert "each record takes part by a coin of its own" in poisson
+    assert "each record takes part independently" in poisson
     assert "layer by layer" in poisson and "mlp" in poisson and "[32, 16]" in poisson
 
 

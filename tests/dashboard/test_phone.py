@@ -65,7 +65,7 @@ def test_no_page_is_wider_than_a_phone(open_page: Open, whole: Whole, study: str
     page.get_by_label("Address").fill(HOOK)
     page.get_by_label("Description").fill("D" * 200)
     page.get_by_role("button", name="Add").click()
-    page.get_by_text("Its secret is shown this once").wait_for()
+    page.get_by_text("Its secret is shown only once").wait_for()
     stretch(page, "a webhook's secret")
     page.goto("/dashboard/webhooks")
     page.get_by_role("button", name="Send a test").click()
@@ -100,7 +100,7 @@ def test_nor_is_a_page_that_says_no(chromium: Any, server: str, whole: Whole) ->
     for key in ("wrong", whole[0].admin.token):
         page.get_by_label("API key").fill(key)
         page.get_by_role("button", name="Sign in").click()
-        page.get_by_text("unknown, expired or was revoked" if key == "wrong" else "Back to the jobs").wait_for()
+        page.get_by_text("unknown, expired or revoked" if key == "wrong" else "Back to the jobs").wait_for()
         stretch(page, f"signed in with {key[:5]}")
     page.context.close()
 

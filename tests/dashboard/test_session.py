@@ -61,7 +61,7 @@ def test_a_wrong_key_is_401_with_a_message_and_no_session(visit: Visit, scene: S
     browser = visit()
     answer = browser.sign_in(Key("key_x", token, "admin"))
     assert answer.status_code == 401
-    assert "unknown, expired or was revoked" in answer.text
+    assert "unknown, expired or revoked" in answer.text
     assert token not in answer.text or not token
     assert browser.get("/dashboard").status_code == 303
 

@@ -89,7 +89,7 @@ def test_everything_else_is_refused_alike(api: Api, path: str) -> None:
 
 def test_a_path_with_nul_is_no_text(api: Api) -> None:
     errors = api.by_path(spec(path="d.csv\x00.png")).json()["errors"]
-    assert errors == [{"pointer": "/path", "detail": "a text may hold neither NUL nor half of a surrogate pair"}]
+    assert errors == [{"pointer": "/path", "detail": "a text must not hold NUL or half of a surrogate pair"}]
 
 
 def test_the_holdouts_path_is_checked_too(api: Api) -> None:

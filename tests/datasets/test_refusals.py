@@ -47,7 +47,7 @@ DECLARATIONS: list[tuple[str, dict[str, Any], str, str]] = [
         "the label as a feature",
         {"features": {"kind": "columns", "columns": ["a", "y"]}},
         "",
-        "label cannot be a feature",
+        "label cannot also be a feature",
     ),
     ("a column twice", {"features": {"kind": "columns", "columns": ["a", "a"]}}, "/features", "distinct"),
     ("no columns", {"features": {"kind": "columns", "columns": []}}, "/features", "at least 1"),

@@ -66,7 +66,7 @@ def test_what_is_stored(api: Api) -> None:
 def test_private_sizes_are_the_declared_ones_whatever_the_file_holds(api: Api) -> None:
     made = api.upload(spec(**private(records=1000))).json()
     assert (made["shape"]["records_train"], made["shape"]["records_holdout"]) == (800, 200)
-    assert "60 records and 1000 are declared" in made["warnings"][0]
+    assert "60 records; you declared 1000" in made["warnings"][0]
     api.share(made["id"])
     seen = api.get(f"/v1/datasets/{made['id']}", "analyst").json()
     public = {key: seen[key] for key in ("shape", "privacy", "holdout", "task", "features")}

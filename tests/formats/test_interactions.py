@@ -134,9 +134,9 @@ FILES = [
     ("dat", b"1::1::3::4::5\n", "1 lines are not"),
     ("dat", b"", "no records"),
     ("dat", b"9" * (2 << 20), "longer than"),
-    ("csv", b"user_id,item_id,rating\n1,1,3,4\n", "1 rows do not have the 3 cells"),
+    ("csv", b"user_id,item_id,rating\n1,1,3,4\n", "1 rows do not have the header's 3 cells"),
     ("tsv", b"user_id,item_id,rating\n1,1,3\n", "write it with tabs"),
-    ("parquet", b"PAR1", "not a whole Parquet file"),
+    ("parquet", b"PAR1", "not an intact Parquet file"),
 ]
 
 

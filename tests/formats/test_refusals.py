@@ -52,7 +52,7 @@ CSV_CELLS: list[tuple[str, dict[str, Any], str | bytes, str, str, int, str]] = [
         "/task/label",
         "y",
         2,
-        "2 of no declared class (such as '2')",
+        "2 not a declared class (such as '2')",
     ),
     ("class with a blank", {"classes": ["u", "v"]}, "a,b,y\n1,2, u\n", "/task/label", "y", 1, "(such as ' u')"),
     ("fractional class", CLASSES, "a,b,y\n1,2,0.5\n1,2,1e999\n", "/task/label", "y", 2, "(such as '0.5', '1e999')"),
@@ -74,12 +74,12 @@ def test_bad_csv_cells_are_refused_with_column_and_count(tmp_path: Path, case: t
 CSV_FILES: list[tuple[str, str | bytes, str]] = [
     ("nothing", "", "empty"),
     ("header alone", "a,b,y\n", "no records"),
-    ("a name twice", "a,b,b,y\n1,2,3,4\n", "more than once: 'b'"),
+    ("repeats a name", "a,b,b,y\n1,2,3,4\n", "more than once: 'b'"),
     ("an unused name twice", "a,b,z,z,y\n1,2,3,4,5\n", "more than once: 'z'"),
     (
         "short rows",
         "a,b,y\n1,2,3\n1,2\n1\n1,2,3\n",
-        "2 rows do not have the 3 cells of the header; the first ends in line 3",
+        "2 rows do not have the header's 3 cells; the first of them ends in line 3",
     ),
     ("long row", "a,b,y\n1,2,3,4\n", "1 rows"),
     ("open quote", 'a,b,y\n1,2,3\n1,"2,3\n1,2,3\n', "line 4: unexpected end of data"),
@@ -112,7 +112,7 @@ def test_errors_stay_short(tmp_path: Path) -> None:
     rows = ",".join([*names, "y"]) + "\n" + ",".join(["x"] * 3000) + ",0\n"
     assert len(refusal(tmp_path, document, rows).members["errors"]) == 20
     error = refusal(tmp_path, spec(classes=[0, 1]), "a,b,y\n" + "".join(f"1,2,{'long' * 99}{i}\n" for i in range(999)))
-    assert "999 of no declared class" in str(error.members) and len(str(error.members)) < 800
+    assert "999 not a declared class" in str(error.members) and len(str(error.members)) < 800
     absent = refusal(tmp_path, document, "x,y\n1,2\n")
     assert len(absent.members["errors"]) == 20
 
@@ -123,7 +123,7 @@ JSONL: list[tuple[str, str, str]] = [
     ("a huge integer", '{"a": %s, "b": 2, "y": 3}\n' % ("9" * 5000), "line 1 is not JSON"),
     ("not an object", "[1, 2]\n", "line 1 is not an object"),
     ("deep", "[" * 100_000 + "\n", "line 1 is nested too deeply"),
-    ("a name twice", '{"a": 1, "a": 2, "b": 2, "y": 3}\n', "line 1 has a name twice"),
+    ("repeats a name", '{"a": 1, "a": 2, "b": 2, "y": 3}\n', "line 1 repeats a name"),
     ("not UTF-8", '{"a": 1, "b": 2, "y": "\udcff"}\n', "line 1 is not UTF-8"),
     ("empty", "\n\n", "no records"),
     ("no label", '{"a": 1, "b": 2}\n', "no column 'y'"),
@@ -190,7 +190,7 @@ def parquet(folder: Path, document: dict[str, Any], columns: dict[str, Any] | pa
         ({}, {"a": pa.array([], pa.int8()), "b": pa.array([], pa.int8()), "y": pa.array([], pa.int8())}, "no records"),
         (TEXT_SPEC, {"t": ["a", None], "y": [0, 1]}, "column 't': 1 missing"),
         (TEXT_SPEC, {"t": [b"a"], "y": [0]}, "column 't' is of type binary"),
-        (TEXT_SPEC, {"t": ["a"], "y": [0.5]}, "1 of no declared class (such as '0.5')"),
+        (TEXT_SPEC, {"t": ["a"], "y": [0.5]}, "1 not a declared class (such as '0.5')"),
         (TEXT_SPEC, {"t": ["a"], "y": pa.array([None], pa.int64())}, "column 'y': 1 missing"),
         (
             {},
@@ -206,14 +206,14 @@ def test_parquet_refusals(tmp_path: Path, changes: dict[str, Any], columns: Any,
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"a,b,y\n1,2,3\n", b"PAR1" + bytes(200) + b"\xff\xff\xff\x7fPAR1"])
 def test_broken_parquet_is_refused(tmp_path: Path, content: bytes) -> None:
-    assert "not a whole Parquet file" in str(refusal(tmp_path, spec("parquet"), content))
+    assert "not an intact Parquet file" in str(refusal(tmp_path, spec("parquet"), content))
 
 
 def test_damaged_parquet_pages_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "p", "parquet", number_rows(100))
     content = bytearray((tmp_path / "p").read_bytes())
     content[4:400] = bytes(396)
-    assert "not a whole Parquet file" in str(refusal(tmp_path, spec("parquet"), bytes(content)))
+    assert "not an intact Parquet file" in str(refusal(tmp_path, spec("parquet"), bytes(content)))
 
 
 ONES = np.ones((3, 2))
@@ -248,7 +248,7 @@ def test_npz_refusals(tmp_path: Path, arrays: dict[str, Any], text: str) -> None
 def test_unknown_npz_classes(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=ONES, y=np.array([0, 1, 7]))
     error = refusal(tmp_path, spec("npz", classes=[0, 1]), (tmp_path / "d.npz").read_bytes())
-    assert "1 of no declared class (such as '7')" in str(error.members)
+    assert "1 not a declared class (such as '7')" in str(error.members)
 
 
 def test_the_holdout_file_is_checked_as_well(tmp_path: Path) -> None:
@@ -264,5 +264,5 @@ def test_the_holdout_file_is_checked_as_well(tmp_path: Path) -> None:
 def test_the_holdout_tensor_must_have_as_many_features(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=ONES, y=np.ones(3))
     np.savez(tmp_path / "h.npz", x=np.ones((3, 5)), y=np.ones(3))
-    with pytest.raises(InvalidRequest, match="5 features, those of the data 2"):
+    with pytest.raises(InvalidRequest, match="5 features, but those of the data have 2"):
         parsed(tmp_path, spec("npz", holdout={"kind": "public"}), tmp_path / "d.npz", tmp_path / "h.npz")

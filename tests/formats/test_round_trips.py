@@ -167,7 +167,7 @@ def test_a_public_holdout_is_a_part_of_its_own(tmp_path: Path) -> None:
     assert {(each["part"], each["kind"]) for each in answer["contents"]} == {
         (part, kind) for part in ("data", "holdout") for kind in ("file", "records")
     }
-    assert answer["warnings"] == ["1 records of the hold-out file are also in the data: scores on it are too high"]
+    assert answer["warnings"] == ["1 records of the hold-out file are also in the data: scores on it will be too high"]
 
 
 def test_the_owner_is_told_where_the_declared_count_is_far_off(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_items_that_are_not_declared(tmp_path: Path) -> None:
     assert answer["counts"] == {"records": 9, "dropped": 2} | {n: len(p.y) for n, p in parts.items()}
     _, expected = parsed(tmp_path, spec(), write(tmp_path / "e"))
     assert {n: records(p) for n, p in parts.items()} == {n: records(p) for n, p in expected.items()}
-    with pytest.raises(InvalidRequest, match="no records in it with declared ids"):
+    with pytest.raises(InvalidRequest, match="holds no records with declared ids"):
         parsed(tmp_path, spec(features={"unknown": "drop"}), write(tmp_path / "f", rows=[("a", "99", 1)]))
 
 

@@ -50,7 +50,7 @@ def _rows(schema: Schema, rng: Random) -> list[Row]:
 def _cell(schema: Schema, name: str, rng: Random, bad: float) -> Any:
     broken = rng.random() < bad
     if name == schema.label and schema.classes is not None:
-        # A few labels of no declared class are shown to the owner who sent them.
+        # A few labels outside the declared classes are shown to the owner who sent them.
         return (
             rng.choice((None, "", "w", 2, 0.5, True, 10**400, float("nan"), "\ud800"))
             if broken

@@ -54,8 +54,8 @@ def test_a_job_pins_its_model(text_api: Api, models_root: Path) -> None:
 @pytest.mark.parametrize(
     ("dataset", "model", "pointer", "says"),
     [
-        ("labelled", {"path": "gpt2"}, "/model/path", "not tuned on"),
-        ("plain", {"path": "roberta"}, "/model/path", "not tuned on"),
+        ("labelled", {"path": "gpt2"}, "/model/path", "cannot be tuned on"),
+        ("plain", {"path": "roberta"}, "/model/path", "cannot be tuned on"),
         ("plain", {"path": "llama", "tuning": "bias"}, "/model/tuning", "no biases"),
         ("plain", {"path": "gpt2", "max_length": 13}, "/model/max_length", "at most 12"),
         ("labelled", {"path": "roberta", "max_length": 13}, "/model/max_length", "at most 12"),
@@ -67,7 +67,7 @@ def test_a_job_pins_its_model(text_api: Api, models_root: Path) -> None:
         ("plain", {"path": "../gpt2"}, "/model/hf/path", ""),
         ("plain", {"path": "/etc"}, "/model/hf/path", ""),
         ("plain", {"path": "gpt2/.."}, "/model/hf/path", ""),
-        ("plain", {"path": "gpt2", "tuning": "full", "lora": {}}, "/model/hf", "belongs to"),
+        ("plain", {"path": "gpt2", "tuning": "full", "lora": {}}, "/model/hf", "only with"),
     ],
 )
 def test_refusals(text_api: Api, dataset: str, model: dict[str, Any], pointer: str, says: str) -> None:
@@ -109,9 +109,9 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "more blocks": (lambda folder: rewritten(folder, n_layer=3), "blocks"),
     "another vocabulary": (lambda folder: rewritten(folder, vocab_size=33), "the embedding"),
     "no number": (lambda folder: rewritten(folder, n_embd="8"), "does not say"),
-    "empty": (with_header(b""), "no safetensors file"),
-    "a long header": (with_header(struct.pack("<Q", 1 << 40)), "no safetensors file"),
-    "no header": (with_header(struct.pack("<Q", 4) + b"[[]]"), "no safetensors file"),
+    "empty": (with_header(b""), "not a safetensors file"),
+    "a long header": (with_header(struct.pack("<Q", 1 << 40)), "not a safetensors file"),
+    "no header": (with_header(struct.pack("<Q", 4) + b"[[]]"), "not a safetensors file"),
 }
 
 

@@ -156,7 +156,7 @@ def pages(api: Api, study: str, pilot: str) -> None:
     browser.sign_in(Key("", api.tokens["analyst"], "analyst"))
     page = browser.get(f"/dashboard/jobs/{study}").text
     assert '<h2 id="trials">Trials</h2>' in page and "polyline" in page and "No privacy is claimed" not in page
-    assert "this search and all of its runs" in page
+    assert "this study and its trials" in page
     page = browser.get(f"/dashboard/jobs/{pilot}").text
     assert f'href="/dashboard/jobs/{study}"' in page and "the model's weights" not in page
 

@@ -159,12 +159,12 @@ JOB_3 = {"job_id": "job_3", "once": "settle:job_3"}  # holds 30 and 3
 @pytest.mark.parametrize(
     ("forged", "problem"),
     [
-        ({"kind": "open", "amounts": (10**15, 10**15), "once": "open:2"}, "opened by its first"),
+        ({"kind": "open", "amounts": (10**15, 10**15), "once": "open:2"}, "exactly once, by its first"),
         ({"kind": "hold", "amounts": (2**60, 0), "once": "hold:job_9", "job_id": "job_9"}, "than the budget"),
-        ({"kind": "hold", "amounts": (1, 0), "once": "hold:job_9", "job_id": "job_9"}, "balances that it states"),
+        ({"kind": "hold", "amounts": (1, 0), "once": "hold:job_9", "job_id": "job_9"}, "stated balances differ"),
         ({"kind": "hold", "amounts": (1, -1), "once": "hold:job_9", "job_id": "job_9"}, "negative"),
-        ({"kind": "post", "amounts": (0, 0), "once": "settle:job_9", "job_id": "job_9"}, "a hold that is not there"),
-        ({"kind": "post", "amounts": (1, 3), "released": (1, 0)} | JOB_3, "not what was held"),
+        ({"kind": "post", "amounts": (0, 0), "once": "settle:job_9", "job_id": "job_9"}, "a hold that does not exist"),
+        ({"kind": "post", "amounts": (1, 3), "released": (1, 0)} | JOB_3, "a different amount than was held"),
         ({"kind": "void", "amounts": (30, 3)} | JOB_3, "spends nothing"),
         ({"kind": "void", "amounts": (0, 0), "released": (30, 3)} | JOB_3 | {"once": "settle:job_4"}, "`once`"),
         ({"kind": "cap", "amounts": (0, 0), "once": None}, "than the budget"),

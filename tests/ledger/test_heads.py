@@ -93,7 +93,7 @@ def test_a_ledger_that_lacks_what_was_recorded_runs_nothing(db: Database, heads:
         behind.record(db, heads, lost)
     # Going on from the restored state does not heal it: the entry of that number is another one.
     post(db, lost, "job_3", 1, 1)
-    assert "not the one" in behind.problems(db, heads, [lost])[lost]
+    assert "differs from the recorded one" in behind.problems(db, heads, [lost])[lost]
 
 
 def test_a_folder_that_can_not_be_written_runs_nothing(db: Database, tmp_path: Path) -> None:

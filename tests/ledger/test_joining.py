@@ -218,7 +218,7 @@ def test_a_ledger_that_is_opened_again_by_hand_is_found(db: Database) -> None:
     join(db, closed, stays)
     with db.write() as session:
         session.execute(update(Account).where(Account.dataset_id == closed).values(joined_into=None))
-    assert "closed, or open" in (check(db, closed).problem or "")
+    assert "closed or open" in (check(db, closed).problem or "")
 
 
 def test_admissions_and_a_join_at_once_never_pass_the_cap(db: Database) -> None:

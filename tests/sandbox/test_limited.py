@@ -110,7 +110,7 @@ def test_other_errors_show_no_value(kind: str, caplog: pytest.LogCaptureFixture)
 
 def test_the_memory_limit_holds() -> None:
     assert run("allocate", {"bytes": 100 * MIB}, memory=400 * MIB) == {"length": 100 * MIB}
-    with pytest.raises(LimitError, match="more memory than the 400 MiB"):
+    with pytest.raises(LimitError, match="more memory than the limit of 400 MiB"):
         run("allocate", {"bytes": 800 * MIB}, memory=400 * MIB)
 
 
@@ -122,7 +122,7 @@ def test_a_memory_limit_too_small_even_to_start_is_an_error_of_ours() -> None:
 def test_the_wall_clock_kills_and_what_was_started_goes_too(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     began = time.monotonic()
-    with pytest.raises(LimitError, match="longer than the 3 s"):
+    with pytest.raises(LimitError, match="longer than the limit of 3 s"):
         run("sleep_with_child", {"mark": str(mark)}, time_s=3.0)  # its start included
     assert time.monotonic() - began < 30.0
     wait_for(lambda: gone(int(mark.read_text())), "the end of the process's own child")

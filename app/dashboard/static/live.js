@@ -23,7 +23,7 @@ function follow(region) {
     try {
       const answer = await fetch(region.dataset.live, { cache: "no-store", headers: { Accept: "text/html" } });
       if (answer.redirected || answer.status === 401) return location.reload(); // signed out: the page leads to the login
-      if (!answer.ok && once) return region.replaceChildren("Not to be had at the moment: reload the page to try again.");
+      if (!answer.ok && once) return region.replaceChildren("Not available at the moment: reload the page to try again.");
       if (!answer.ok) throw new Error(String(answer.status));
       const html = await answer.text();
       const changed = html !== shown;
