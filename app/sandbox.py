@@ -1,6 +1,6 @@
 """Work on untrusted input, in a process of its own under limits of memory and time.
 
-A helper process is `python -m app.helpers.limited`, in its own session, without the service's environment. It reads
+A helper process is `python -m app.sandbox`, in its own session, without the service's environment. It reads
 requests from one end of a socket pair and answers there, one JSON document a line: a library's prints cannot mix with
 an answer. It dies with the service. Whatever happens in it, the caller gets a result or a ServiceError.
 
@@ -153,7 +153,7 @@ class _Process:
         with theirs:
             settings = {"parent": os.getpid(), "memory_bytes": memory_bytes, "cpu_s": cpu_s, "preload": list(preload)}
             # -P: no module is imported from the folder in which the service was started.
-            command = [sys.executable, "-P", "-m", "app.helpers.limited", str(theirs.fileno()), json.dumps(settings)]
+            command = [sys.executable, "-P", "-m", "app.sandbox", str(theirs.fileno()), json.dumps(settings)]
             self._popen = _launch(command, theirs.fileno())
 
     @property

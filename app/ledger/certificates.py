@@ -133,7 +133,9 @@ def _training(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
 def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[str, Any]:
     """What a study and each of its trials did. `events` is its whole plan. In it a full-batch trial is one Gaussian sum
     with noise 1/μ: exactly equivalent to its T steps with σ = √T/μ."""
-    stored = job.study or {}
+    stored = StoredStudy.read(job.study)
+    if stored.common is None:
+        raise PrivacyError("a study without privacy has no certificate")
     runs = list(session.scalars(select(Job).where(Job.parent_id == job.id).order_by(Job.trial_number)))
     posts = [find(session, job.dataset_id, f"settle:{run.id}") for run in runs]
     of_runs = select(Artifact.job_id).where(Artifact.job_id.in_([run.id for run in runs]), Artifact.name == weights)
@@ -162,7 +164,7 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
         },
         "study": {
             "search": job.spec["hpo"],
-            "seed": stored["seed"],  # the seed of the draws; public
+            "seed": stored.seed,  # the seed of the draws; public
             "procedure_epsilon": job.quote["hpo"]["procedure"],
             "final_run_epsilon": job.quote["hpo"]["final"],
             "decision": stored.decision.model_dump(mode="json") if stored.decision else None,

@@ -40,22 +40,6 @@ COLUMNS = (
 )
 
 
-class EntryLike(Protocol):
-    """An ORM entry, or a row with its columns."""
-
-    def __getattribute__(self, name: str, /) -> Any: ...
-
-
-def canonical_json(document: Any) -> bytes:
-    """The unique spelling of a document, used for hashes and signatures.
-
-    Raises:
-        ValueError: it holds NaN or ∞, which JSON cannot express.
-    """
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode()
-
-
 def genesis(dataset_id: str) -> str:
     """The hash before the first entry. It depends on the data set, so that a chain cannot be moved to another."""
     return hashlib.sha256(b"scrimp/ledger/v1:" + dataset_id.encode()).hexdigest()

@@ -20,7 +20,7 @@ from app.privacy.prices import Compared
 
 
 class Comparer(Protocol):
-    """Composes event trees in a limited process, and caches the result."""
+    """Composes events in a limited process, and caches the result."""
 
     def compare(self, request: CompareRequest) -> Compared: ...
 
@@ -71,7 +71,7 @@ def view(dataset: Dataset, account: Account, compared: Comparison | None) -> Led
 
 def comparison(pricing: Comparer, dataset: Dataset, account: Account, jobs: list[Posted]) -> Comparison | None:
     """Each figure for the account with the larger loss; None if the computation exceeds its limits."""
-    worst = {"basic": 0.0, "rdp_best_order": 0.0, "pld_if_fixed_in_advance": 0.0}
+    figures = [Compared(basic=0.0, rdp_best_order=0.0, pld_if_fixed_in_advance=0.0)]
     accounts: tuple[AccountName, AccountName] = ("train", "holdout")
     for name in accounts:
         done = settled_events(jobs, name)

@@ -1,4 +1,4 @@
-"""Predictions: requested and read here; app.lifecycle.predictions runs them."""
+"""Predictions: requested and read here; app.predictions.claims runs them."""
 
 from __future__ import annotations
 
