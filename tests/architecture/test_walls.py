@@ -59,7 +59,7 @@ PLANTED = [
     ("worker.data.records", "worker.clipping.engine"),
     ("worker.models.base", "worker.metrics.scores"),
     ("worker.messages", "worker.telemetry"),
-    ("worker.optimizers.dp_sgd", "app.privacy.desk"),
+    ("worker.optimizers.dp_sgd", "app.ledger.entries"),
     ("app.privacy.gdp", "app.formats.parse"),
     ("app.privacy.events", "app.ledger.entries"),
     ("app.contracts.base", "app.sandbox"),

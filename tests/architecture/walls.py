@@ -15,10 +15,10 @@ GROUND = {"chain", "disk", "errors", "ids", "processes", "repeat", "sandbox", "s
 ALLOWED: dict[str, set[str]] = {
     "app.contracts": {"errors"},
     "app.privacy": {"contracts", "errors"},
-    "app.hpo": {"contracts"},
+    "app.hpo": {"contracts", "privacy"},
     "app.formats": {"contracts", "errors"},
     "app.db": {"ids", "settings"},
-    "app.ledger": {"audit", "contracts", "db", "grants", "keys", "privacy", "web"} | GROUND,
+    "app.ledger": {"audit", "contracts", "db", "grants", "hpo", "keys", "privacy", "web"} | GROUND,
     "app.sandbox": {"errors", "processes"},
     "worker.attempt": {"contracts", "db", "disk", "errors", "formats", "ledger", "lifecycle", "privacy", "processes"}
     | {"secrets", "settings"},
@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
         for room in ("clipping", "messages", "metrics", "telemetry", "training")
     },
     "worker.noise": {"errors"},
-    "worker.optimizers": {"contracts", "errors"},
+    "worker.optimizers": {"contracts", "errors", "privacy"},
 }
 
 
