@@ -15,7 +15,7 @@ from app.db.writers import WriterQueue
 
 # In the repository migrations are at the top; a wheel carries them beside this file (setup.py).
 _INSTALLED = Path(__file__).resolve().parent / "migrations"
-SCRIPTS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).resolve().parents[2] / "alembic"
+SCRIPTS = _INSTALLED if (_INSTALLED / "env.py").exists() else Path(__file__).resolve().parents[2] / "alembic"
 ADVISORY_LOCK = 0x5C819B  # an arbitrary number of ours
 
 
