@@ -29,7 +29,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from app.errors import LimitError, ServiceError
 from app.processes import plain_environment
@@ -60,11 +60,35 @@ def run_limited(target: str, request: dict[str, Any], *, memory_bytes: int, time
         ServiceError: the target's error, with the same class, code and members; any other failure becomes a plain
             ServiceError whose text holds no value.
     """
-    process = _Process(memory_bytes=memory_bytes, cpu_s=math.ceil(time_s) + 1)
+    process = HelperProcess(memory_bytes=memory_bytes, cpu_s=math.ceil(time_s) + 1)
     try:
         return process.call(target, request, time_s)
     finally:
         process.kill()
+
+
+class Source(Protocol):
+    """Where a LimitedServer gets its processes from, and where they go when it is closed."""
+
+    def take(self, target: str, memory_bytes: int, preload: Sequence[str]) -> HelperProcess: ...
+
+    def give_back(self, target: str, process: HelperProcess) -> None: ...
+
+
+class Fresh:
+    """Starts a process each time and ends it each time. The service's source."""
+
+    def take(self, target: str, memory_bytes: int, preload: Sequence[str]) -> HelperProcess:
+        """A new process, which imports the target's module and `preload`."""
+        return HelperProcess(memory_bytes=memory_bytes, cpu_s=None, preload=(_module(target), *preload))
+
+    def give_back(self, target: str, process: HelperProcess) -> None:
+        """Ends the process."""
+        process.kill()
+
+
+# Tests put another one here, which keeps processes from one service to the next.
+source: Source = Fresh()
 
 
 class LimitedServer:
@@ -85,7 +109,7 @@ class LimitedServer:
         self.memory_bytes = memory_bytes
         self.time_s = time_s
         self.preload = tuple(preload)
-        self._process: _Process | None = None
+        self._process: HelperProcess | None = None
         self._turn = threading.Lock()
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
@@ -109,7 +133,7 @@ class LimitedServer:
         """Ends the process, if there is one. A later call would start another."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
+            source.give_back(self.target, process)
         atexit.unregister(self.close)
 
     @contextlib.contextmanager
@@ -127,12 +151,10 @@ class LimitedServer:
         finally:
             self._waiting.release()
 
-    def _running(self) -> _Process:
+    def _running(self) -> HelperProcess:
         if self._process is None or not self._process.alive:
             self.close()
-            self._process = _Process(
-                memory_bytes=self.memory_bytes, cpu_s=None, preload=(_module(self.target), *self.preload)
-            )
+            self._process = source.take(self.target, self.memory_bytes, self.preload)
             atexit.register(self.close)
         return self._process
 
@@ -144,11 +166,12 @@ def busy() -> LimitError:
     return error
 
 
-class _Process:
+class HelperProcess:
     """The caller's end of one helper process. Any failure other than a ServiceError kills it."""
 
     def __init__(self, *, memory_bytes: int, cpu_s: int | None, preload: Sequence[str] = ()) -> None:
-        self._memory_bytes = memory_bytes
+        self.memory_bytes = memory_bytes
+        self.busy = False  # a call waits for its answer
         self._socket, theirs = socket.socketpair()
         with theirs:
             settings = {"parent": os.getpid(), "memory_bytes": memory_bytes, "cpu_s": cpu_s, "preload": list(preload)}
@@ -161,6 +184,8 @@ class _Process:
         return self._popen.poll() is None
 
     def call(self, target: str, request: dict[str, Any], time_s: float) -> dict[str, Any]:
+        """Runs `target(request)` in the process and returns its answer. Raises like `run_limited`."""
+        self.busy = True
         try:
             answer = self._exchange({"target": target, "request": request}, time.monotonic() + time_s)
         except TimeoutError:
@@ -171,6 +196,7 @@ class _Process:
         except BaseException:
             self.kill()  # a late answer must not be taken for the next call's
             raise
+        self.busy = False
         if "result" in answer:
             return dict(answer["result"])
         if "error" in answer:
@@ -213,7 +239,7 @@ class _Process:
         return ServiceError("An internal error: a helper process ended without an answer")
 
     def _out_of_memory(self) -> LimitError:
-        return LimitError(f"This needs more memory than the limit of {self._memory_bytes // 2**20} MiB")
+        return LimitError(f"This needs more memory than the limit of {self.memory_bytes // 2**20} MiB")
 
 
 def _left(deadline: float) -> float:

@@ -63,9 +63,10 @@ def loopback_only() -> Iterator[None]:
 def warm_pricing() -> Iterator[None]:
     """Services of this process price with real helper processes, which go from one service to the next."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.jobs.pricing.LimitedServer", warm.WarmServer)
+        kept = warm.Warm()
+        patch.setattr("app.sandbox.source", kept)
         yield
-    warm.end()
+    kept.end()
 
 
 @pytest.fixture(scope="session", autouse=True)

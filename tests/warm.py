@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
-from app.sandbox import LimitedServer, _Process
-
-IDLE: dict[tuple[str, int], list[_Process]] = defaultdict(list)
-CLOSING_S = 15.0
+from app.sandbox import Fresh, HelperProcess
 
 
-class WarmServer(LimitedServer):
-    """A LimitedServer that takes a process of the same kind that another has done with, and gives it back at its end.
+class Warm(Fresh):
+    """The processes that services have closed, for the next ones of the same kind.
 
-    One that is still at a call then is waited for, so that what it was importing is not lost; in the end it is killed.
+    One that is still at a call is ended, as the service would end it: its late answer is nobody's.
     """
 
-    def close(self) -> None:
-        if not self._turn.acquire(timeout=CLOSING_S):
-            super().close()
-            return
-        try:
-            process, self._process = self._process, None
-            if process is not None and process.alive:
-                IDLE[self.target, self.memory_bytes].append(process)
-            elif process is not None:
-                process.kill()
-        finally:
-            self._turn.release()
+    def __init__(self) -> None:
+        self.idle: dict[tuple[str, int], list[HelperProcess]] = defaultdict(list)
 
-    def _running(self) -> _Process:
-        idle = IDLE[self.target, self.memory_bytes]
-        while (self._process is None or not self._process.alive) and idle:
-            self._process = idle.pop()
-        if self._process is None or not self._process.alive:
-            self._process = _Process(memory_bytes=self.memory_bytes, cpu_s=None, preload=(self.target.split(":")[0],))
-        return self._process
+    def take(self, target: str, memory_bytes: int, preload: Sequence[str]) -> HelperProcess:
+        idle = self.idle[target, memory_bytes]
+        while idle:
+            process = idle.pop()
+            if process.alive:
+                return process
+        return super().take(target, memory_bytes, preload)
 
+    def give_back(self, target: str, process: HelperProcess) -> None:
+        if target.startswith("app.privacy.") and process.alive and not process.busy:
+            self.idle[target, process.memory_bytes].append(process)
+        else:
+            process.kill()
 
-def end() -> None:
-    """Ends all that are idle."""
-    for processes in IDLE.values():
-        while processes:
-            processes.pop().kill()
+    def end(self) -> None:
+        """Ends all that are idle."""
+        for processes in self.idle.values():
+            while processes:
+                processes.pop().kill()
