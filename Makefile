@@ -4,7 +4,7 @@ BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
 REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-dp2 reproduce-dpformer reproduce-heavy-tail reproduce-language \
   reproduce-linear-scaling
-NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos
+NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-services
 .DEFAULT_GOAL := help
 .PHONY: help demo serve test check lint bench nightly docs openapi clean $(NIGHTLY) $(REPRODUCE)
 
@@ -34,7 +34,7 @@ test: .venv/.dev
 	$(BIN)/python -m pytest -n 3
 
 check: lint
-	$(BIN)/python -m pytest -n 3 -m "not slow and not browser"
+	$(BIN)/python -m pytest -n 3 -m "not slow and not browser and not nightly"
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -63,6 +63,9 @@ nightly-audit: .venv/.dev
 
 nightly-bound: .venv/.dev
 	$(BIN)/python -m tests.bound.nightly
+
+nightly-services: .venv/.dev
+	$(BIN)/python -m pytest -n 3 -m nightly
 
 nightly-chaos: .venv/.dev
 	$(BIN)/python -m tests.chaos.nightly --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))

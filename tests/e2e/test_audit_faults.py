@@ -59,6 +59,7 @@ def test_an_uncharged_score_is_found(faulty: Cluster) -> None:
     assert not result.finding.stands and result.finding.lower_mu > result.charged_mu
 
 
+@pytest.mark.nightly  # an honest service passes in test_audit.py
 def test_the_same_worker_without_a_fault_passes(faulty: Cluster) -> None:
     report = audited(faulty, "honest", "dp_sgd,clip per_layer,score loss")
     assert report.passed, list(notes(report))

@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import BACKINGS
 from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import environment_of, job_of, until
 
@@ -21,7 +20,7 @@ CHEAP: dict[str, Any] = {"privacy": {"target_epsilon": 0.3}, "evaluation": {"noi
 JOBS = 6  # a job takes seconds, most of them to load torch
 
 
-@pytest.fixture(scope="module", params=BACKINGS)
+@pytest.fixture(scope="module", params=[pytest.param("sqlite", marks=pytest.mark.nightly), "postgres"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     home = tmp_path_factory.mktemp("cluster") / "home"
     made = Cluster(home, environment_of(str(request.param), request)).start(apis=2, workers=2)

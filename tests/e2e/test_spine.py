@@ -189,7 +189,11 @@ MOMENTS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "training": lambda job: job["progress"]["step"] > 0,
     "finishing": lambda job: job["progress"]["step"] > 0.8 * KILLED_STEPS,
 }
-KILLS = [*(("sqlite", moment) for moment in MOMENTS), ("postgres", "training")]
+KILLS = [
+    *(("sqlite", moment) for moment in ("queued", "finishing")),
+    *(pytest.param("sqlite", moment, marks=pytest.mark.nightly) for moment in ("starting", "training")),
+    ("postgres", "training"),
+]
 
 
 @pytest.mark.parametrize(("service", "moment"), KILLS, indirect=["service"])

@@ -101,8 +101,8 @@ def test_the_sum_does_not_depend_on_the_order_and_what_is_not_finite_adds_nothin
 def test_the_noise_is_what_was_charged() -> None:
     x, _ = dense(80, 5)
     exact = clipped(x, 2.0).clipped_sum(2.0) / 80
-    off = torch.stack([mean(x, salt=f"{salt}") - exact for salt in range(300)]) * 80 / (2.0 / 0.5)
-    assert abs(float(off.mean())) < 0.1 and float(off.std()) == pytest.approx(1.0, abs=0.06)
+    off = torch.stack([mean(x, salt=f"{salt}") - exact for salt in range(120)]) * 80 / (2.0 / 0.5)
+    assert abs(float(off.mean())) < 0.15 and float(off.std()) == pytest.approx(1.0, abs=0.09)
     assert torch.equal(mean(x), mean(x)), "the same key, the same noise"
     public = mean(x, asked=job(privacy=None), public=True)
     assert torch.equal(public, exact), "public data have no noise where no privacy is claimed"
