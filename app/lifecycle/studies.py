@@ -125,7 +125,7 @@ def _advance(session: Session, study: Job, ended: Job) -> None:
     }
     append_event(session, study.id, "trial_ended", told)
     if ended.status == "failed" and study.failure is None:
-        study.failure = {"code": "trial-failed", "message": f"run {ended.trial_number} of the study failed"}
+        study.failure = {"code": "trial-failed", "message": f"trial {ended.trial_number} of the study failed"}
         cancel(session, study)
     elif study.status == "cancelling" and not (study.failure is None and _is_whole(study, runs)):
         _end_if_stopped(session, study)
