@@ -54,7 +54,7 @@ class NoisyScore(Document):
         if (self.what == "ranking") != (self.cutoff is not None) or (self.cutoff is not None and self.groups):
             raise ValueError("a ranking needs a cutoff and no groups; other scores must have no cutoff")
         if self.ranks is not None and (self.what != "loss" or self.groups):
-            raise ValueError("`ranks` needs the loss, without `groups`")
+            raise ValueError("`ranks` needs losses, and no `groups`")
         return self
 
     @property
