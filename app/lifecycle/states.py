@@ -23,7 +23,7 @@ from app.ids import now, whole_second
 
 ACTIVE = ("running", "cancelling")
 FINISHED = ("succeeded", "cancelled", "failed")
-# A queued job may be claimed. A job that was taken back waits a little.
+# True for a queued job that may be claimed now; a job that was taken back waits a little.
 IS_DUE = or_(Job.lease_until.is_(None), has_passed(Job.lease_until, Job.lease_clock))
 NO_SUCH_JOB = "there is no such job"
 INSERT_EVENT, INSERT_DUE = insert(table_of(JobEvent)), insert(table_of(Outbox))

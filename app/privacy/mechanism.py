@@ -49,8 +49,8 @@ class DelayedMechanism(Document):
 
     `delayed`: `delay_sgd` plain steps alternate with `delay_adaptive` steps that clip g_i / D to
     `max_grad_norm_adaptive`. `noise_first`: these adaptive steps clip g_i itself to that norm.
-    `extra_query`: all steps but every delay_sgd-th, counted from the first, release a second noisy sum over their
-    batch: of g_i / D, clipped to `max_grad_norm_adaptive`. Both sums together are one Gaussian mechanism with σ/√2.
+    `extra_query`: all steps but 1, 1 + delay_sgd, 1 + 2 delay_sgd, … release a second noisy sum over their batch: of
+    g_i / D, clipped to `max_grad_norm_adaptive`. Both sums together are one Gaussian mechanism with σ/√2.
     """
 
     variant: Literal["delayed", "extra_query", "noise_first"]
