@@ -1,8 +1,7 @@
-"""How much one record more or less moves a clipped sum and a score, at its worst. Writes reports/bound.md.
+"""Measures the worst change of a clipped sum and a score by one record. Writes reports/bound.md.
 
 The cases are those of tests/bound/worst.py: every kind of model with weights of gain 30, over 1 to 33 records.
-`before` is what passes of as many rows as there are records give, without MKL_CBWR; it is measured in a process of its
-own. Nothing here is timed.
+`before` uses passes with one row per record and no MKL_CBWR; it runs in a separate process. Nothing here is timed.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ NUMBERS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 20, 33)
 
 
 def shaped(case: Case, rows: int | None, dtype: torch.dtype) -> Case:
-    """The case with passes of this type and, where it is given, of so many rows."""
+    """Returns the case with passes of this type and, if given, with this number of rows."""
     changes: dict[str, Any] = {} if rows is None else {"rows_per_pass": rows}
     if isinstance(case.model, ModuleModel):
         changes["dtype"] = dtype
@@ -48,7 +47,7 @@ def shaped(case: Case, rows: int | None, dtype: torch.dtype) -> Case:
 
 
 def worst(case: Case, dtype: torch.dtype, *, fixed: bool) -> tuple[float, float]:
-    """max ‖S − S′‖ / C, and the largest change of a loss's sums over their sensitivity."""
+    """Returns max ‖S − S′‖ / C, and the largest change of a loss's sums over their sensitivity."""
     parameters, records = drawn(case)
     of_sum = of_score = 0.0
     for n in (each for each in NUMBERS if each in case.numbers):

@@ -1,15 +1,15 @@
-"""What a private step of DPFormer costs, as the paper's Figure 3: speed, memory, the largest batch.
+"""Measures the cost of a private DPFormer step, as in the paper's Figure 3: speed, memory, the largest batch.
 
     python benchmarks/bench_dpformer.py [--full]
 
-The tied transformer, with Re-Attention off and on, against the non-private step of the same module, Opacus' hooks on
-the same and its ghost clipping on an untied transformer of half the width, over records B, items M and positions T of a
-synthetic long-tailed set (long_tail.py). Without --full a few sizes are measured and nothing is written; with it, the
-report is: reports/dpformer_step.md.
+Compares the tied transformer, with Re-Attention off and on, with three others: the non-private step of the same module,
+Opacus' hooks on the same module, and Opacus' ghost clipping on an untied transformer of half the width. The sizes are
+records B, items M and positions T of a synthetic long-tailed set (long_tail.py). Without --full it measures a few sizes
+and writes nothing; with --full it writes reports/dpformer_step.md.
 
-Every measurement has a process of its own, forked from this one, which has loaded torch and computed nothing. In one of
-speed all kinds of step take turns: processor time, medians. One of memory has one kind of step: the largest resident
-memory in two steps, less what the process held before them.
+Every measurement runs in a separate process, forked from this one, which has loaded torch and computed nothing. For
+speed, all kinds of step take turns in one process: medians of processor time. For memory, a process runs one kind of
+step: the largest resident memory in two steps, less the memory held before them.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ SWEEPS = {
     "positions": [BASE._replace(positions=n) for n in (12, 25, 50, 100)],
 }
 FEW = [Sizes(16, 854, 25), Sizes(32, 854, 25)]
-LARGEST = 4.0  # GiB, of the whole process
+LARGEST = 4.0  # GiB for the whole process
 STARTS = (64, 256)  # batches that the search for the largest begins with
 REPORT = ROOT / "benchmarks" / "reports" / "dpformer_step.md"
 
 
 def task(kind: str, sizes: Sizes, data: SequenceRecords) -> Task:
-    """A batch of users, and the module of a kind of step."""
+    """Returns a batch of users, and the module for a kind of step."""
     rng = np.random.default_rng(1)
     users = rng.integers(0, len(data), sizes.records)
     batch = data.select(users).windows(sizes.positions)
@@ -74,7 +74,7 @@ def task(kind: str, sizes: Sizes, data: SequenceRecords) -> Task:
 
 
 def _errors(mode: str, sizes: Sizes, data: SequenceRecords) -> Errors | None:
-    """As a job's: frequencies of the data, here public, σ = 1."""
+    """Returns Re-Attention's errors as in a job: from the data's frequencies, which are public here, at σ = 1."""
     if mode == "off":
         return None
     errors = Errors(ReAttention.model_validate({"mode": mode}))
@@ -96,19 +96,19 @@ def step_of(kind: str, sizes: Sizes, data: SequenceRecords) -> Step:
 
 
 def seconds(sizes: Sizes, data: SequenceRecords, rounds: int) -> dict[str, list[float]]:
-    """Processor seconds of the steps of each kind, which take turns."""
+    """Measures processor seconds of each kind's steps, which take turns."""
     steps = {kind: step_of(kind, sizes, data) for kind in KINDS}
     return bench_engine.in_turns(steps, rounds)
 
 
 def peak(kind: str, sizes: Sizes, data: SequenceRecords, steps: int = 2) -> tuple[float, float]:
-    """The largest resident memory in some steps, in MiB: beyond what was held before them, and of the whole process."""
+    """Measures the largest resident memory in some steps, in MiB: above the memory held before, and in all."""
     made = step_of(kind, sizes, data)
     return bench_engine.peak_of(made, steps), bench_engine.status_mb("VmHWM")
 
 
 def apart(measure: Callable[..., Any], *arguments: Any) -> Any:
-    """What it gives in a process of its own."""
+    """Runs a function in a separate process and returns its result."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=lambda: sender.send(measure(*arguments)))
     process.start()
@@ -120,7 +120,7 @@ def apart(measure: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def largest(kind: str, data: SequenceRecords) -> int:
-    """The largest B of a process that has 4 GiB: measured, by steps along the line through the last two sizes."""
+    """Measures the largest B in a process of 4 GiB, by steps along the line through the last two sizes."""
 
     def whole(records: int) -> float:
         found: float = apart(peak, kind, BASE._replace(records=records), data, 1)[1] / 1024
@@ -136,7 +136,7 @@ def largest(kind: str, data: SequenceRecords) -> int:
 
 
 class Measured:
-    """Measurements, kept one by one in a file, so that a long series can be cut off and continued."""
+    """Measurements, stored one by one in a file, so that a long series can be interrupted and continued."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -170,7 +170,7 @@ def main() -> None:
 
 
 def point(measured: Measured, sizes: Sizes, rounds: int) -> dict[str, dict[str, float]]:
-    """Of each kind of step at these sizes: milliseconds, the throughput over the non-private one's, and MiB."""
+    """Measures each kind of step at these sizes: milliseconds, throughput relative to the non-private step, and MiB."""
     data = long_tail.histories(items=sizes.items)
     times = measured.get(f"seconds {sizes}", lambda: apart(seconds, sizes, data, rounds))
     memory = {

@@ -1,9 +1,9 @@
-"""What exact clipping costs: private over non-private steps, over Opacus, memory, growth. Writes reports/engine.md.
+"""Measures exact clipping: private against non-private steps and Opacus, memory, growth. Writes reports/engine.md.
 
-All kinds of step of one row take turns in one process, so that all see the same machine; medians, and ratios within
-one run. float32 passes, on the CPU or, with `--device=cuda`, on a GPU. The non-private step is plain autograd and
-torch's own SGD. A private step is the whole one: passes, norms, sum, keyed noise as the service makes it, update; what
-the noise takes is given apart. Peak memory is measured in a process of its own for each kind.
+All kinds of step in one row take turns in one process, so that all see the same machine. The report has medians, and
+ratios within one run. Passes are float32, on the CPU or, with `--device=cuda`, on a GPU. The non-private step is plain
+autograd and torch's own SGD. A private step is complete: passes, norms, sum, keyed noise as in the service, update. The
+noise's time is also reported separately. Peak memory is measured in a separate process for each kind.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from worker.models.recommenders import TransformerRec  # noqa: E402
 from worker.noise.gaussian import GaussianRelease  # noqa: E402
 
 REPORT = ROOT / "benchmarks" / "reports" / "engine.md"
-WRITTEN = ROOT / "benchmarks" / "engine_notes.md"  # by hand: what was tried
+WRITTEN = ROOT / "benchmarks" / "engine_notes.md"  # written by hand: what was tried
 KEY = bytes(range(32))
 DEVICE = torch.device("cuda" if "--device=cuda" in sys.argv else "cpu")
 Batch = tuple[Tensor, Tensor]
@@ -56,7 +56,7 @@ Step = Callable[[], None]
 
 
 class Standard(TransformerRec):
-    """The same model as it is usually written: a linear output layer and torch's cross-entropy."""
+    """The same model in its usual form: a linear output layer and torch's cross-entropy."""
 
     def __init__(self, *sizes: int, tied: bool, positions: str) -> None:
         super().__init__(*sizes, tied=tied, positions=positions)
@@ -90,7 +90,7 @@ class Drawn(Cuttable[Batch]):
 
 
 def shipped(model: dict[str, Any], sizes: PublicSizes, batch: int) -> Numerics:
-    """Shapes and types as a job gets them at admission: P has room for a larger draw than the expected one."""
+    """Returns shapes and types as a job gets them at admission: P has room for a larger draw than the expected one."""
     job = {
         "dataset": "ds_1",
         "model": model,
@@ -106,7 +106,7 @@ def shipped(model: dict[str, Any], sizes: PublicSizes, batch: int) -> Numerics:
 
 
 class Task:
-    """One model and one batch. `standard`: the model as others would write it."""
+    """One model and one batch. `standard`: the model in its usual form."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ TASKS: dict[str, Callable[[], Task]] = {
 
 
 def now() -> float:
-    """Processor seconds; of a GPU, which has none, those of the clock once it is done."""
+    """Returns processor seconds; for a GPU, which has none, the clock's seconds after it is done."""
     if DEVICE.type == "cpu":
         return time.process_time()
     torch.cuda.synchronize()
@@ -198,14 +198,14 @@ def plain(task: Task) -> Step:
 
 
 class NarrowSums(Bookkeeping[Any]):
-    """With sums in float32: what their precision costs, and nothing that keeps the bound."""
+    """Sums in float32, to measure the cost of precision; without the bound's guarantee."""
 
     def _zeros(self, parameters: Parameters) -> Parameters:
         return {name: torch.zeros_like(value, dtype=torch.float32) for name, value in parameters.items()}
 
 
 class Private:
-    """The whole private step; `noises` is what the noise took of each."""
+    """The whole private step; `noises` has the noise's time in each step."""
 
     def __init__(self, task: Task, engine: type[Bookkeeping[Any]] = Bookkeeping) -> None:
         module = task.module()
@@ -291,7 +291,7 @@ KINDS: dict[str, Callable[[Task], Step]] = {
 
 
 def timed(task: Task, kinds: list[str], rounds: int) -> tuple[dict[str, list[float]], float]:
-    """Processor seconds of each kind's steps, which take turns, and of the noise in one private step."""
+    """Measures processor seconds of each kind's steps, which take turns, and of the noise in one private step."""
     steps = {kind: KINDS[kind](task) for kind in kinds}
     private = steps["private"]
     assert isinstance(private, Private)
@@ -300,7 +300,7 @@ def timed(task: Task, kinds: list[str], rounds: int) -> tuple[dict[str, list[flo
 
 
 def in_turns(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
-    """Processor seconds of each kind's steps, after one of each that does not count."""
+    """Measures processor seconds of each kind's steps, after one uncounted step of each."""
     for step in steps.values():
         step()
     times: dict[str, list[float]] = {kind: [] for kind in steps}
@@ -313,14 +313,14 @@ def in_turns(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
 
 
 def peak_mb(task: str, kind: str) -> float:
-    """Peak memory of two steps beyond what the process had before them, in a process of its own."""
+    """Measures the peak memory of two steps beyond the process's memory before them, in a separate process."""
     command = [sys.executable, __file__, "--memory", json.dumps([task, kind]), f"--device={DEVICE.type}"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     return float(answer.stdout)
 
 
 def under_torch_allocation(task: str, rounds: int) -> str:
-    """The throughput of non-private in a process that allocates as torch does by itself, not as in an attempt."""
+    """Measures non-private throughput in a process with torch's own allocation, unlike an attempt's."""
     command = [sys.executable, __file__, "--torch-allocation", "--ratio", task, f"--rounds={rounds}"]
     plain = {name: value for name, value in os.environ.items() if name not in ATTEMPT_ENVIRONMENT}
     passive = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -342,7 +342,7 @@ def measure_memory(task: str, kind: str) -> None:
 
 
 def peak_of(step: Step, steps: int = 2) -> float:
-    """MiB: the largest resident memory in some steps beyond what is held now."""
+    """Measures in MiB the largest resident memory in some steps beyond the memory held now."""
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far, that of the imports
     before = status_mb("VmRSS")
     for _ in range(steps):
@@ -442,7 +442,7 @@ def machine() -> str:
 
 
 def growth() -> list[str]:
-    """Draws how a step grows, and says with which power."""
+    """Plots the step's growth with its sizes; returns the report's lines with the powers."""
     if DEVICE.type != "cpu":
         return []
 
@@ -467,7 +467,7 @@ def growth() -> list[str]:
 
 
 def shares() -> list[str]:
-    """Where a private step's time goes: torch's operations by their own processor time."""
+    """Splits a private step's time by torch's operations, by their own processor time."""
     if DEVICE.type != "cpu":
         return []
     lines = [

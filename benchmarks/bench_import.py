@@ -1,4 +1,4 @@
-"""How long a fresh interpreter takes to import the API: the median of several, in seconds."""
+"""Measures the import time of the API in a fresh interpreter: the median of several, in seconds."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ SELECT id, 'model.safetensors', request_sha256, 1000, 'jobs/' || id FROM jobs WH
 
 
 class Deployment:
-    """PostgreSQL, Redis, APIs and relay, and the job that all others are like."""
+    """PostgreSQL, Redis, APIs and relay, and the job that all others copy."""
 
     def __init__(self, stack: ExitStack, rows: int, apis: int) -> None:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="load")))
@@ -144,12 +144,12 @@ class Deployment:
         return time.monotonic() - began
 
     def take_queue_away(self) -> None:
-        """As workers would: here is none, and a key's queue is counted at each of its submissions."""
+        """Empties the queue in place of workers: none run here, and each submission counts its key's queue."""
         with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute("UPDATE jobs SET status = 'cancelled', finished_at = now() WHERE status = 'queued'")
 
     def cpu(self) -> dict[str, float]:
-        """CPU seconds used so far, by who used them."""
+        """Returns the CPU seconds used so far, by process group."""
         used: dict[str, float] = defaultdict(float)
         groups = {"API": list(self.apis), "relay": [self.relay], "client": [psutil.Process()], "pricing": []}
         for api in self.apis:
@@ -159,12 +159,12 @@ class Deployment:
             used[name] = sum(sum(process.cpu_times()[:2]) for process in processes)
         folder = self.postgres.split("host=")[1]
         master = psutil.Process(int((Path(folder) / "postmaster.pid").read_text().split()[0]))
-        # Of those that have ended, too.
+        # Includes processes that have ended.
         used["PostgreSQL"] = sum(sum(each.cpu_times()[:2]) for each in master.children()) + sum(master.cpu_times()[:4])
         return used
 
     def explain(self) -> str:
-        """How PostgreSQL finds a page in the middle."""
+        """Returns PostgreSQL's plan for a page in the middle."""
         query = (
             "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) SELECT * FROM jobs WHERE (created_at, id) < "
             "((SELECT created_at FROM jobs WHERE id = %s), 'job_') ORDER BY created_at DESC, id DESC LIMIT 51"
@@ -176,7 +176,7 @@ class Deployment:
 
 @dataclass
 class Load:
-    """What is asked, the status that is right, and the rate to be reached (none: seven tenths of the most)."""
+    """A load: its requests, the expected status, and the target rate (none: seven tenths of the maximum)."""
 
     name: str
     make: client.MakeRequest
@@ -205,7 +205,7 @@ def loads(deployment: Deployment) -> list[Load]:
 
 
 def measure(deployment: Deployment, load: Load, seconds: float, runs: int) -> list[Phase]:
-    """Closed loops for the most, then open loops at the target, and at what fits where that is less."""
+    """Runs closed loops for the maximum, then open loops at the target, and at a feasible rate if that is lower."""
     ports = deployment.ports
 
     def closed(for_s: float) -> Any:
@@ -249,7 +249,7 @@ def _phase(deployment: Deployment, name: str, run: Callable[[], Any], runs: int)
 
 
 def events_phase(deployment: Deployment, seconds: float) -> Phase:
-    """Readers of jobs to which events are added; how long after the commit began each reader has it."""
+    """Adds events to jobs with readers; measures each reader's delay from the start of the commit."""
     jobs = [
         deployment.http("POST", "/v1/jobs", json=JOB | {"dataset": deployment.dataset})["id"] for _ in range(READ_JOBS)
     ]

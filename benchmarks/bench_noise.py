@@ -1,6 +1,6 @@
-"""What the keyed noise costs: a number, and a step of the sparse linear model. Writes reports/noise.md.
+"""Measures the keyed noise's cost: per number, and in a step of the sparse linear model. Writes reports/noise.md.
 
-Everything that is compared takes turns in one process, so that all see the same machine.
+All compared variants take turns in one process, so that all see the same machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NUMBERS = 2**20
 
 
 class FloatRelease(PublicRelease):
-    """What is added in plain floating point, for comparison only: it protects nothing, or falls to known attacks."""
+    """Adds noise in plain floating point, for comparison only: it protects nothing, or falls to known attacks."""
 
     def __init__(self, divisor: int, draw: Callable[[int, int], torch.Tensor]) -> None:
         super().__init__(divisor)
@@ -45,7 +45,7 @@ def randn(step: int, size: int) -> torch.Tensor:
 
 
 def sum_of_four(generator: GaussianGenerator) -> Callable[[int, int], torch.Tensor]:
-    """As in Holohan & Braghin 2021: four Gaussians of the same generator, halved."""
+    """Adds four Gaussians of the same generator and halves the sum, as in Holohan & Braghin 2021."""
 
     def draw(step: int, size: int) -> torch.Tensor:
         result = torch.empty(size, dtype=torch.float64)
@@ -65,7 +65,7 @@ def sum_of_four(generator: GaussianGenerator) -> Callable[[int, int], torch.Tens
 
 
 def numbers(rounds: int) -> list[str]:
-    """Nanoseconds a number on one thread, by the clock and by the processor."""
+    """Measures nanoseconds per number on one thread, by the clock and by the processor."""
     generator, sums = GaussianGenerator(key("n")), torch.randn(NUMBERS, dtype=torch.float64)
     four = sum_of_four(generator)
 
@@ -111,7 +111,7 @@ def numbers(rounds: int) -> list[str]:
 
 
 def steps(data: Reviews, rounds: int, count: int) -> list[str]:
-    """Full-batch steps, with all that is done to make them private or with less."""
+    """Runs full-batch steps, with all parts of a private step or with fewer."""
     records, model = data.split(0)[0], Linear(BUCKETS, 2)
     n = len(records)
     kinds = {

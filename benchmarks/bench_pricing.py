@@ -1,7 +1,7 @@
-"""How long a first price takes in a warm process on one core, against plain bisection on the fine grid.
+"""Measures a first price in a warm process on one core, against plain bisection on the fine grid.
 
-Writes benchmarks/reports/pricing.md. Times are CPU seconds of this process, which is what one idle core would take:
-BLAS is held to one thread, and other processes on the machine do not count.
+Writes benchmarks/reports/pricing.md. Times are CPU seconds of this process, as on one idle core: BLAS has one thread,
+and other processes on the machine do not count.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def median(call: Callable[[], Any], runs: int) -> tuple[float, Any]:
 
 
 def bisect(rate: float, steps: int, target: float, delta: float) -> tuple[float, int]:
-    """σ by doubling and halving, every ε by dp_accounting's accountant on the grid of 1e-4, to 0.1 % of the target."""
+    """Finds σ to 0.1 % of the target, by doubling and halving; dp_accounting computes each ε on the grid of 1e-4."""
     asked = 0
 
     def epsilon(sigma: float) -> float:

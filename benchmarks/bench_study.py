@@ -1,7 +1,8 @@
-"""Wall time of a search of 7 runs (3 + 3 pilots, then the final one) on one worker and on three, against one run's.
+"""Measures the wall time of a study of 7 trials (3 + 3 pilots, then the final trial), on one and on three workers.
 
-The services are real processes over SQLite and a folder of messages, as `scrimp serve` has them, but for the number of
-workers. Every run has the same steps, so that one is as long as another. Writes reports/study.md.
+It compares this with one trial's time. The services are real processes over SQLite and a folder of messages, as in
+`scrimp serve`, except for the number of workers. All trials have the same steps, so they take equally long. Writes
+reports/study.md.
 
     python benchmarks/bench_study.py [--rows 20000] [--steps 300]
 """
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def measured(folder: Path, workers: int, rows: int, steps: int, rounds: int) -> dict[str, float]:
-    """Seconds of a study with so many workers; with one worker those of a single run too."""
+    """Measures seconds of a study with this many workers; with one worker also of a single trial."""
     cluster = Cluster(folder / "home", {}).start(apis=1, relays=1, workers=workers)
     try:
         name = registered(cluster, folder, rows)
@@ -104,7 +105,7 @@ def job(dataset: str, steps: int) -> dict[str, Any]:
 
 
 def ended(cluster: Cluster, spec: dict[str, Any]) -> float:
-    """Seconds from admission to the end."""
+    """Waits for the end; returns the seconds since admission."""
     with cluster.client() as client:
         job_id = client.submit(spec).id
 

@@ -1,8 +1,8 @@
-"""What privacy costs a step, what the noise costs, and what accuracy an ε buys. Writes reports/training.md.
+"""Measures the cost of privacy and of the noise in a step, and the accuracy at an ε. Writes reports/training.md.
 
 Private and non-private steps of one engine take turns in one process, so that both see the same machine. Data: the real
-IMDB reviews (sparse), where they can be fetched; else a stand-in of the same shape, and the report says so. The dense
-data are synthetic.
+IMDB reviews (sparse), if they can be downloaded; otherwise a substitute of the same shape, and the report says so. The
+dense data are synthetic.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def key(name: object) -> bytes:
 
 
 class Reviews:
-    """Hashed reviews that are split anew by each key: a fifth is held out, by a keyed hash of each one's content."""
+    """Hashed reviews, with a new split for each key: a fifth is held out, by a keyed hash of each review's content."""
 
     def __init__(self, matrix: Any, labels: np.ndarray, contents: list[bytes], what: str) -> None:
         self.matrix, self.labels, self.contents, self.what = matrix, labels, contents, what
@@ -100,7 +100,7 @@ def dense() -> Records:
 
 
 def rows_of(model: Linear, records: Records) -> int:
-    """P, as a job on these records gets it at admission."""
+    """Returns P, as a job on these records gets it at admission."""
     job = {
         "dataset": "ds_1",
         "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0},
@@ -112,7 +112,7 @@ def rows_of(model: Linear, records: Records) -> int:
 
 
 class Steps:
-    """Full-batch steps of one configuration; `private` decides clipping and noise, all else is the same."""
+    """Full-batch steps of one configuration; `private` selects clipping and noise, all else is the same."""
 
     def __init__(self, records: Records, model: Linear, *, private: bool, ahead: bool = True) -> None:
         self.model = model = replace(model, rows_per_pass=rows_of(model, records))
@@ -181,7 +181,7 @@ def throughput(records: Records, model: Linear, rounds: int, steps: int) -> list
 def accuracy(
     train: Records, holdout: Records, setting: tuple[float, int, float, float], name: object
 ) -> tuple[float, float]:
-    """Hold-out accuracy, exact (the data are public), of one private run; and the seconds that it took."""
+    """Returns the exact hold-out accuracy (the data are public) of one private run, and its seconds."""
     epsilon, steps, rate, clip = setting
     model = Linear(BUCKETS, 2, rows_per_pass=rows_of(Linear(BUCKETS, 2), train))
     batch = train.prepared(model.rows_per_pass, torch.float64)
@@ -200,7 +200,7 @@ def accuracy(
 
 
 def quality_lines(data: Reviews) -> list[str]:
-    """Every run has a split and a noise key of its own: a service's split is keyed too."""
+    """Builds the report's lines. Every run has its own split and noise key: a service's split is keyed too."""
     runs: dict[tuple[float, int, float, float], list[tuple[float, float]]] = {each: [] for each in SETTINGS}
     for number in range(SPLITS):
         train, holdout = data.split(number)

@@ -1,4 +1,4 @@
-"""The report of bench_dpformer: tables, the picture, and what they say."""
+"""Writes the report of bench_dpformer: tables, the picture, and the conclusions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Sizes(NamedTuple):
-    """B, M and T."""
+    """The sizes B, M and T."""
 
     records: int
     items: int
@@ -53,7 +53,7 @@ HEAD = {"speed": "Throughput, of the non-private step's", "mib": "Peak memory in
 
 
 def table(points: Points) -> list[str]:
-    """Throughput and memory, a row for each sizes."""
+    """Builds a table of throughput and memory, one row per sizes."""
     lines: list[str] = []
     for measure, head in HEAD.items():
         digits = 2 if measure == "speed" else 0
@@ -75,7 +75,7 @@ def write(
     machine: str,
     rounds: int,
 ) -> None:
-    """The report and its picture. What it says of them is by hand, in dpformer_step_notes.md."""
+    """Writes the report and its picture. The conclusions are written by hand, in dpformer_step_notes.md."""
     image = path.with_suffix(".png")
     _draw(points, sweeps, largest, base, image)
     rows = ["| The largest B in a process of 4 GiB | | of non-private's |", "|---|---|---|"]

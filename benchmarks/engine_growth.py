@@ -1,4 +1,4 @@
-"""How the step of the tied transformer grows with B, T, M and d: private beside non-private. For bench_engine."""
+"""Measures the growth of the tied transformer's step with B, T, M and d, private and non-private. For bench_engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Steps = Callable[..., dict[str, Callable[[], None]]]
 
 
 def median_seconds(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """Processor time of each kind of step; they take turns."""
+    """Measures processor time of each kind of step; they take turns."""
     for step in steps.values():
         step()
     taken: dict[str, list[float]] = {kind: [] for kind in steps}
@@ -32,7 +32,7 @@ def median_seconds(steps: dict[str, Callable[[], None]], rounds: int) -> dict[st
 
 
 def sweep(steps: Steps, positions: str, rounds: int) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """For each size that grows and each kind of step, (size, seconds)."""
+    """Returns (size, seconds) for each size that grows and each kind of step."""
     grown: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for name, (_, values) in SWEEPS.items():
         of_name = grown.setdefault(name, {})
@@ -66,7 +66,7 @@ def draw(grown: dict[str, Any], title: str, path: Path) -> None:
 
 
 def exponents(grown: dict[str, Any]) -> Iterable[str]:
-    """Rows of a table: how each kind's time grows between the two largest sizes, as a power of the size."""
+    """Builds the rows of a table: each kind's growth between the two largest sizes, as a power of the size."""
     import math
 
     for name, of_kind in grown.items():

@@ -1,4 +1,4 @@
-"""The environment of an attempt, for benchmarks of what attempts do."""
+"""Sets an attempt's environment, for benchmarks of attempts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from app.processes import ATTEMPT_ENVIRONMENT
 
 
 def as_in_an_attempt() -> None:
-    """Begins this program again in it: the allocator and OpenMP read it when they are loaded, before torch is."""
+    """Restarts this program in an attempt's environment: the allocator and OpenMP read it at load, before torch."""
     if not os.environ.keys() >= ATTEMPT_ENVIRONMENT.keys():
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ATTEMPT_ENVIRONMENT})  # noqa: S606

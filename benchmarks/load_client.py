@@ -1,7 +1,7 @@
 """A small HTTP/1.1 load client on raw sockets: closed loops, open loops, and readers of server-sent events.
 
-Open loops send at fixed times, whatever came back before, and time each answer from when it was DUE: a server that
-stalls is charged for every request that should have been sent meanwhile.
+Open loops send at fixed times, regardless of earlier answers, and time each answer from its DUE time: a stalled server
+is charged for every request that should have been sent meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MakeRequest = Callable[[int], bytes]
 
 @dataclass
 class Result:
-    """Latencies in seconds of the requests that were answered as they should be, and the others' status."""
+    """Latencies in seconds of the requests with the expected answer, and the status of the others."""
 
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Result:
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection with one request under way."""
+    """One keep-alive connection with one request at a time."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -76,7 +76,7 @@ async def _connect(ports: list[int], count: int) -> list[Connection]:
 
 
 async def closed(ports: list[int], make: MakeRequest, *, connections: int, seconds: float, expect: int) -> Result:
-    """Each connection sends its next request when the last is answered: the most the server can do."""
+    """Runs a closed loop: each connection sends its next request after the last answer. Finds the server's maximum."""
     result, numbers = Result(), itertools.count()
     pool = await _connect(ports, connections)
     sent: dict[Connection, float] = {}
@@ -108,7 +108,7 @@ async def closed(ports: list[int], make: MakeRequest, *, connections: int, secon
 async def opened(
     ports: list[int], make: MakeRequest, *, rate: float, connections: int, seconds: float, expect: int
 ) -> Result:
-    """`rate` requests a second at equal distances; they wait for a free connection where all are taken."""
+    """Sends `rate` requests a second at equal intervals; a request waits if no connection is free."""
     result = Result()
     pool = await _connect(ports, connections)
     free, waiting = deque(pool), deque[tuple[float, int]]()
@@ -148,7 +148,7 @@ async def opened(
 
 
 class Reader(asyncio.Protocol):
-    """One reader of a job's events; `seen` is called with each event's text."""
+    """Reads a job's events; calls `seen` with each event's text."""
 
     def __init__(self, request: bytes, seen: Callable[[str], None]) -> None:
         self.request, self.seen, self.buffer = request, seen, b""
@@ -185,7 +185,7 @@ def get(path: str, token: str, accept: str = "application/json") -> bytes:
 
 
 def posts(path: str, token: str, body: bytes, prefix: str) -> Iterator[bytes]:
-    """The same document again and again, each under an Idempotency-Key of its own."""
+    """Yields requests with the same document, each under its own Idempotency-Key."""
     fixed = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"

@@ -1,4 +1,4 @@
-"""Where the API's CPU time goes, by part: py-spy samples the threads that hold the interpreter, and names decide."""
+"""Splits the API's CPU time by part: py-spy samples the threads that hold the interpreter, and names decide."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def profile(pid: int, seconds: float) -> subprocess.Popen[bytes]:
 
 
 def read(process: subprocess.Popen[bytes]) -> dict[str, float]:
-    """The share of each part in all samples."""
+    """Returns each part's share of all samples."""
     process.wait(60)
     counts: Counter[str] = Counter()
     for line in process.out.read_text().splitlines():  # type: ignore[attr-defined]

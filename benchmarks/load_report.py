@@ -1,4 +1,4 @@
-"""benchmarks/reports/load.md, from what was measured."""
+"""Writes benchmarks/reports/load.md from the measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHO = ("API", "PostgreSQL", "pricing", "relay", "Redis", "client")
 
 @dataclass
 class Phase:
-    """One load: medians over its runs. `cpu` is CPU milliseconds for a request by who used them."""
+    """One load: medians over its runs. `cpu` is CPU milliseconds per request, by process group."""
 
     name: str
     rate: float
@@ -93,7 +93,7 @@ def machine() -> str:
 
 
 def loop_ms() -> float:
-    """What says how fast the machine was: CPU time of a loop of a million additions, the least of five."""
+    """Measures the machine's speed: CPU time of a loop of a million additions, the least of five."""
 
     def once() -> float:
         began, total = time.process_time(), 0

@@ -1,8 +1,8 @@
-"""A synthetic set of users' histories of MovieLens-1M's size: long-tailed, and with an order that can be learnt.
+"""A synthetic set of users' histories of MovieLens-1M's size: long-tailed, with an order that can be learnt.
 
-Popularity falls as Zipf's law, flattened at its head. Items belong to groups, popular and rare alike. A user stays in
-a group for a while, and within it goes on to one of a few successors of the last item more often than not: what comes
-next follows from what was last, and for rare items too.
+Popularity falls by Zipf's law, flattened at its head. Items belong to groups, popular and rare ones alike. A user stays
+in a group for a while. Within it the next item is mostly one of a few successors of the last item. So the next item
+depends on the last one, for rare items too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLLOW, STAY = 0.5, 0.9  # chances to go on to a successor, and else to stay in 
 
 
 def popularity(items: int = ITEMS) -> NDArray[np.float64]:
-    """The share of each item, from the most popular on: p_i ∝ 1 / (i + 20)."""
+    """Returns each item's share, the most popular first: p_i ∝ 1 / (i + 20)."""
     weights = 1.0 / (np.arange(items) + FLAT)
     return weights / weights.sum()
 
@@ -49,7 +49,7 @@ def histories(users: int = USERS, items: int = ITEMS, seed: int = 0) -> Sequence
 
 
 class _Walk:
-    """From item to item."""
+    """A walk from item to item."""
 
     def __init__(self, items: int, rng: np.random.Generator) -> None:
         self._rng, shares = rng, popularity(items)

@@ -1,4 +1,4 @@
-"""A job's files, handed out only as they were published: what the disk has changed is broken off and marked damaged."""
+"""Sends a job's files only as published: a download of a changed file breaks off, and the file is marked damaged."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ READ_BYTES = 1 << 20
 
 
 class ArtifactDamagedError(Exception):
-    """A file that was being sent is not what was published: the connection is broken off before its end."""
+    """The file being sent differs from the published one: the connection breaks off before the file's end."""
 
 
 def path_of(storage_root: Path, artifact: Artifact) -> Path:
-    """Where the file lies.
+    """Returns the path of an artifact's file.
 
     Raises:
-        NotFound: it is not there.
+        NotFound: the file does not exist.
     """
     root = storage_root.resolve()
     path = (root / artifact.path).resolve()
     if not path.is_relative_to(root) or not path.is_file():
-        raise NotFound("this artifact's file is not in the store any more")
+        raise NotFound("this artifact's file is no longer in the store")
     return path
 
 
 def check(db: Database, artifact: Artifact, path: Path) -> None:
-    """Reads the whole file first: where a part of it is asked for, or where it was found damaged before.
+    """Reads the whole file before any of it is sent: for a range request, or if the file was found damaged before.
 
-    A file that was put back from a backup is handed out again.
+    A file restored from a backup can be downloaded again.
 
     Raises:
         Conflict: `artifact-damaged`.
@@ -53,10 +53,13 @@ def check(db: Database, artifact: Artifact, path: Path) -> None:
     if whole == (artifact.damaged_at is not None):
         mark(db, artifact, damaged=not whole)
     if not whole:
-        raise Conflict("artifact-damaged", "the stored file is not what was published: ask the operator to restore it")
+        raise Conflict(
+            "artifact-damaged", "the stored file differs from the published one: ask the operator to restore it"
+        )
 
 
 def mark(db: Database, artifact: Artifact, *, damaged: bool) -> None:
+    """Marks an artifact as damaged or as whole again."""
     with db.write() as session:
         row = session.get(Artifact, (artifact.job_id, artifact.name))
         if row is not None:
@@ -65,13 +68,13 @@ def mark(db: Database, artifact: Artifact, *, damaged: bool) -> None:
 
 
 class CheckedFile(FileResponse):
-    """A whole file, hashed as it is sent. Its end is held back until the hash is right: what is damaged never arrives
-    complete. Parts are sent as they are (`check` comes first).
+    """Sends a whole file and hashes it on the way. It holds the end back until the hash is right, so a damaged file
+    never arrives complete. Ranges are sent without a hash: `check` comes first.
 
     Args:
-        sha256: of the file as it was published.
+        sha256: the published file's hash.
         on_damage: called before the response breaks off.
-        headers: of the response.
+        headers: the response's headers.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class CheckedFile(FileResponse):
                 return
             digest.update(message["body"])
             last = not message.get("more_body", False)
-            # Looked at before the piece before it is sent: the last one may be empty.
+            # Checked before the held piece is sent: the last piece may be empty.
             if last and digest.hexdigest() != self.sha256:
                 await run_in_threadpool(self.on_damage)
                 raise ArtifactDamagedError
@@ -104,5 +107,5 @@ class CheckedFile(FileResponse):
             if last:
                 await send(message)
 
-        # Without extensions: a server that sends files by itself would send them unread.
+        # Without extensions: a server that sends files by itself would skip the hash.
         await super().__call__({**scope, "extensions": {}}, receive, checked)

@@ -1,7 +1,6 @@
-"""From a JobSpec and a data set's PUBLIC numbers to a plan: checked, and with what there is to price.
+"""Turns a JobSpec and a data set's PUBLIC numbers into a checked plan with a request to price.
 
-Nothing here has seen the data. The mechanism, which decides both what runs and what is charged, is derived in
-app.privacy.derive.
+Nothing here has seen the data. app.privacy.derive derives the mechanism, which decides both execution and charge.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from app.privacy.plans import FilterChoice, PlanRequest
 if TYPE_CHECKING:
     from app.jobs.studies import StudyPlan
 
-LIKELY_GUESS = 6.0  # the loss of a guess among 400 tokens: below it hardly any model's losses fit under the bound
+LIKELY_GUESS = 6.0  # the loss of a guess among 400 tokens: hardly any model's losses fit under a lower bound
 
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What planning may know of a data set: all of it public."""
+    """The facts about a data set that planning uses: all of them are public."""
 
     id: str
     name: str
@@ -45,7 +44,7 @@ class DatasetFacts:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Declared users and items, where there are any."""
+        """The declared numbers of users and items; 0 where there are none."""
         features = self.spec.features
         if features.kind != "interactions":
             return (0, 0)
@@ -53,34 +52,37 @@ class DatasetFacts:
 
     @property
     def unit(self) -> Unit:
-        """Whose ε it is: that of what one record holds."""
+        """The unit that ε protects; for next items one record holds a whole user."""
         return "user" if self.spec.task.kind == "next_item" else self.spec.privacy.unit
 
     @property
     def is_sparse(self) -> bool:
+        """True if the features are sparse."""
         return self.spec.features.kind == "hashed_text"
 
     @property
     def is_private(self) -> bool:
+        """True if the data set is private."""
         return self.spec.privacy.sensitivity == "private"
 
     @property
     def records_per_unit(self) -> int:
-        """At most so many records share the protection of one unit."""
+        """At most this many records share the protection of one unit."""
         return self.spec.privacy.max_records_per_user or 1
 
     @property
     def holdout_is_private(self) -> bool:
+        """True if there is a hold-out and it is private."""
         return self.is_private and self.spec.holdout is not None and self.spec.holdout.kind != "public"
 
     @property
     def holdout_account(self) -> AccountName:
-        """Who pays for scores: last items are those of the users who are trained on."""
+        """The account that pays for scores. Held-out last items belong to users in training: `train` pays."""
         return "train" if self.spec.holdout is not None and self.spec.holdout.kind == "last_item" else "holdout"
 
     @property
     def public(self) -> PublicFacts:
-        """What mechanisms depend on."""
+        """The facts that mechanisms depend on."""
         return PublicFacts(
             records_train=self.records_train,
             records_holdout=self.records_holdout,
@@ -102,8 +104,8 @@ class Plan:
         steps: T.
         expected_batch_size: L, the divisor of every step.
         sample_rate: q = L / records.
-        pricing: what the pricing process is asked; None for a job without privacy on public data.
-        numerics: shapes and types that it is computed in.
+        pricing: the request to the pricing process; None for a job without privacy on public data.
+        numerics: the shapes and number types of its computation.
     """
 
     spec: JobSpec
@@ -114,14 +116,14 @@ class Plan:
     pricing: PlanRequest | None
     numerics: Numerics
     warnings: tuple[str, ...] = ()
-    study: StudyPlan | None = None  # of a job whose work is done by runs
+    study: StudyPlan | None = None  # set if the job is a study
 
 
 def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -> Plan:
     """Checks a spec against its data set and fixes the plan.
 
     Args:
-        side: the data set of its optimizer's side information, where it has any; the plan's spec names it by its id.
+        side: the data set of its optimizer's side information, if any; the plan's spec names it by id.
 
     Raises:
         InvalidRequest: with a pointer to what to change.
@@ -129,7 +131,7 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
     records = facts.records_train
     batch = derive.batch_of(spec, records)
     if batch > records:
-        detail = f"the batch is larger than the training part: at most {records} (its public record count)"
+        detail = f"the batch is larger than the training part: use at most {records} (its public record count)"
         raise InvalidRequest.at("/sampling/expected_batch_size", detail)
     _check_privacy(spec, facts)
     _check_model(spec, facts)
@@ -141,7 +143,7 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
     if unfit is not None:
         raise InvalidRequest.at(*unfit)
     if spec.privacy is not None and spec.sampling.kind == "poisson" and steps < MIN_POISSON_BLOCK_STEPS:
-        least = f"a Poisson-sampled job has at least {MIN_POISSON_BLOCK_STEPS}, so that no single step's time is seen"
+        least = f"a Poisson-sampled job needs at least {MIN_POISSON_BLOCK_STEPS}, to hide single steps' times"
         raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
     _check_evaluation(spec, facts, steps)
     sizes = PublicSizes(records, facts.records_per_unit, facts.features, facts.outputs, facts.is_sparse)
@@ -154,12 +156,14 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
     if facts.is_private and spec.privacy is None:
         raise InvalidRequest.at("/privacy", "this data set is private: give `target_epsilon` or `noise_multiplier`")
     if facts.is_private and spec.seed is not None:
-        raise InvalidRequest.at("/seed", "a seed may be set on public data only: who knows it knows the noise")
+        raise InvalidRequest.at(
+            "/seed", "a seed is allowed on public data only, as it reveals the noise: leave `seed` out"
+        )
     if facts.cap_delta is not None and spec.privacy and (spec.privacy.target_delta or 0.0) > facts.cap_delta:
-        detail = f"at most the cap's own δ, {facts.cap_delta:g}: with a larger one ε would look smaller than it is"
+        detail = f"must be at most the cap's δ, {facts.cap_delta:g}: a larger δ would make ε look too small"
         raise InvalidRequest.at("/privacy/target_delta", detail)
     if spec.clipping is not None and spec.clipping.kind == "adaptive" and facts.unit == "user":
-        detail = "its count is of records, and this data set protects users: use `flat`, `automatic` or `per_layer`"
+        detail = "`adaptive` counts records, but this data set protects users: use `flat`, `automatic` or `per_layer`"
         raise InvalidRequest.at("/clipping/kind", detail)
     if facts.filter == "gdp" and spec.sampling.kind == "poisson":
         detail = 'this data set\'s ledger (filter `gdp`) admits full-batch jobs only: use {"kind": "full_batch"}'
@@ -174,9 +178,9 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "hashed_text":
         raise InvalidRequest.at("/clipping/engine", "`opacus` forms dense gradients: use `bookkeeping` on hashed text")
     if spec.clipping is not None and spec.clipping.engine == "opacus" and spec.model.kind == "hf":
-        raise InvalidRequest.at("/clipping/engine", "a Hugging Face model is clipped by `bookkeeping`")
+        raise InvalidRequest.at("/clipping/engine", "`opacus` cannot clip a Hugging Face model: use `bookkeeping`")
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "interactions":
-        raise InvalidRequest.at("/clipping/engine", "interactions are clipped by `bookkeeping`")
+        raise InvalidRequest.at("/clipping/engine", "`opacus` cannot clip interactions: use `bookkeeping`")
 
 
 def _with_side(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> JobSpec:
@@ -196,12 +200,12 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
     if spec.evaluation.on == "holdout" and facts.spec.holdout is None:
         raise InvalidRequest.at("/evaluation", "this data set has no hold-out: leave the evaluation out")
     if spec.evaluation.points > steps:
-        raise InvalidRequest.at("/evaluation/points", f"there are only {steps} steps")
+        raise InvalidRequest.at("/evaluation/points", f"there are only {steps} steps: ask for at most as many points")
     _check_groups(spec.evaluation, facts)
     _check_ranking(spec.evaluation, facts)
     apart = steps // spec.evaluation.points  # the shortest stretch between two of them
     if spec.sampling.kind == "poisson" and spec.evaluation.points > 1 and apart < MIN_POISSON_BLOCK_STEPS:
-        detail = f"under Poisson sampling scores lie at least {MIN_POISSON_BLOCK_STEPS} steps apart: ask for fewer"
+        detail = f"under Poisson sampling scores must be at least {MIN_POISSON_BLOCK_STEPS} steps apart: ask for fewer"
         raise InvalidRequest.at("/evaluation/points", detail)
 
 
@@ -209,23 +213,25 @@ def _check_ranking(evaluation: Evaluation, facts: DatasetFacts) -> None:
     where, ranking = "/evaluation/ranking", evaluation.ranking
     if ranking is None:
         if facts.spec.holdout is not None and facts.spec.holdout.kind == "last_item":
-            raise InvalidRequest.at(where, 'last items are scored by their rank: give {"k": 10}')
+            raise InvalidRequest.at(where, 'last items are scored by rank: give a ranking such as {"k": 10}')
         return
     if facts.spec.task.kind != "next_item":
-        raise InvalidRequest.at(where, f"next items are ranked; this data set's task is `{facts.spec.task.kind}`")
+        raise InvalidRequest.at(
+            where, f"`ranking` needs the task `next_item`; this data set's task is `{facts.spec.task.kind}`"
+        )
     if ranking.k > facts.rows[1]:
-        raise InvalidRequest.at(f"{where}/k", f"there are {facts.rows[1]} items")
+        raise InvalidRequest.at(f"{where}/k", f"there are only {facts.rows[1]} items: lower k")
 
 
 def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
     if "accuracy" in (evaluation.metrics or ()) and facts.spec.task.kind != "classification":
-        raise InvalidRequest.at("/evaluation/metrics", "`accuracy` is of classes: this data set's task has none")
+        raise InvalidRequest.at("/evaluation/metrics", "`accuracy` needs a data set whose task is `classification`")
     where = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
     tokens = evaluation.by_frequency and facts.spec.task.kind == "language_model"
     if (evaluation.groups or evaluation.by_frequency) and not tokens and facts.spec.task.kind != "classification":
-        raise InvalidRequest.at(where, "groups are of classes: this data set's task has none")
+        raise InvalidRequest.at(where, "groups need a data set whose task is `classification`")
     if evaluation.by_frequency and not tokens and facts.is_private:
-        detail = "how frequent a label is, is private: name `groups` of classes from public knowledge"
+        detail = "label frequencies are private here: name `groups` of classes from public knowledge"
         raise InvalidRequest.at(where, detail)
     for name, places in (evaluation.groups or {}).items():
         if max(places) >= facts.outputs:
@@ -237,7 +243,7 @@ def _check_re_attention(spec: JobSpec, facts: DatasetFacts) -> None:
     if asked is None or asked.mode == "off":
         return
     if spec.privacy is None:
-        detail = "it corrects for the noise of private training, and there is none: leave it `off`"
+        detail = "re-attention corrects for the noise of private training, and this job has none: leave it `off`"
         raise InvalidRequest.at("/model/re_attention/mode", detail)
     features = facts.spec.features
     declared = features.kind == "interactions" and features.item_frequencies is not None
@@ -251,16 +257,18 @@ def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
         return
     where = "/model/center"
     if facts.spec.features.kind == "hashed_text":
-        raise InvalidRequest.at(where, "hashed text is sparse, and would not be once it is centred")
+        raise InvalidRequest.at(where, "hashed text cannot be centred: it would no longer be sparse")
     if facts.unit == "user":
-        detail = "this data set protects users, and how many records they have together is private: it has no mean"
+        detail = "cannot centre: this data set protects users, and their number of records is private"
         raise InvalidRequest.at(where, detail)
     if isinstance(spec.optimizer, PublicSideSettings):
-        raise InvalidRequest.at(where, "gradients of public side information are those of features as they are")
+        raise InvalidRequest.at(
+            where, "cannot combine `center` with a public-data optimizer: its public gradients use uncentred features"
+        )
 
 
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
-    """Where a clipped score would say less than it seems to."""
+    """Warns if clipping makes a score less informative than it seems."""
     task, classes = facts.spec.task, facts.outputs > 1
     if spec.evaluation is None or spec.privacy is None or not derive.is_noisy(spec.evaluation, facts.public):
         return ()

@@ -1,5 +1,6 @@
-"""A job, or its news, as clients ask for them again and again: key, access and what is shown in one statement, hence of
-one moment. A round trip to the database costs more than all that is done with its answer.
+"""Reads a job or its news for polling clients: key, access and the shown columns in one statement, so of one moment.
+
+A round trip to the database costs more than all work on its answer.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from app.jobs.repository import SHOWN, details_where
 from app.keys.service import CHECKED, Caller
 
 KEY, JOB, EVENTS = table_of(ApiKey), table_of(Job), table_of(JobEvent)
-# The job's columns come with each of these rows: they are few.
+# The job's columns are repeated in each of these rows: there are few rows.
 DETAILS = details_where(lambda job: job == bindparam("job"), last_metrics=True).subquery("details")
 
 
 @dataclass(frozen=True)
 class Polled:
-    """What was found.
+    """The result of one statement.
 
     Attributes:
-        key: the key's row; None where there is none.
-        job: of the job what was asked for; None where there is none.
-        looked_at: what `access_of` looks at.
+        key: the key's row; None if there is none.
+        job: the requested columns of the job; None if there is no such job.
+        looked_at: the columns that `access_of` checks.
         rows: the job's details or events.
     """
 
@@ -38,13 +39,13 @@ class Polled:
     rows: list[SimpleNamespace]
 
     def access(self, caller: Caller) -> Access | None:
-        """What the caller, whom this key opened, may do with the job's data set; None where it may not see it."""
+        """Returns the access of this key's caller to the job's data set; None if the caller may not see it."""
         data = self.looked_at
         return access_of(caller, data, data if data.access is not None else None)
 
     @property
     def details(self) -> dict[str, list[Any]]:
-        """As `repository.details`, with the last value of each metric."""
+        """The same as `repository.details`, but with only the last value of each metric."""
         found: dict[str, list[Any]] = {"attempts": [], "metrics": [], "artifacts": []}
         for row in self.rows:
             found[row.part].append(row)
@@ -52,12 +53,12 @@ class Polled:
 
 
 def job_of(connection: Connection, key_id: str, job_id: str) -> Polled:
-    """A job with its details, for who shows a token of the key."""
+    """Reads a job with its details, for a caller with a token of the key."""
     return WHOLE.ask(connection, key=key_id, job=job_id)
 
 
 def news_of(connection: Connection, key_id: str, job_id: str, after: int, limit: int) -> Polled:
-    """A job's events after a sequence number, at most `limit`, for who shows a token of the key."""
+    """Reads a job's events after a sequence number, at most `limit`, for a caller with a token of the key."""
     return NEWS.ask(connection, key=key_id, job=job_id, after=after, limit=limit)
 
 
@@ -66,10 +67,10 @@ class _Statement:
 
     Args:
         shown: the job's columns; the first one is its id.
-        rest: where the rows are from; their first column is never null.
-        on: which of them.
+        rest: the source of the rows; its first column is never null.
+        on: the condition that joins them.
         order: their order.
-        bounded: whether no more than `limit` of them are asked for.
+        bounded: if True, at most `limit` of them are read.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class _Statement:
         parts = [CHECKED, shown, LOOKED_AT, list(rest.c)]
         self.names = [[column.name for column in part] for part in parts]
         self.rest = sum(len(names) for names in self.names[:-1])
-        # Several parts have columns of one name: they are told apart by their place.
+        # Several parts have columns with the same name: labels number them by position.
         named = [column.label(f"p{place}") for place, column in enumerate(each for part in parts for each in part)]
         joined = (
             KEY.outerjoin(JOB, JOB.c.id == bindparam("job"))

@@ -1,11 +1,11 @@
-"""Prices: asked of two warm helper processes under time and memory limits, kept in the database by what was asked.
+"""Prices: computed by two warm helper processes under time and memory limits, cached in the database by request.
 
-Keys take turns at the processes (app.jobs.turns): two prices of a key are made at a time, its further ones wait, and
-only where sixteen of its own wait is one more refused. A price that is kept waits for nobody.
+Keys take turns at the processes (app.jobs.turns). A key has at most two prices computed at a time; its others wait, and
+a request is refused only if sixteen of the key's own wait already. A cached price never waits.
 
-A price is a function of public numbers only, so that keeping it tells nothing.
+A price is a function of public numbers only, so caching it reveals nothing.
 
-Questions and answers are JSON here, on the pipe and in the cache, and typed for everybody else.
+Questions and answers are JSON here, on the pipe and in the cache, and typed elsewhere.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ DESK = "app.privacy.desk:answer"
 BUSY = 503
 PROCESSES = 2
 PER_KEY, WAITING = 2, 16
-NOBODY = ""  # whose turn it is where no key asks
-# What is made sooner than this is made again: keeping it would take a write to the disk.
+NOBODY = ""  # stands for the key where no key asks
+# Prices computed faster than this are not cached: caching needs a write to the disk.
 WORTH_KEEPING_S = 0.05
 DROP_EVERY = 100
 REMEMBERED = 1000
 
 
 class PricingService:
-    """What app.privacy.desk answers to (prices of jobs and studies, and what would fit), cached and limited."""
+    """Prices of jobs and studies, and the largest ε that fits: app.privacy.desk with a cache and limits."""
 
     def __init__(self, db: Database, settings: Settings) -> None:
         self.db = db
@@ -72,23 +72,23 @@ class PricingService:
         self.servers = [LimitedServer(DESK, memory_bytes=memory_bytes, time_s=time_s) for _ in range(PROCESSES)]
         self._turns = FairTurns(PROCESSES, PER_KEY, WAITING, busy)
         self._key, self._had_turn = NOBODY, False
-        # Composing many jobs for comparison takes long: nobody's admission waits for it. Started when first asked.
+        # Composing many jobs for comparison takes long: its own process, so that no admission waits. Starts on demand.
         self.comparing = LimitedServer(DESK, memory_bytes=memory_bytes, time_s=time_s)
         self._remembered: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def of(self, key_id: str) -> PricingService:
-        """The same service, asked for one request of a key: it is that key's turns that its prices take."""
+        """Returns this service for one request of a key, so that its prices take that key's turns."""
         mine = copy(self)
         mine._key, mine._had_turn = key_id, False
         return mine
 
     @property
     def alive(self) -> bool:
-        """Whether a process runs. Where none does, the next price starts one."""
+        """True if a process runs. If none does, the next price starts one."""
         return any(each.alive for each in self.servers)
 
     def warm(self) -> None:
-        """Starts the processes and has them load their libraries, in the background."""
+        """Starts the processes in the background, and loads their libraries."""
         threading.Thread(target=self._warm, name="pricing-warm-up", daemon=True).start()
 
     def _warm(self) -> None:
@@ -96,35 +96,45 @@ class PricingService:
             try:
                 server.call(_asked(questions.WARM, WarmRequest()))
             except ServiceError as error:
-                # Closed while it was warming up; or the first real call will meet the same, and say so.
+                # The service was closed meanwhile, or the first real call will report the same error.
                 logger.info("pricing is not warm: %s", error.message)
 
     def close(self) -> None:
+        """Ends the processes."""
         for server in self.servers:
             server.close()
         self.comparing.close()
 
     def price(self, request: PlanRequest) -> Price:
+        """Prices a job (app.privacy.pricing)."""
         return self._cached(questions.PRICE, request)
 
     def price_study(self, request: StudyRequest) -> StudyPrice:
+        """Prices a study (app.privacy.study)."""
         return self._cached(questions.PRICE_STUDY, request)
 
     def final_run(self, request: FinalRunRequest) -> FinalRun:
-        """What another plan would leave a study's final run (app.privacy.sweep)."""
+        """Computes the privacy of a study's final trial under another plan (app.privacy.sweep)."""
         return self._cached(questions.FINAL_RUN, request)
 
     def largest_study_that_fits(self, study: StudyRequest, remaining: Units) -> Largest:
+        """Finds the largest total ε of a study that fits the remaining units."""
         return self._cached(questions.LARGEST_STUDY_THAT_FITS, StudyFitRequest(study=study, remaining=remaining))
 
     def largest_that_fits(self, plan: PlanRequest, remaining: Units) -> Largest:
+        """Finds the largest ε of a job that fits the remaining units."""
         return self._cached(questions.LARGEST_THAT_FITS, FitRequest(plan=plan, remaining=remaining))
 
     def choose_order(self, request: OrderRequest) -> float:
+        """Chooses the order of a data set's `rdp` filter."""
         return self._cached(questions.CHOOSE_ORDER, request).order
 
     def compare(self, request: CompareRequest) -> Compared:
-        """Raises LimitError where it takes too long; that is remembered, so that it takes long once."""
+        """Compares accountants on an account's jobs.
+
+        Raises:
+            LimitError: it takes too long. The cache keeps this, so that it happens once.
+        """
         asked = _asked(questions.COMPARE, request)
         known = self._known(asked)
         if known is None:
@@ -154,10 +164,10 @@ class PricingService:
         return question.answers.model_validate(self._remember(asked, price))
 
     def _remember(self, asked: dict[str, Any], price: dict[str, Any]) -> dict[str, Any]:
-        """In this process too, for those who ask the same again. Nobody changes a price that they were handed."""
+        """Caches a price in this process too. Callers never change a returned price."""
         self._remembered[_fingerprint(asked)] = price
         while len(self._remembered) > REMEMBERED:
-            with suppress(KeyError):  # another thread was quicker
+            with suppress(KeyError):  # another thread was faster
                 self._remembered.popitem(last=False)
         return price
 
@@ -181,11 +191,11 @@ class PricingService:
                     session.flush()
                     self._drop_oldest(session)
         except IntegrityError:
-            # Somebody else asked the same at the same moment, and was told the same.
-            logger.debug("this price was kept already")
+            # A concurrent request cached the same price.
+            logger.debug("this price was already cached")
 
     def _drop_oldest(self, session: Session) -> None:
-        """At every hundredth price that is kept: there may be that many too many, in each process."""
+        """Prunes every DROP_EVERY inserts, so the cache may exceed max_prices by DROP_EVERY per process."""
         if next(self._kept) % DROP_EVERY != 1:
             return
         too_many = select(PriceCache.created_at).order_by(PriceCache.created_at.desc()).offset(self.max_prices).limit(1)
@@ -195,7 +205,7 @@ class PricingService:
 
 
 def _asked(question: Question[Asked, Answer], request: Asked) -> dict[str, Any]:
-    """What is said on the pipe."""
+    """Returns a question's JSON form for the pipe."""
     return {"function": question.name, "arguments": request.model_dump(mode="json")}
 
 

@@ -1,4 +1,4 @@
-"""A job's quote, as it is stored and answered: what a plan is, and what it costs."""
+"""A job's quote, as stored and answered: its plan and cost."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class ModelQuote(Document):
 
 
 class StoredQuote(Document):
-    """The quote of a job, in the order in which it is stored. `mechanism` is the event of each account, for
-    accountants; `hpo` how a search divides the total."""
+    """The quote of a job, with its members in stored order. `mechanism` is the event of each account, for accountants;
+    `hpo` shows how a study divides the total."""
 
     noise_multiplier: float | None
     sample_rate: float
@@ -38,7 +38,7 @@ class StoredQuote(Document):
 
 
 def quote_of(planned: Plan, priced: Price | StudyPrice) -> StoredQuote:
-    """The quote of a plan at its price."""
+    """Builds the quote of a plan at its price."""
     if isinstance(priced, StudyPrice):
         sigma, events = priced.runs[-1].noise_multiplier, priced.events
     elif priced.mechanism is not None:

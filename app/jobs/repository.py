@@ -1,4 +1,4 @@
-"""Every query on jobs and what belongs to them."""
+"""All queries on jobs and their details."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from app.jobs.planning import DatasetFacts
 from app.ledger.accounts import remaining_of
 from app.privacy.prices import Units
 
-# Statements of hot paths are made once.
+# Statements of hot paths are built once.
 JOB, ACCOUNTS = table_of(Job).c, table_of(Account).c
 ACCOUNT = select(ACCOUNTS.filter, ACCOUNTS.filter_order, ACCOUNTS.cap_delta).where(
     ACCOUNTS.dataset_id == bindparam("dataset")
@@ -44,7 +44,7 @@ ACCOUNT = select(ACCOUNTS.filter, ACCOUNTS.filter_order, ACCOUNTS.cap_delta).whe
 ONCE = select(JOB.id, JOB.request_sha256).where(
     JOB.key_id == bindparam("key"), JOB.idempotency_key == bindparam("once")
 )
-# A study that runs is in the queue as long as a run of it is.
+# A running study counts as queued while one of its trials is queued.
 RUNS = table_of(Job).alias("runs").c
 QUEUED = select(func.count()).select_from(
     union_all(
@@ -59,7 +59,7 @@ QUEUED = select(func.count()).select_from(
     .limit(bindparam("limit", type_=Integer))
     .subquery()
 )
-# The columns of a job that are shown: the mechanism and the salts are not.
+# The columns of a job that callers see; the mechanism and the salts are not among them.
 SHOWN = [
     JOB.id,
     JOB.name,
@@ -81,7 +81,7 @@ SHOWN = [
 
 
 def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
-    """The public numbers of a data set."""
+    """Reads the public facts of a data set."""
     account = session.execute(ACCOUNT, {"dataset": dataset.id}).one_or_none()
     return DatasetFacts(
         id=dataset.id,
@@ -98,7 +98,7 @@ def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
 
 
 def remaining(session: Session, dataset_id: str) -> Units | None:
-    """What both accounts still have; None on public data."""
+    """Returns the units left on both accounts; None on public data."""
     account = session.get(Account, dataset_id)
     if account is None:
         return None
@@ -106,7 +106,7 @@ def remaining(session: Session, dataset_id: str) -> Units | None:
 
 
 def by_idempotency_key(session: Session, key_id: str, idempotency_key: str) -> Row[Any, Any] | None:
-    """The id and the request's digest of the job that took an Idempotency-Key."""
+    """Finds the job that used an Idempotency-Key: its id and its request's digest."""
     return session.execute(ONCE, {"key": key_id, "once": idempotency_key}).one_or_none()
 
 
@@ -118,11 +118,11 @@ def page_of_jobs(
     after: tuple[datetime, str] | None,
     limit: int,
 ) -> list[Row[Any]]:
-    """What is shown of jobs, newest first; one more than asked for, so that it is known whether there is a next page.
-    Runs are shown with their study, and not here.
+    """Reads a page of jobs, newest first, and one row more to show if there is a next page. Trials are not listed
+    here, but with their study.
 
     Args:
-        among: the jobs that may be shown.
+        among: the condition on jobs that may be shown.
     """
     query = (
         select(*SHOWN)
@@ -138,7 +138,7 @@ def page_of_jobs(
 
 
 def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[Any]]]:
-    """Attempts, metrics and artifacts of several jobs, in one query: rows with the columns that are shown."""
+    """Reads attempts, metrics and artifacts of several jobs in one query: rows with the shown columns."""
     found: dict[str, dict[str, list[Any]]] = {
         each: {"attempts": [], "metrics": [], "artifacts": []} for each in job_ids
     }
@@ -150,11 +150,11 @@ def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[An
 def details_where(
     of: Callable[[ColumnElement[str]], ColumnElement[bool]], *, last_metrics: bool = False
 ) -> CompoundSelect[Any]:
-    """The three tables under each other, under the names of their columns; what one has not is null.
+    """Builds a union of the three tables; a column that a table lacks is null.
 
     Args:
         of: the condition on the job's id.
-        last_metrics: of each metric its last value alone.
+        last_metrics: if True, includes only the last value of each metric.
     """
     no_time = cast(null(), UtcDateTime())
     no_number, no_text, no_float = cast(null(), BigInteger), cast(null(), String), cast(null(), Float(53))
@@ -220,13 +220,13 @@ def details_where(
 
 
 def _is_last() -> ColumnElement[bool]:
-    """Of a metric's values the one of the last step."""
+    """The condition for a metric's value at the last step."""
     metric, later = table_of(Metric).c, table_of(Metric).alias("later").c
     same = and_(later.job_id == metric.job_id, later.name == metric.name, later.step > metric.step)
     return ~exists(select(literal_column("1")).where(same))
 
 
-# The jobs of a page are named once, and not in each part: psycopg prepares no statement with more than 50 values.
+# The job ids of a page are bound once, not once per part: psycopg prepares no statement with more than 50 values.
 ALL_DETAILS = details_where(lambda _job: true()).subquery()
 DETAILS = (
     select(ALL_DETAILS)
@@ -236,6 +236,7 @@ DETAILS = (
 
 
 def events_after(session: Session, job_id: str, after: int, limit: int) -> list[JobEvent]:
+    """Reads a job's events after a sequence number: at most `limit`, and one more if there is a next page."""
     query = (
         select(JobEvent).where(JobEvent.job_id == job_id, JobEvent.seq > after).order_by(JobEvent.seq).limit(limit + 1)
     )
@@ -243,23 +244,25 @@ def events_after(session: Session, job_id: str, after: int, limit: int) -> list[
 
 
 def artifact(session: Session, job_id: str, name: str) -> Artifact:
+    """Returns an artifact's row; raises NotFound if the job has none of that name."""
     found = session.get(Artifact, (job_id, name))
     if found is None:
-        raise NotFound("this job has no such artifact")
+        raise NotFound("this job has no artifact of that name")
     return found
 
 
 def certificate(session: Session, job_id: str) -> Certificate | None:
+    """Returns a job's certificate; None if none is issued."""
     return session.get(Certificate, job_id)
 
 
 def count_queued(session: Session, key_id: str, at_most: int) -> int:
-    """How many jobs of a key are queued, counted no further than `at_most`."""
+    """Counts a key's queued jobs, up to `at_most`."""
     return session.scalar(QUEUED, {"key": key_id, "limit": at_most}) or 0
 
 
 def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float | None:
-    """The throughput of the last like jobs: same data set, same model, same sampling."""
+    """Returns the median time per step of recent similar jobs: same data set, model and sampling; None without any."""
     like = {"model": spec.model.model_dump(mode="json"), "sampling": spec.sampling.model_dump(mode="json")}
     recent = session.scalars(
         select(Job)
@@ -276,7 +279,7 @@ def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float 
 
 
 def count_by_status(session: Session, among: ColumnElement[bool]) -> dict[str, int]:
-    """How many of the jobs that may be shown have each status."""
+    """Counts the jobs that may be shown, by status."""
     rows = session.execute(
         select(Job.status, func.count()).where(among, Job.parent_id.is_(None)).group_by(Job.status)
     ).all()

@@ -56,7 +56,7 @@ IdempotencyKey = Annotated[
         alias="Idempotency-Key",
         min_length=1,
         max_length=200,
-        description="A fresh random string for each job; the same one again gives the same job.",
+        description="A fresh random string for each job; the same string again returns the same job.",
     ),
 ]
 Responses = dict[int | str, dict[str, Any]]
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 async def _priced(request: Request, work: Callable[[], T]) -> T:
-    """Runs what may wait for prices in threads of its own: keys that wait long keep nobody from what needs no price."""
+    """Runs work that may wait for prices in its own threads, so that waiting keys do not block other requests."""
     return await to_thread.run_sync(work, limiter=cast(CapacityLimiter, request.app.state.pricing_threads))
 
 
@@ -81,7 +81,7 @@ async def _priced(request: Request, work: Callable[[], T]) -> T:
 async def quote(
     request: Request, spec: JobSpec, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey
 ) -> Response:
-    """What a job would cost, line by line, and whether it fits now. Charges and reserves nothing."""
+    """Quotes a job's cost, line by line, and tells if it fits now. Charges and reserves nothing."""
 
     def made() -> Response:
         return as_json(service.quote(db, pricing.of(caller.id), caller, spec, models_root=settings.models_root))
@@ -93,7 +93,7 @@ async def quote(
 async def sweep(
     request: Request, asked: Sweep, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey
 ) -> Response:
-    """What other totals, levels and runs would leave the final run of a search. Charges and reserves nothing."""
+    """Quotes a study's final trial under other totals, levels and numbers of trials. Charges and reserves nothing."""
 
     def made() -> Response:
         return as_json(sweeps.sweep(db, pricing.of(caller.id), caller, asked, models_root=settings.models_root))
@@ -112,7 +112,7 @@ async def submit(
     heads: RecordedHeads,
     idempotency_key: IdempotencyKey,
 ) -> Response:
-    """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec gives the same job again."""
+    """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec returns the same job."""
     limit, models_root = settings.max_queued_jobs, settings.models_root
 
     def made() -> Response:
@@ -135,7 +135,7 @@ def list_jobs(
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
-    """Jobs on the data sets that this key may see, newest first; `dataset` is an id or a name."""
+    """Lists jobs on the data sets that this key may see, newest first; `dataset` is an id or a name."""
     return as_json(page_of_jobs(db, caller, dataset=dataset, status=status, after=after, limit=limit))
 
 
@@ -148,7 +148,7 @@ def page_of_jobs(
     after: str | None = None,
     limit: int = 50,
 ) -> JobList:
-    """One page of the jobs that a caller may see; the dashboard shows the same."""
+    """Returns one page of the jobs that a caller may see; the dashboard shows the same page."""
     key = None
     if after is not None:
         moment, job_id = decode_cursor(after, str, str)
@@ -166,7 +166,8 @@ def page_of_jobs(
 
 @router.get("/jobs/{job_id}", response_model=JobView)
 def show_job(job_id: str, request: Request, _credentials: Credentials) -> Response:
-    # The key is looked up here and not by a dependency, which would take another turn in the thread pool.
+    """Shows a job: its status, progress, quote, attempts, last metrics and artifacts."""
+    # The key is looked up here: a dependency would need another thread of the pool.
     token = shown_token(request, token_in(request.headers))
     with database_of(request).glance() as connection:
         found = job_of(connection, id_in(token), job_id)
@@ -176,7 +177,7 @@ def show_job(job_id: str, request: Request, _credentials: Credentials) -> Respon
 
 @router.post("/jobs/{job_id}/cancel", status_code=202)
 def cancel_job(job_id: str, db: Db, caller: CurrentKey) -> JobView:
-    """Stops a job. What was started stays charged; the rest of the hold goes back."""
+    """Stops a job. Started steps stay charged; the rest of the hold is released."""
     service.cancel(db, caller, job_id)
     return _view(db, caller, job_id)
 
@@ -191,11 +192,11 @@ def list_events(
     limit: Limit = 200,
     last_event_id: Annotated[str | None, Header(max_length=18, pattern=r"^\d+$")] = None,
 ) -> EventList | EventStream:
-    """The job's event log; `after` is the sequence number seen last, which is also what `next` holds.
+    """Lists the job's events; `after` is the last sequence number seen, as in `next`.
 
-    With `Accept: text/event-stream` the events come as they happen; Last-Event-ID resumes. The stream ends where the
-    key ends, or may not see the job any more. How many streams are open at once is bounded: past it 429 for the key,
-    503 for the process.
+    With `Accept: text/event-stream` the events arrive as they happen; Last-Event-ID resumes. The stream ends when the
+    key ends or may no longer see the job. The number of open streams is bounded: beyond it the answer is 429 for the
+    key, 503 for the process.
     """
     with db.read() as session:
         require_job(session, caller, job_id)
@@ -208,7 +209,7 @@ def list_events(
 
 @router.get("/jobs/{job_id}/metrics")
 def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
-    """Every released number, with the std of its noise and how it was released."""
+    """Lists every released number, with its noise's std and its kind of release."""
     with db.read() as session:
         require_job(session, caller, job_id)
         metrics = repository.details(session, [job_id])[job_id]["metrics"]
@@ -217,7 +218,7 @@ def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
 
 @router.get("/jobs/{job_id}/trials")
 def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
-    """The runs of a study, with their points and noisy scores, and how the final run was chosen."""
+    """Lists a study's trials, with their points and noisy scores, and the choice of the final trial."""
     with db.read() as session:
         return trials(session, require_job(session, caller, job_id))
 
@@ -226,9 +227,10 @@ def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
 def download_artifact(
     request: Request, job_id: str, name: str, db: Db, settings: ServiceSettings, caller: CurrentKey
 ) -> FileResponse:
-    """One artifact's file: `model.safetensors`, `model.json`. For keys that may train on the data set.
+    """Sends an artifact's file: `model.safetensors` or `model.json`. For keys that may train on the data set.
 
-    It is hashed on its way: one that the disk has changed breaks off before its end, and is 409 from then on.
+    The file is hashed while it is sent. If the disk has changed it, the download breaks off before its end, and later
+    requests answer 409.
     """
     with db.read() as session:
         job = require_job(session, caller, job_id, "train")
@@ -240,7 +242,7 @@ def download_artifact(
     if not is_head(request.scope):
         with db.write() as session:
             audit.record(session, "artifact.downloaded", job_id, name=name)
-    # Not the file's own time and what is made of it: it tells in fractions of a second when training ended.
+    # Not the file's own time, nor headers made from it: it reveals the end of training to a fraction of a second.
     headers = {
         "Digest-SHA256": artifact.sha256,
         "ETag": f'"{artifact.sha256}"',
@@ -252,7 +254,7 @@ def download_artifact(
 
 @router.get("/jobs/{job_id}/certificate")
 def show_certificate(request: Request, job_id: str, db: Db, caller: CurrentKey) -> CertificateDocument:
-    """The signed privacy certificate, soon after the job has finished."""
+    """Shows the signed privacy certificate; it is issued soon after the job has finished."""
     with db.read() as session:
         job = require_job(session, caller, job_id)
         found = repository.certificate(session, job_id)
@@ -265,24 +267,24 @@ def show_certificate(request: Request, job_id: str, db: Db, caller: CurrentKey) 
 
 
 def _check_handed_out(session: Session, run: Job) -> None:
-    """A trial's model is for its study to choose, unless the study keeps them all.
+    """Refuses a trial's model unless the study keeps all models: the study delivers the best one.
 
     Raises:
-        NotFound: as of an artifact that is not there.
+        NotFound: as for a missing artifact.
     """
     if run.parent_id is not None:
         study = session.get_one(Job, run.parent_id)
         if not StoredStudy.read(study.study).keep_weights:
-            raise NotFound("this run's model is not handed out: its study hands out the best one, when it has ended")
+            raise NotFound("this trial's model is not delivered: its study delivers the best one when it has ended")
 
 
 def _no_certificate(job: Job) -> RequestError:
     if job.parent_id is not None:
-        return NotFound(f"a run has no certificate of its own: that of its study, {job.parent_id}, lists it")
+        return NotFound(f"a trial has no certificate: see the certificate of its study {job.parent_id}, which lists it")
     if job.status not in FINISHED:
-        return Conflict("wrong-state", f"the job is {job.status}: its certificate is issued when it has finished")
+        return Conflict("wrong-state", f"the job is {job.status}: its certificate is issued after it has finished")
     if job.steps_started == 0 or job.quote["epsilon"] is None or job.quote["charge"]["unit"] is None:
-        return NotFound("this job spent no privacy: there is nothing to certify")
+        return NotFound("this job spent no privacy: it has no certificate")
     return Conflict("certificate-pending", "the certificate is being issued: ask again in a moment")
 
 

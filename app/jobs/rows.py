@@ -1,4 +1,4 @@
-"""A new job's row: where the plan and its price become the database's JSON columns."""
+"""A new job's row: turns the plan and its price into the database's JSON columns."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ class NewJob:
     """A job's row before it is written.
 
     Attributes:
-        columns: of the table of jobs. Its first event is counted already.
+        columns: the row's values in the table of jobs. They count the first event already.
     """
 
     id: str
     columns: dict[str, Any]
 
     def insert(self, session: Session) -> None:
+        """Writes the row."""
         session.execute(_INSERT, self.columns)
 
     def job(self) -> Job:
-        """The row as an object, which no session knows."""
+        """Returns the row as an object outside any session."""
         return Job(**self.columns)
 
 
 def new_job(caller: Caller, planned: Plan, priced: Price | StudyPrice, idempotency_key: str, digest: str) -> NewJob:
-    """The job of a plan at its price.
+    """Builds the job of a plan at its price.
 
     Args:
-        digest: of the request, under the idempotency key.
+        digest: the request's digest, stored with the idempotency key.
     """
     job_id = new_id("job")
     mechanism = priced.mechanism if isinstance(priced, Price) else None

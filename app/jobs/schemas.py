@@ -1,4 +1,4 @@
-"""What the routes of jobs answer: the shapes of the REST contract."""
+"""Answers of the job routes, as documents of the REST contract."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.ids import now
 from app.jobs.trials import StudyView
 from app.privacy.numerics import Numerics
 
-JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's, or what has its columns
+JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's object, or one with its columns
 
 
 class Quote(BaseModel):
@@ -31,16 +31,18 @@ class Quote(BaseModel):
     charge: dict[str, Any]
     lines: list[dict[str, Any]]
     model: dict[str, Any] | None = None  # its parameters, and its layers with the shapes of their tensors
-    numerics: Numerics | None = None  # shapes and types of the passes; null of jobs from before it was stored
+    numerics: Numerics | None = None  # shapes and types of the passes; null for jobs older than this member
     fits: bool | None = None
     remaining_after: dict[str, Any] | None = None
     largest_epsilon_that_fits: float | None = None
-    hpo: dict[str, Any] | None = None  # of a search: how the total is divided among pilots, scores and the final run
+    hpo: dict[str, Any] | None = None  # for a study: how pilots, scores and the final trial share the total
     estimated_duration_s: float | None = None
     warnings: list[str] = []
 
 
 class Progress(BaseModel):
+    """A job's progress: steps done and planned, and times in whole seconds."""
+
     step: int
     steps: int
     elapsed_s: float | None
@@ -48,6 +50,8 @@ class Progress(BaseModel):
 
 
 class AttemptView(BaseModel):
+    """An attempt of a worker to run a job."""
+
     number: int
     worker: str
     status: str
@@ -56,12 +60,15 @@ class AttemptView(BaseModel):
 
     @classmethod
     def of(cls, attempt: Attempt) -> AttemptView:
-        """That a process crashed may depend on private data (memory, lengths): it is shown as lost."""
+        """Builds the view of an attempt. It shows `crashed` as `lost`: a crash may depend on private data, such as
+        lengths that need too much memory."""
         view = cls.model_validate(attempt, from_attributes=True)
         return view.model_copy(update={"status": "lost"}) if attempt.status == "crashed" else view
 
 
 class MetricView(BaseModel):
+    """A released number, with the std of its noise."""
+
     name: str
     step: int
     value: float
@@ -82,7 +89,7 @@ class MetricView(BaseModel):
 
 
 class ArtifactView(BaseModel):
-    """A file of a job. `damaged`: the stored file is not what was published, and is not handed out."""
+    """A file of a job. `damaged`: the stored file differs from the published one and cannot be downloaded."""
 
     name: str
     sha256: str
@@ -100,7 +107,7 @@ class ArtifactView(BaseModel):
 
 
 class JobView(BaseModel):
-    """A job. `metrics` has the last value of each; `GET …/metrics` has all."""
+    """A job. `metrics` has each metric's last value; `GET …/metrics` has all values."""
 
     id: str
     name: str
@@ -115,8 +122,8 @@ class JobView(BaseModel):
     failure: dict[str, Any] | None
     warnings: list[str]
     artifacts: list[ArtifactView]
-    study: StudyView | None = None  # of a job that searches: how far it is, and what was decided
-    parent: str | None = None  # of a run: the study that it belongs to
+    study: StudyView | None = None  # for a study: its progress and decisions
+    parent: str | None = None  # for a trial: its study
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -140,18 +147,22 @@ class JobView(BaseModel):
             artifacts=[ArtifactView.of(each) for each in details["artifacts"]],
             study=StudyView.of(job),
             parent=job.parent_id,
-            created_at=job.created_at.replace(microsecond=0),  # as the times below, or it could lie after them
+            created_at=job.created_at.replace(microsecond=0),  # like the times below, or it could be later than them
             started_at=job.started_at,
             finished_at=job.finished_at,
         )
 
 
 class JobList(BaseModel):
+    """A page of jobs."""
+
     items: list[JobView]
     next: str | None
 
 
 class EventView(BaseModel):
+    """An event of a job."""
+
     seq: int
     type: str
     data: dict[str, Any]
@@ -163,11 +174,15 @@ class EventView(BaseModel):
 
 
 class EventList(BaseModel):
+    """A page of a job's events."""
+
     items: list[EventView]
     next: str | None
 
 
 class MetricList(BaseModel):
+    """All released numbers of a job."""
+
     items: list[MetricView]
     next: None = None
 
@@ -182,7 +197,7 @@ class CertificateDocument(BaseModel):
 
 
 def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
-    """Whole seconds, told at whole seconds: step times are never published."""
+    """Builds a job's progress in whole seconds, updated at whole seconds: step times are never published."""
     began = attempts[-1].started_at if attempts else None
     if began is None:
         return Progress(step=job.step, steps=job.steps, elapsed_s=None, remaining_s=None)
@@ -197,8 +212,11 @@ def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
 
 
 def _spent(job: JobLike, planned: Epsilon | None) -> Epsilon | None:
-    """The planned ε once a worker has the job, unless it ended before a private step: never a figure computed at the
-    stopping time, nor one that moves when the data are loaded, as how long that takes depends on how many they are."""
+    """Returns the planned ε once a worker has the job; 0 if the job ended before a private step.
+
+    Never computes ε from the stopping time. ε also does not change when the data are loaded, as the time of loading
+    depends on their number.
+    """
     is_study = job.spec.get("hpo") is not None
     may_spend = job.started_at is not None and (is_study or job.finished_at is None)
     if planned is None or job.steps_started > 0 or may_spend:

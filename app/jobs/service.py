@@ -1,7 +1,7 @@
-"""Jobs: quoted, admitted with their hold in one transaction, cancelled.
+"""Quotes jobs, admits them with their hold in one transaction, and cancels them.
 
 `submit` is the admission: plan (planning.py) → price (app.privacy.pricing) → hold (app.ledger.accounts). The job, its
-hold, its idempotency key and the message that will ring a worker are written in one transaction, or none of them.
+hold, its idempotency key and the wake-up message for a worker commit atomically.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from app.privacy.prices import Charge, Price, StudyPrice, Units
 def quote(
     db: Database, pricing: PricingService, caller: Caller, spec: JobSpec, *, models_root: Path | None = None
 ) -> Quote:
-    """What a job would cost, and whether it fits now. Writes nothing but the price into the cache.
+    """Quotes a job's cost, and tells if it fits now. Writes only the price, into the cache.
 
     Raises:
-        InvalidRequest, NotFound, Forbidden: as at submission.
+        InvalidRequest, NotFound, Forbidden: as in `submit`.
     """
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
@@ -90,18 +90,18 @@ def submit(
     """Admits a job if its whole cost fits.
 
     Args:
-        idempotency_key: scoped to the caller's key; the same one with the same spec gives the same job again.
-        max_queued_jobs: of a key that has no limit of its own.
-        heads: the data set's ledger must be what was recorded of it outside the database.
+        idempotency_key: scoped to the caller's key; the same one with the same spec returns the same job.
+        max_queued_jobs: the limit for a key without its own.
+        heads: the recorded heads; the data set's ledger must match its record outside the database.
 
     Returns:
-        The job's id, and the job where it was made now.
+        The job's id, and the job itself if this call created it.
 
     Raises:
-        BudgetError: it does not fit. Nothing is consumed.
-        PolicyError: it costs more than the owner allows this key for one job. Nothing is consumed.
-        Conflict: the idempotency key was used for another spec; `too-many-jobs`: the key has enough in the queue;
-            `ledger-behind`: the database has forgotten what was spent of this data set; `content-deleted`.
+        BudgetError: the job does not fit. Nothing is consumed.
+        PolicyError: the job costs more than the owner allows this key for one job. Nothing is consumed.
+        Conflict: the idempotency key was used for another spec; `too-many-jobs`: the key's queue is full;
+            `ledger-behind`: the database has lost some of this data set's spending; `content-deleted`.
         NotFound, Forbidden: the key may not see the data set, or not train on it.
     """
     digest = hashlib.sha256(json.dumps(spec.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
@@ -117,7 +117,7 @@ def submit(
     try:
         with db.write() as session:
             write(session, planned, priced, job)
-            # From here until the commit other submissions of this key wait.
+            # From here to the commit this key's other submissions wait.
             key, access = _take_turn(session, caller, planned)
             _check_policy(access, planned, priced)
             _check_queue(session, key, max_queued_jobs)
@@ -125,7 +125,7 @@ def submit(
             hold(session, caller, planned, priced, job.id)
             return job.id, job.job()
     except IntegrityError:
-        # Two requests with one key at once: the database let one in.
+        # Two concurrent requests had the same idempotency key: the database admitted one.
         with db.read() as session:
             before = _replayed(session, caller, idempotency_key, digest)
         if before is None:
@@ -137,20 +137,20 @@ def submit(
 
 
 def cancel(db: Database, caller: Caller, job_id: str) -> None:
-    """Cancels a job: at once where it is queued, within a second where it runs.
+    """Cancels a job: at once if it is queued, within a second if it runs.
 
     Raises:
-        Conflict: `wrong-state`, there is nothing to stop.
-        NotFound: no such job, or on a data set that this key may not see.
-        Forbidden: only who submitted it and may still train, the data set's owner and admins may.
+        Conflict: `wrong-state`: the job has ended, or is a trial.
+        NotFound: there is no such job, or the key may not see its data set.
+        Forbidden: the key is none of these: the submitter's, if it may still train; the data set's owner's; an admin's.
     """
     with db.write() as session:
         if not may_cancel(session, caller, grants.require_job(session, caller, job_id)):
             raise Forbidden("only the key that submitted this job, the data set's owner or an admin may cancel it")
-        # Locked: a worker may be claiming it at this moment, and its first step must not be voided.
+        # Locked: a worker may be claiming the job now, and the hold of a started step must not be voided.
         job = get_job(session, job_id, lock=True)
         if job.parent_id is not None:
-            raise Conflict("wrong-state", "a run ends with its study: cancel that", study=job.parent_id)
+            raise Conflict("wrong-state", "a trial ends with its study: cancel the study", study=job.parent_id)
         if job.status == "cancelling":
             return
         if job.status not in ("queued", "running"):
@@ -167,12 +167,13 @@ def cancel(db: Database, caller: Caller, job_id: str) -> None:
 
 
 def may_cancel(session: Session, caller: Caller, job: Job) -> bool:
+    """Returns True if the caller may cancel the job: as its submitter who may train, as the owner, or as an admin."""
     access = grants.access_to_job(session, caller, job)
     return access is not None and access.covers("train" if caller.id == job.key_id else "own")
 
 
 def _take_turn(session: Session, caller: Caller, planned: Plan) -> tuple[KeyLike, Access]:
-    """Has other admissions of this key wait, and looks again at what it may: pricing took a while."""
+    """Locks the key's row, so that its other admissions wait, and checks its access again: pricing took a while."""
     key = session.execute(keys.LOCKED, {"key": caller.id}).one_or_none()
     if key is None or not keys.is_alive(key):
         raise Unauthenticated(keys.NOT_HELD)
@@ -185,16 +186,16 @@ def _take_turn(session: Session, caller: Caller, planned: Plan) -> tuple[KeyLike
 
 
 def _check_queue(session: Session, key: KeyLike, max_queued_jobs: int) -> None:
-    """Counted under the lock on the key's row, so that two submissions cannot both take the last place; the new job
-    is among them."""
+    """Checks the key's limit of queued jobs. The count includes the new job. The lock on the key's row prevents two
+    submissions from both taking the last place."""
     limit = key.max_queued_jobs or max_queued_jobs
     if repository.count_queued(session, key.id, limit + 1) > limit:
-        detail = f"this key has {limit} jobs in the queue, and may have {limit}: wait until some have started"
+        detail = f"this key has {limit} jobs in the queue; its limit is {limit}: wait until some have started"
         raise Conflict("too-many-jobs", detail, limit=limit, queued=limit)
 
 
 def _is_allowed(access: Access, priced: Price | StudyPrice) -> bool:
-    """Whether the owner's policy for this key covers ε as priced, at the job's δ."""
+    """Returns True if the owner's policy for this key covers the priced ε, at the job's δ."""
     if access.max_epsilon is None:
         return True
     return priced.epsilon is not None and priced.epsilon.value <= access.max_epsilon
@@ -208,14 +209,15 @@ def _check_policy(access: Access, planned: Plan, priced: Price | StudyPrice) -> 
     if not planned.facts.is_private or _is_allowed(access, priced):
         return
     if priced.epsilon is None:
-        raise PrivacyError("a job on private data has a price")
-    detail = f"{_policy(access)}; this one costs ε = {priced.epsilon.value:g}"
+        raise PrivacyError("a job on private data needs a price")
+    detail = f"{_policy(access)}; this job costs ε = {priced.epsilon.value:g}"
     requested = priced.epsilon.model_dump(mode="json")
     raise PolicyError(detail, requested=requested, allowed=requested | {"value": access.max_epsilon})
 
 
 def side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts | None:
-    """Of the public data set that its optimizer has side information from: this key has to be allowed to train on it.
+    """Reads the facts of the public data set with the optimizer's side information; the key must be allowed to train
+    on it.
 
     Raises:
         NotFound, Forbidden: as for the job's own data set.
@@ -227,14 +229,15 @@ def side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts 
 
 
 def pinned(spec: JobSpec, models_root: Path | None, facts: DatasetFacts) -> JobSpec:
-    """With its extractor's or its model's content filled in."""
+    """Returns the spec with its extractor's or model's content filled in."""
     return model_folders.resolved(extractors.resolved(spec, models_root), models_root, facts.outputs)
 
 
 def price_plan(
     pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None
 ) -> tuple[Plan, Price | StudyPrice]:
-    """The plan, of a search that of its final run at its longest, and what it costs: nothing on public data."""
+    """Returns the plan and its price; on public data the charge is nothing. A study's plan is that for its final trial
+    at the longest T."""
     priced: Price | StudyPrice
     if spec.hpo is not None:
         planned, priced = _price_study(pricing, plan_study(spec, facts, side))
@@ -264,7 +267,7 @@ def _replayed(session: Session, caller: Caller, idempotency_key: str, digest: st
 
 
 def write(session: Session, planned: Plan, priced: Price | StudyPrice, job: NewJob) -> None:
-    """The job and what goes with it, a study's first runs too, but for its hold."""
+    """Writes the job with everything except its hold; for a study also the first trials."""
     job.insert(session)
     write_event(session, job.id, 1, "queued", {"charge": priced.charge.model_dump(mode="json")})
     if planned.study is not None:
@@ -275,7 +278,7 @@ def write(session: Session, planned: Plan, priced: Price | StudyPrice, job: NewJ
 
 
 def hold(session: Session, caller: Caller, planned: Plan, priced: Price | StudyPrice, job_id: str) -> None:
-    """Last: all holds of a data set wait for its account's row, from here until the commit is on the disk."""
+    """Holds the job's charge. Call it last: other holds on the data set wait for its account's row until the commit."""
     if planned.facts.is_private:
         epsilon = priced.epsilon.model_dump(mode="json") if priced.epsilon else None
         accounts.hold(
@@ -290,7 +293,7 @@ def hold(session: Session, caller: Caller, planned: Plan, priced: Price | StudyP
 
 
 def _largest_that_fits(pricing: PricingService, planned: Plan, left: Units, access: Access) -> float | None:
-    """The largest target ε that both the budget and the owner's policy for the key cover."""
+    """Returns the largest target ε that both the budget and the owner's policy for the key cover."""
     if planned.study is not None and planned.study.pricing is not None:
         largest = pricing.largest_study_that_fits(planned.study.pricing, left).epsilon
     elif planned.pricing is not None:
@@ -303,15 +306,15 @@ def _largest_that_fits(pricing: PricingService, planned: Plan, left: Units, acce
 
 
 def _explain(refusal: BudgetError, pricing: PricingService, planned: Plan, access: Access) -> None:
-    """Adds to a refusal what would still fit."""
+    """Adds the largest ε that still fits to a refusal."""
     left = Units.model_validate(refusal.members["remaining"])
     largest = _largest_that_fits(pricing, planned, left, access)
     refusal.members["largest_epsilon_that_fits"] = largest
-    # Rounded down: what is printed must fit.
+    # Rounded down: the printed value must fit.
     more = (
         f"the largest target_epsilon that fits is {math.floor(largest * 1e4) / 1e4}"
         if largest
-        else "nothing like it fits"
+        else "no ε above 0.0001 fits what is left"
     )
     refusal.message = f"{refusal.message}; {more}"
     refusal.args = (refusal.message,)

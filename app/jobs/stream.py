@@ -1,7 +1,8 @@
-"""A job's events as server-sent events. One poller a process, fanned out to all readers.
+"""A job's events as server-sent events. One poller per process serves all readers.
 
-A reader first reads what it missed from the database, then follows the hub. Every event carries its sequence number as
-`id:`; a reader that was cut off sends it back as Last-Event-ID and goes on, on any API process, without loss or repeat.
+A reader first reads the events that it missed from the database, then follows the hub. Every event carries its sequence
+number as `id:`. A disconnected reader sends it back as Last-Event-ID and continues on any API process, without loss or
+repeats.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ PAGE = 500
 RETRY_S = 10
 JOBS = table_of(Job).c
 LAST_EVENTS = select(JOBS.id, JOBS.events).where(JOBS.id.in_(bindparam("jobs", expanding=True)))
-# Events must not wait in a proxy's buffer, nor be kept.
+# Proxies must neither buffer nor store events.
 NO_BUFFERING = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class EventHub:
-    """Looks at the jobs that somebody reads, all in one query, and wakes the readers of those with news.
+    """Polls all jobs with readers in one query, and wakes the readers of jobs with new events.
 
     Args:
-        places: how many streams may be open at once.
-        places_of_key: how many of one key.
+        places: the most streams open at once.
+        places_of_key: the most streams of one key.
     """
 
     def __init__(self, db: Database, places: int, places_of_key: int) -> None:
@@ -56,16 +57,18 @@ class EventHub:
 
     @contextmanager
     def place(self, key_id: str) -> Iterator[None]:
-        """Room for one stream of a key.
+        """Takes a place for one stream of a key.
 
         Raises:
-            TooManyRequests: this key has as many as it may have.
-            Unavailable: all its places are taken.
+            TooManyRequests: this key has reached its limit of streams.
+            Unavailable: this process has reached its limit of streams.
         """
         if self._open[key_id] >= self.places_of_key:
-            raise TooManyRequests(f"this key has {self.places_of_key} event streams open: close one", RETRY_S)
+            raise TooManyRequests(
+                f"this key has {self.places_of_key} event streams open, its limit: close one", RETRY_S
+            )
         if self._open.total() >= self.places:
-            raise Unavailable("as many event streams are open as this process serves: ask for pages of events instead")
+            raise Unavailable("this process has no place for another event stream: ask for pages of events instead")
         self._open[key_id] += 1
         try:
             yield
@@ -75,7 +78,7 @@ class EventHub:
                 del self._open[key_id]
 
     def subscribe(self, job_id: str) -> asyncio.Event:
-        """A flag that is set whenever the job may have new events."""
+        """Returns a flag that is set whenever the job may have new events."""
         news = asyncio.Event()
         self._readers[job_id].add(news)
         if self._poller is None or self._poller.done():
@@ -83,19 +86,20 @@ class EventHub:
         return news
 
     def unsubscribe(self, job_id: str, news: asyncio.Event) -> None:
+        """Removes a reader's flag."""
         self._readers[job_id].discard(news)
         if not self._readers[job_id]:
             del self._readers[job_id]
             self._seen.pop(job_id, None)
 
     async def _poll(self) -> None:
-        """Runs while there are readers."""
+        """Polls while there are readers."""
         while self._readers:
             await asyncio.sleep(POLL_S)
             try:
                 found = await run_in_threadpool(self._last_events, list(self._readers))
-            except SQLAlchemyError as error:  # a database that is away for a while
-                logger.warning("no news of jobs: %s", type(error).__name__)
+            except SQLAlchemyError as error:  # the database is away for a while
+                logger.warning("cannot poll jobs for events: %s", type(error).__name__)
                 continue
             for job_id, last in found.items():
                 if self._seen.get(job_id) != last:
@@ -110,7 +114,7 @@ class EventHub:
 
 
 class EventStream(StreamingResponse):
-    """The answer that `follow` streams. It has a place at the hub from its first byte to its last."""
+    """The answer that `follow` streams. It holds a place at the hub from its first byte to its last."""
 
     media_type = "text/event-stream"
 
@@ -124,13 +128,13 @@ class EventStream(StreamingResponse):
 
 
 async def follow(hub: EventHub, caller: Caller, job_id: str, after: int) -> AsyncIterator[str]:
-    """The job's events after a sequence number, as they happen; ends after its last one.
+    """Streams the job's events after a sequence number as they happen; ends after the last one.
 
-    Ends also, without a word, once the caller's token or access has ended: both are looked at again whenever events are
-    read, and at every keep-alive. Who comes back is told by the status of that answer.
+    Also ends, without a message, once the caller's token or access has ended. Both are checked again whenever events
+    are read, and at every keep-alive. The status of the next request then tells the caller why.
 
     Yields:
-        Server-sent events; a comment every 15 s where nothing happens, so that proxies keep the line open.
+        Server-sent events; a comment after 15 s without events, so that proxies keep the connection open.
     """
     news = hub.subscribe(job_id)
     try:
@@ -159,12 +163,12 @@ async def follow(hub: EventHub, caller: Caller, job_id: str, after: int) -> Asyn
 
 
 def _certified(event: EventView) -> bool:
-    """Whether a certificate follows: something was charged."""
+    """Returns True if a certificate follows, which is if something was charged."""
     return bool(sum((event.data.get("charge") or {}).values()))
 
 
 def _is_over(db: Database, job_id: str, after: int) -> bool:
-    """Whether a reader that has seen `after` has seen all that there will ever be."""
+    """Returns True if no event can follow the one with number `after`."""
     with db.read() as session:
         job = session.get_one(Job, job_id)
         due = select(Outbox.id).where(Outbox.job_id == job_id, Outbox.topic == "certificate")
@@ -172,10 +176,10 @@ def _is_over(db: Database, job_id: str, after: int) -> bool:
 
 
 def _read(db: Database, caller: Caller, job_id: str, after: int) -> list[EventView]:
-    """The next events, of the moment in which the caller may see them.
+    """Reads the next events and checks the caller's access at the same moment.
 
     Raises:
-        Unauthenticated, NotFound: it may not any more.
+        Unauthenticated, NotFound: the caller may no longer see the job.
     """
     with db.glance() as connection:
         found = news_of(connection, caller.id, job_id, after, PAGE)

@@ -1,7 +1,7 @@
-"""From a JobSpec with an `hpo` block to the plan of a study: its runs, and what they are priced with.
+"""Turns a JobSpec with an `hpo` block into a study's plan: its trials and the request to price.
 
-Nothing here has seen the data. A run's specification is checked at the least and the largest point of the space: what
-fits both fits every point between them.
+Nothing here has seen the data. A trial's specification is checked at the least and the largest point of the space: if
+both fit, every point between them fits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from app.privacy import derive
 from app.privacy.plans import StudyRequest, StudyRun
 from app.privacy.releases import NoisyHistogram, NoisyMean
 
-# What the search takes the place of, and where to look instead.
+# The spec's members that the study replaces, and the pointers to report instead.
 _SEARCHED = {
     "/length": "/hpo/space/steps",
     "/optimizer/learning_rate": "/hpo/space/learning_rate",
@@ -44,11 +44,11 @@ class StudyPlan:
     """A study, fixed in advance.
 
     Attributes:
-        longest: the plan of the final run at the space's largest point: what all runs have in common.
-        hpo: the search.
-        slots: its runs, before their points are known.
-        evaluation: of trials; None where there are none.
-        pricing: what the pricing process is asked; None without privacy.
+        longest: the plan of the final trial at the space's largest point, which has the common part of all trials.
+        hpo: the study's settings.
+        slots: its trials, before their points are known.
+        evaluation: the trials' evaluation; None if there is none.
+        pricing: the request to the pricing process; None without privacy.
     """
 
     longest: Plan
@@ -61,20 +61,20 @@ class StudyPlan:
 
 
 def plan_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> StudyPlan:
-    """Checks a search against its data set.
+    """Checks a study against its data set and fixes its plan.
 
     Raises:
         InvalidRequest: with a pointer to what to change.
     """
     if spec.hpo is None:
-        raise TypeError("this specification has no search")
+        raise TypeError("this specification has no `hpo` block")
     _check(spec, spec.hpo, facts)
     evaluation = _evaluation(spec.hpo, facts)
     bounds = Bounds.of(spec.hpo.space, 1)
     if spec.hpo.space.steps is None:
         bounds = Bounds.of(spec.hpo.space, plan(spec.model_copy(update={"hpo": None}), facts, side).steps)
     planned = slots(spec.hpo, bounds)
-    roles = dict.fromkeys(each.role for each in planned)  # in the order of runs: the final one is last
+    roles = dict.fromkeys(each.role for each in planned)  # in the order of trials: the final one is last
     at_corners = [
         _planned_at(spec, Run(0, role, None, corner), evaluation, facts, side)
         for role in roles
@@ -90,37 +90,37 @@ def plan_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) ->
 
 def _check(spec: JobSpec, hpo: Hpo, facts: DatasetFacts) -> None:
     if isinstance(hpo, GridOracle) and facts.is_private:
-        detail = "an oracle spends the whole budget on every point, unaccounted: it is for public data only"
+        detail = "`grid_oracle` is for public data only: it spends the whole budget on every point, unaccounted"
         raise InvalidRequest.at("/hpo/strategy", detail)
     if spec.privacy is not None and spec.privacy.target_epsilon is None:
-        detail = "a search divides a total among its runs: give `target_epsilon`"
+        detail = "a study divides a total among its trials: give `target_epsilon`"
         raise InvalidRequest.at("/privacy/noise_multiplier", detail)
     if isinstance(hpo, LinearScaling) and spec.privacy is None:
-        raise InvalidRequest.at("/privacy", "linear scaling goes by the privacy of runs: give `target_epsilon`")
+        raise InvalidRequest.at("/privacy", "linear scaling needs privacy: give `target_epsilon`")
     if spec.sampling.kind == "poisson" and hpo.space.steps is not None:
-        detail = "where batches are drawn, T and σ of every run are fixed in advance: give `length`, search no steps"
+        detail = "Poisson sampling fixes every trial's T and σ in advance: give `length`, and leave `space.steps` out"
         raise InvalidRequest.at("/hpo/space/steps", detail)
     if isinstance(hpo, ScoredSearch | GridOracle) and not isinstance(hpo, LinearScaling) and spec.evaluation:
-        raise InvalidRequest.at("/evaluation", f"the runs of `{hpo.strategy}` have one evaluation, their score")
+        raise InvalidRequest.at("/evaluation", f"trials of `{hpo.strategy}` only have their score: leave it out")
     if hpo.space.max_grad_norm is not None and spec.privacy is None:
-        raise InvalidRequest.at("/hpo/space/max_grad_norm", "without privacy nothing is clipped")
+        raise InvalidRequest.at("/hpo/space/max_grad_norm", "without privacy nothing is clipped: leave it out")
 
 
 def _evaluation(hpo: Hpo, facts: DatasetFacts) -> Evaluation | None:
-    """What trials are compared by, as the evaluation that they have."""
+    """Returns the trials' evaluation, whose score compares them."""
     if isinstance(hpo, Random):
         return None
     score, task = hpo.score, facts.spec.task.kind
     classes, ranked = task == "classification", task == "next_item"
     if isinstance(score, PrivateRanking):
         if not ranked:
-            raise InvalidRequest.at("/hpo/score/kind", f"next items are ranked; this data set's task is `{task}`")
+            raise InvalidRequest.at("/hpo/score/kind", f"it needs the task `next_item`; this data set's is `{task}`")
         ranking = Ranking(k=score.k, leave_out_seen=score.leave_out_seen)
         return Evaluation(on=score.on, noise_mu=score.noise_mu, ranking=ranking)
     if isinstance(score, PrivateCount):
         if not classes:
             other = "private_ranking" if ranked else "private_loss"
-            raise InvalidRequest.at("/hpo/score/kind", f"nothing is predicted right or wrong here: use `{other}`")
+            raise InvalidRequest.at("/hpo/score/kind", f"it needs a classification task: use `{other}`")
         return Evaluation(on=score.on, noise_mu=score.noise_mu, metrics=["accuracy"])
     if isinstance(score, PublicScore):
         if facts.spec.holdout is None or facts.holdout_is_private:
@@ -134,7 +134,7 @@ def _evaluation(hpo: Hpo, facts: DatasetFacts) -> Evaluation | None:
 def _planned_at(
     spec: JobSpec, run: Run, evaluation: Evaluation | None, facts: DatasetFacts, side: DatasetFacts | None
 ) -> Plan:
-    """The plan of a run at a corner of the space; what is wrong there is said of the space."""
+    """Plans a trial at a corner of the space; errors there point to the space."""
     try:
         return plan(run_spec(spec, run, None, evaluation, ""), facts, side)
     except ValidationError as error:
@@ -158,7 +158,7 @@ def _moved(error: InvalidRequest, run: Run) -> InvalidRequest:
 
 
 def _with_side(spec: JobSpec, planned: Plan) -> Optimizer:
-    """The optimizer with its side information named by id, as planning resolved it."""
+    """Returns the optimizer with its side information named by id, as resolved by planning."""
     resolved = planned.spec.optimizer
     if not isinstance(resolved, PublicSideSettings):
         return spec.optimizer
@@ -168,13 +168,13 @@ def _with_side(spec: JobSpec, planned: Plan) -> Optimizer:
 def _pricing(
     spec: JobSpec, planned: list[Slot], bounds: Bounds, evaluation: Evaluation | None, longest: Plan
 ) -> StudyRequest | None:
-    """What the pricing process is asked; None without privacy."""
+    """Builds the request to the pricing process; None without privacy."""
     plan = longest.pricing
     if plan is None or spec.privacy is None or spec.privacy.target_epsilon is None:
         return None
     mean = next((each for each in plan.releases if isinstance(each, NoisyMean)), None)
     if any(isinstance(each, NoisyHistogram) for each in plan.releases):
-        detail = "every run of a study would count the items again: declare them with the data set, and use `public`"
+        detail = "a study's trials would each count the items again: declare them with the data set, and use `public`"
         raise InvalidRequest.at("/model/re_attention/frequencies", detail)
     facts = longest.facts.public
     scored, final = (derive.scores_of(each, facts, spec.model) for each in (evaluation, spec.evaluation))

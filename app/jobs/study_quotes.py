@@ -1,4 +1,4 @@
-"""A study at its price: how the total is divided, as it is quoted and as it is stored."""
+"""A study at its price: the division of the total, as quoted and as stored."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from app.privacy.plans import StudyRequest
 from app.privacy.prices import Charge, Line, PricedRun, StudyPrice, Units
 from app.privacy.releases import NoisyCount, NoisySum
 
-# From a level to the next, in the unit of the fit. Calibrated noise (Poisson sampling) is right to 5e-4.
+# The least factor from a level to the next, in the fit's unit. Calibrated noise (Poisson sampling) is exact to 5e-4.
 LEAST_RISE = 1.01
 
 
 class RunQuote(Document):
-    """A run's part of the total."""
+    """A trial's part of the total."""
 
     mu: float | None
     noise_multiplier: float | None
@@ -28,7 +28,7 @@ class RunQuote(Document):
 
 
 class PilotsQuote(Document):
-    """The pilots of a level, which are alike."""
+    """The pilots of one level, which all have the same price."""
 
     level: int
     runs: int
@@ -39,8 +39,8 @@ class PilotsQuote(Document):
 
 
 class SearchQuote(Document):
-    """The `hpo` block of a quote: how the total is divided, before anything runs. `procedure` is None of an oracle:
-    its runs are not accounted together."""
+    """The `hpo` block of a quote: the division of the total before any trial runs. `procedure` is None for an oracle,
+    whose trials are not accounted together."""
 
     strategy: str
     runs: int
@@ -52,7 +52,7 @@ class SearchQuote(Document):
 
 
 def stored(study: StudyPlan, priced: StudyPrice) -> StoredStudy:
-    """What is kept of the plan with the job: all that its runs are made from."""
+    """Builds the part of the plan that is stored with the job; its trials are built from it."""
     hpo = study.hpo
     runs = [
         StoredRun(
@@ -87,13 +87,13 @@ def stored(study: StudyPlan, priced: StudyPrice) -> StoredStudy:
 
 
 def unpriced(study: StudyPlan) -> StudyPrice:
-    """The price of a study without privacy."""
+    """Returns the price of a study without privacy."""
     runs = tuple(PricedRun.unpriced() for _ in study.slots)
     return StudyPrice(epsilon=None, comparison=None, charge=Charge.nothing(), lines=(), runs=runs, events=None)
 
 
 def quoted(study: StudyPlan, priced: StudyPrice) -> SearchQuote:
-    """How the total is divided, before anything runs."""
+    """Builds the quote's division of the total, before any trial runs."""
     by_level: dict[int, list[PricedRun]] = {}
     for slot, run in zip(study.slots, priced.runs, strict=True):
         if slot.level is not None:
@@ -126,7 +126,7 @@ def _epsilon(study: StudyPlan, value: float | None) -> Epsilon | None:
 
 
 def epsilon_of_run(request: StudyRequest, value: float | None) -> Epsilon | None:
-    """ε of a run by the accountant of record; None of None."""
+    """Wraps a trial's ε by the accountant of record; None gives None."""
     if value is None:
         return None
     accountant: AccountantName = "pld" if request.training.sampling == "poisson" else "gdp"
@@ -134,7 +134,7 @@ def epsilon_of_run(request: StudyRequest, value: float | None) -> Epsilon | None
 
 
 def _levels(study: StudyPlan, priced: StudyPrice) -> tuple[list[float], float]:
-    """Where the levels and the final run lie, in the unit of the fit."""
+    """Returns the levels' and the final trial's positions, in the fit's unit."""
     hpo = study.hpo
     if not isinstance(hpo, LinearScaling):
         return [], 0.0
@@ -146,19 +146,17 @@ def _levels(study: StudyPlan, priced: StudyPrice) -> tuple[list[float], float]:
 
 
 def check_levels(study: StudyPlan, priced: StudyPrice) -> tuple[str, ...]:
-    """Whether a curve can be laid through the levels, as they were priced.
+    """Checks that a curve can be fitted through the priced levels.
 
     Returns:
         Warnings.
 
     Raises:
-        InvalidRequest: two of them are all but one.
+        InvalidRequest: two levels are nearly equal.
     """
     levels, final = _levels(study, priced)
     if any(not other >= one * LEAST_RISE or one <= 0.0 for one, other in pairwise(levels)):
-        detail = (
-            "these lie too close together for a curve through them: let each be at least a hundredth above the last"
-        )
+        detail = "these levels are too close for a curve through them: raise each to at least 1 % above the one before"
         raise InvalidRequest.at("/hpo/levels", detail)
     if levels and final < levels[-1]:
         return ("The levels leave less privacy for the final run than a pilot of the top level has: lower them.",)
@@ -166,5 +164,5 @@ def check_levels(study: StudyPlan, priced: StudyPrice) -> tuple[str, ...]:
 
 
 def _releases(study: StudyPlan) -> list[tuple[NoisyCount | NoisySum, ...]]:
-    """The scores of each run."""
+    """Returns each trial's scores."""
     return [run.releases for run in study.pricing.runs] if study.pricing is not None else [() for _ in study.slots]

@@ -1,6 +1,6 @@
-"""POST /v1/quotes/sweep: how the plan of a search would divide other totals, before one is chosen.
+"""POST /v1/quotes/sweep: shows how a study's plan would divide other totals, before one is chosen.
 
-Each point is a price, asked of the pricing process by itself, so that others' prices are made in between.
+Each point is a separate request to the pricing process, so that others' prices are computed in between.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from app.jobs.study_quotes import epsilon_of_run
 from app.keys.service import Caller
 from app.privacy.plans import FinalRunRequest
 
-MOST, MOST_SAMPLED = 400, 12  # points: of a millisecond or so each, and of seconds
+MOST, MOST_SAMPLED = 400, 12  # points: a full-batch one takes about a millisecond, a sampled one seconds
 
 
 class SweepPoint(BaseModel):
-    """One combination. Where there is no such study, `final` is null, `reason` says why, and `smallest_total_epsilon`
-    what total would do, if one would."""
+    """One combination. If the study is not possible, `final` is null, `reason` explains it, and
+    `smallest_total_epsilon` is the least total that works, if there is one."""
 
     total_epsilon: float
     levels: list[float]
@@ -42,7 +42,7 @@ class SweepPoint(BaseModel):
 
 
 class SweepView(BaseModel):
-    """By levels, then by runs, then by total, each in the order in which it was asked for."""
+    """The points, ordered by levels, then by trials, then by total, each in the order of the request."""
 
     points: list[SweepPoint]
 
@@ -50,15 +50,15 @@ class SweepView(BaseModel):
 def sweep(
     db: Database, pricing: PricingService, caller: Caller, asked: Sweep, *, models_root: Path | None = None
 ) -> SweepView:
-    """The privacy of the final run in every combination. Writes nothing but prices into the cache.
+    """Computes the final trial's privacy for every combination. Writes only prices, into the cache.
 
     Raises:
-        InvalidRequest: `spec` is no plan of linear scaling, a list does not go with it, or there are too many points.
+        InvalidRequest: `spec` is not a plan of linear scaling, a list does not fit it, or there are too many points.
         NotFound, Forbidden: as for a quote.
     """
     hpo = asked.spec.hpo
     if not isinstance(hpo, LinearScaling):
-        raise InvalidRequest.at("/spec/hpo", "a sweep is of `linear_scaling`: other strategies have no pilots")
+        raise InvalidRequest.at("/spec/hpo", "a sweep needs `linear_scaling`: other strategies have no pilots")
     totals = asked.total_epsilon or [_own_total(asked.spec)]
     levels, runs = asked.levels or [hpo.levels], asked.runs_per_level or [hpo.runs_per_level]
     _check(asked, hpo, len(totals) * len(levels) * len(runs))
@@ -76,7 +76,7 @@ def sweep(
 
 def _own_total(spec: JobSpec) -> float:
     if spec.privacy is None or spec.privacy.target_epsilon is None:
-        raise InvalidRequest.at("/spec/privacy", "a search divides a total among its runs: give `target_epsilon`")
+        raise InvalidRequest.at("/spec/privacy", "a study divides a total among its trials: give `target_epsilon`")
     return spec.privacy.target_epsilon
 
 
@@ -84,8 +84,8 @@ def _check(asked: Sweep, hpo: LinearScaling, points: int) -> None:
     sampled = asked.spec.sampling.kind == "poisson"
     most = MOST_SAMPLED if sampled else MOST
     if points > most:
-        why = " where batches are drawn" if sampled else ""
-        raise InvalidRequest.at("", f"that is {points} combinations; at most {most}{why}")
+        why = " under Poisson sampling" if sampled else ""
+        raise InvalidRequest.at("", f"that is {points} combinations; at most {most} are allowed{why}")
     for place, levels in enumerate(asked.levels or []):
         try:
             LinearScaling.model_validate(hpo.model_dump() | {"levels": levels})
@@ -103,7 +103,7 @@ def _point(
     pricing: PricingService, study: StudyPlan, levels: list[float], runs_per_level: int, total: float
 ) -> SweepPoint:
     if study.pricing is None:
-        raise InvalidRequest.at("/spec/privacy", "without privacy there is nothing to divide")
+        raise InvalidRequest.at("/spec/privacy", "without privacy there is nothing to divide: give `target_epsilon`")
     found = pricing.final_run(
         FinalRunRequest(study=study.pricing, total_epsilon=total, levels=tuple(levels), runs_per_level=runs_per_level)
     )

@@ -1,6 +1,6 @@
-"""A study as it is shown: its runs with their points and scores, and how the final run was chosen.
+"""The view of a study: its trials with their points and scores, and the choice of the final trial.
 
-Of what depends on private data nothing is shown but noisy scores, and what follows from them.
+Of all that depends on private data it shows only noisy scores and what follows from them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from app.privacy.prices import Units
 
 
 class ScoreView(BaseModel):
+    """The score of a trial, with its noise's std."""
+
     name: str
     value: float
     std: float
@@ -26,7 +28,7 @@ class ScoreView(BaseModel):
 
 
 class TrialView(BaseModel):
-    """A run of a study. `r` is the total step size ηT, times C where C is searched. `mu` and `epsilon` are those of its
+    """A trial of a study. `r` is the total step size ηT, times C if the study varies C. `mu` and `epsilon` cover its
     training alone."""
 
     job: str
@@ -46,16 +48,16 @@ class TrialView(BaseModel):
 
 
 class LevelView(BaseModel):
-    """A level of pilots: its best one, whose r the line goes through."""
+    """A level of pilots, with its best pilot; the line goes through that pilot's r."""
 
     level: int
-    at: float  # its μ or ε: where it lies on the line
+    at: float  # its μ or ε: its position on the line
     best: int
     r: float
 
 
 class FitView(BaseModel):
-    """r(x) = Σ coefficients[k] xᵏ, at the final run's x."""
+    """The fit r(x) = Σ coefficients[k] xᵏ; `r_star` is r at the final trial's x."""
 
     fit_in: str
     curve: str
@@ -67,8 +69,8 @@ class FitView(BaseModel):
 
 
 class StudyView(BaseModel):
-    """A search: how far it is, what was decided. `procedure` is the ε of all of it, `final_run` that of the run whose
-    model is handed out, as if nothing else had been. `seed` is that of the draws: whoever has it draws them again."""
+    """A study: its progress and decisions. `procedure` is the ε of the whole study. `final_run` is the ε of the final
+    trial, whose model is delivered, by itself. `seed` reproduces the study's draws."""
 
     strategy: str
     seed: str
@@ -82,7 +84,7 @@ class StudyView(BaseModel):
 
     @classmethod
     def of(cls, job: Any) -> StudyView | None:
-        """Of a job's row; None where it is no study."""
+        """Builds the view from a job's row; None if the job is not a study."""
         quoted = job.quote.get("hpo")
         if job.study is None or quoted is None:
             return None
@@ -101,7 +103,7 @@ class StudyView(BaseModel):
 
 
 class TrialList(BaseModel):
-    """The runs so far, by number; `study` is null for a job that is none."""
+    """The trials so far, by number; `study` is null if the job is not a study."""
 
     items: list[TrialView]
     next: None = None
@@ -109,7 +111,7 @@ class TrialList(BaseModel):
 
 
 def trials(session: Session, job: Job) -> TrialList:
-    """The runs of a study; none of another job."""
+    """Returns the trials of a study; an empty list for another job."""
     if job.study is None:
         return TrialList(items=[], study=None)
     study = StoredStudy.read(job.study)

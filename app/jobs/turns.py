@@ -1,8 +1,8 @@
-"""A few places, given in turns: each key may hold some and wait for some, and keys take turns.
+"""A fair queue for a few places: each key may hold some and wait for some, and keys take turns.
 
     a free place goes to the first key in the round that is below its limit; a served key moves to the round's end
 
-A key that asks for one place at a time waits for at most one turn of each other key, however many those have waiting.
+A key that asks for one place at a time waits for at most one turn of each other key, however many requests they have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import cast
 
 
 class Ticket:
-    """A request for a place; `place` is its number, once it is given."""
+    """A request for a place; `place` is the place's number, once it is given."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -24,13 +24,13 @@ class Ticket:
 
 
 class FairTurns:
-    """Places that are given in turns. Safe to share between threads.
+    """Gives places to keys in turns. Safe to share between threads.
 
     Args:
-        places: how many there are; they are numbered, and the lowest free one is given.
-        per_key: how many one key may hold at once.
-        waiting: how many requests of one key may wait.
-        refusal: makes the error for one request too many.
+        places: the number of places; the lowest free one is given first.
+        per_key: the most places that one key may hold at once.
+        waiting: the most requests of one key that may wait.
+        refusal: builds the error for a request over this limit.
     """
 
     def __init__(self, places: int, per_key: int, waiting: int, refusal: Callable[[], Exception]) -> None:
@@ -42,13 +42,13 @@ class FairTurns:
 
     @contextmanager
     def turn(self, key: str, *, again: bool = False) -> Iterator[int]:
-        """Waits for a place; yields its number, and returns it at the end of the block.
+        """Waits for a place, yields its number, and frees it at the end of the block.
 
         Args:
-            again: the caller had a place before, for another part of the same work: it is not refused half-way.
+            again: True if the caller had a place before for the same work: it is then not refused half-way.
 
         Raises:
-            Exception: the refusal: the key's waiting requests are at their limit.
+            Exception: the refusal, if the key's waiting requests are at their limit.
         """
         ticket = self.ask(key, again=again)
         try:
@@ -58,7 +58,7 @@ class FairTurns:
             self.leave(ticket)
 
     def ask(self, key: str, *, again: bool = False) -> Ticket:
-        """A ticket in the key's queue, served at once if a place is free. Raises like `turn`."""
+        """Puts a ticket into the key's queue; serves it at once if a place is free. Raises like `turn`."""
         with self._lock:
             ticket = Ticket(key)
             self._round.setdefault(key, deque()).append(ticket)

@@ -1,8 +1,8 @@
-"""What an attempt writes while it runs: write-ahead record, digests, released metrics, its end. All of it fenced.
+"""An attempt's writes while it runs: write-ahead record, digests, released metrics and its end. All are fenced.
 
 The record is written at once. What callers see of a job on private data (events, progress, scores, warnings, its end)
-is written at the next whole second, by `heartbeat` or with the end: app.lifecycle.cadence says why. What a crash takes
-before that was seen by nobody, and is not charged; a replay makes it again.
+is written at the next whole second, by `heartbeat` or with the end; app.lifecycle.cadence explains why. If a crash
+loses such news before that, nobody saw it and it is not charged; a replay produces it again.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ Write = Callable[[Session, Job], None]
 
 @dataclass(frozen=True)
 class Begun:
-    """What an attempt is told once it has proved that it holds its job.
+    """What an attempt learns once it has proved that it holds its job.
 
     Attributes:
-        published: the files of the job that artifacts' rows name, also where its study has taken them over: paths under
-            the storage root.
-        limits_s: how long the job may run, by its specification and by its key.
-        ran_s: how long earlier attempts ran.
+        published: the job's files that artifact rows name, its study's rows included: paths under the storage root.
+        limits_s: the job's time limits, in seconds: by its specification and by its key.
+        ran_s: seconds that earlier attempts ran.
     """
 
     dataset_id: str
@@ -52,10 +51,10 @@ class Begun:
 
 
 class AttemptLog:
-    """The database as an attempt's supervisor sees it. Every method is one transaction that first renews the lease.
+    """An attempt's supervisor's access to the database. Every method is one transaction that first renews the lease.
 
     Raises:
-        StaleAttempt: from every method, where another attempt has taken the job.
+        StaleAttempt: from every method, if another attempt has taken the job.
     """
 
     def __init__(
@@ -65,8 +64,8 @@ class AttemptLog:
         self.cadence = cadence or Cadence()
         self._ran_before: float | None = None
         self._began = time.monotonic()
-        self._is_private: bool | None = None  # not looked at yet
-        # What callers have not seen yet, in order: of progress the last step alone. A thread of its own tells it.
+        self._is_private: bool | None = None  # not read yet
+        # News that callers have not seen yet, in order; for progress only the last step. A separate thread writes it.
         self._news: list[tuple[str, Write]] = []
         self._lock = threading.RLock()
         self._cancelling = False
@@ -78,8 +77,8 @@ class AttemptLog:
         return job
 
     def _ending(self, session: Session) -> Job:
-        """As `_fenced`, for a write that may end the job: its study, where it is a run of one, is locked before it. The
-        last news are written with it."""
+        """The same as `_fenced`, for a write that may end the job. It locks the study first if the job is a trial, and
+        writes the last news."""
         studies.lock(session, self.held.job_id)
         job = self._fenced(session)
         for _what, write in self._news:
@@ -89,23 +88,23 @@ class AttemptLog:
 
     @property
     def _waits(self) -> bool:
-        """Says if news wait for a whole second: where privacy is claimed. Known once a write was fenced."""
+        """True if news waits for a whole second, as it does where privacy is claimed. Known after a fenced write."""
         return self._is_private is not False and self.cadence.period_s > 0.0
 
     def _wait(self) -> None:
-        """Before the end is written. Outside a transaction: it takes up to a second."""
+        """Waits for the tick before the end is written. Call it outside a transaction: it takes up to a second."""
         if self._waits:
             self.cadence.wait()
 
     def _tell(self, session: Session, job: Job, what: str, write: Write) -> None:
-        """Writes now or at the next whole second what callers see."""
+        """Writes news for callers now or at the next whole second."""
         if not self._waits:
             write(session, job)
             return
         self._news = [each for each in self._news if not each[0] == what == "progress"] + [(what, write)]
 
     def begin(self) -> Begun:
-        """The attempt's first write: proves that it still holds the job, before it touches a file."""
+        """Makes the attempt's first write, before it touches a file: proves that it still holds the job."""
         with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             whose = [job.id] if job.parent_id is None else [job.id, job.parent_id]
@@ -117,17 +116,17 @@ class AttemptLog:
             return Begun(job.dataset_id, published, given, job.ran_s)
 
     def may_run_s(self, seconds: float) -> float:
-        """How long from now an attempt that has so many seconds left may run: on private data to the next whole second
-        after them. An end between two of them would tell to a fraction when the work was done."""
+        """Returns how long from now an attempt with `seconds` left may run: on private data until the next whole second
+        after them. An end between two whole seconds would reveal its time to a fraction of a second."""
         if not self._waits or math.isinf(seconds):
             return seconds
         return self.cadence.at_tick_s(max(seconds, 0.0))
 
     def heartbeat(self) -> bool:
-        """Renews the lease and, in a new second, tells the news; whether a person asked to cancel.
+        """Renews the lease and, in a new second, writes the news. Returns True if the job is to be cancelled.
 
-        A wish to cancel counts from a whole second on too: how many steps had started at a moment that a caller chose
-        would tell the time of a step.
+        A cancellation too takes effect at a whole second: the number of steps started at a moment that a caller chose
+        would reveal the time of a step.
         """
         with self._lock:
             is_time = self.cadence.ticked()
@@ -142,19 +141,19 @@ class AttemptLog:
             return self._cancelling
 
     def ready(self, device: str, numerics: NumericsReport, fallbacks: Sequence[str] = ()) -> None:
-        """The data are loaded; `fallbacks` are the layers whose gradients are formed record by record."""
+        """Reports that the data are loaded; `fallbacks` names the layers with gradients formed record by record."""
         said = {"device": device, "fallbacks": list(fallbacks), "numerics": numerics.model_dump(mode="json")}
         with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
             self._tell(session, job, "ready", lambda session, job: append_event(session, job.id, "ready", said))
 
     def start_block(self, first_step: int, last_step: int) -> bool:
-        """Writes ahead that steps first…last START. False where the attempt must stop instead (cancelled).
+        """Records in advance that steps first…last START. Returns False if the attempt must stop instead (cancelled).
 
-        Steps that were started before under the same salt are a replay: not counted again.
+        Steps that were started before under the same salt are a replay: they are not counted again.
 
         Raises:
-            PrivacyError: more steps would be started than the job's hold covers.
+            PrivacyError: more steps would start than the job's hold covers.
         """
         with self.db.write(urgent=True) as session:
             job = self._fenced(session)
@@ -171,10 +170,10 @@ class AttemptLog:
             return True
 
     def record_digest(self, step: int, digest: str) -> None:
-        """The state after `step`, at a block's end; what the block made may leave only now.
+        """Records the state's digest after `step`, at a block's end; the block's results may be released only now.
 
         Raises:
-            PrivacyError: another digest is recorded for that step and salt; the child should have seen it.
+            PrivacyError: another digest is recorded for that step and salt; the child should have noticed it.
         """
         with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
@@ -185,22 +184,22 @@ class AttemptLog:
                 select(Block).where(Block.job_id == job.id, Block.salt == salt, Block.last_step == step)
             ).all()
             if not blocks:
-                raise PrivacyError("a digest without a block that was started")
+                raise PrivacyError("a digest without a started block")
             for block in blocks:
                 if block.digest not in (None, digest):
-                    raise PrivacyError("a replay differs from what was recorded, and went on under the same keys")
+                    raise PrivacyError("a replay differs from the recorded digest, but continued under the same keys")
                 block.digest = digest
             if step > 0:
                 self._tell(session, job, "progress", lambda session, job: _progress(session, job, step))
 
     def name_key(self, key_id: str) -> None:
-        """Notes which server secret keys the first segment, at the first claim."""
+        """Records at the first claim which server secret keys the first segment."""
         with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             job.segments = [each | {"key_id": each["key_id"] or key_id} for each in job.segments]
 
     def resalt(self, matched_step: int, key_id: str) -> dict[str, Any]:
-        """A replay was not identical: fresh salt from the step after the last match. Returns the new segment.
+        """Starts a fresh salt after the last matching step, as a replay was not identical. Returns the new segment.
 
         Steps under the new salt are charged again, out of the same hold: at most `allowed_steps` of them.
         """
@@ -212,12 +211,12 @@ class AttemptLog:
             return segment | {"allowed_steps": max(0, covered_steps(session, job) - job.steps_started)}
 
     def record_metric(self, metric: dict[str, Any]) -> None:
-        """A released number, with those of its `parts` that are of the same release, in one transaction.
+        """Records a released number and the `parts` of the same release, in one transaction.
 
-        A replayed one is the same number; a second value for a step is dropped, never released.
+        A replay gives the same number; a second value for a step is dropped, never released.
 
         Raises:
-            PrivacyError: more releases than the mechanism was charged for, or something that it does not declare.
+            PrivacyError: there are more releases than the charge covers, or the mechanism does not declare this one.
         """
         parts, whole = metric.get("parts", ()), {name: value for name, value in metric.items() if name != "parts"}
         with self._lock, self.db.write(urgent=True) as session:
@@ -236,6 +235,7 @@ class AttemptLog:
             self._tell(session, job, f"{named}{whole['step']}", lambda session, job: _release(session, job, release))
 
     def succeed(self, artifacts: list[dict[str, Any]], steps_effective: int, warnings: list[str]) -> None:
+        """Ends the job as succeeded, with its artifacts."""
         self._wait()
         with self.db.write(urgent=True) as session:
             job = self._ending(session)
@@ -243,9 +243,10 @@ class AttemptLog:
             job.step = steps_effective
             job.warnings = [*job.warnings, *warnings]
             studies.end(session, job, "succeeded")
-            end_attempt(session, job, job.status)  # failed, where more was recorded than the hold covers
+            end_attempt(session, job, job.status)  # failed if more was recorded than the hold covers
 
     def cancelled(self) -> None:
+        """Ends the job as cancelled."""
         load_numerics()
         self._wait()
         with self.db.write(urgent=True) as session:
@@ -254,7 +255,8 @@ class AttemptLog:
             studies.end(session, job, "cancelled")
 
     def fail(self, code: str, message: str, *, whole: bool = False) -> None:
-        """The attempt's own error: releases nothing of what was held, once a step was started; `whole`: also before."""
+        """Ends the job as failed by the attempt's own error. Once a step was started, nothing of the hold is released;
+        with `whole` also before."""
         self._wait()
         with self.db.write(urgent=True) as session:
             job = self._ending(session)
@@ -262,7 +264,7 @@ class AttemptLog:
             studies.end(session, job, "failed", failure={"code": code, "message": message}, own_fault=True, whole=whole)
 
     def outcome(self) -> str:
-        """What became of this attempt, for the log; "unknown" while the database is away."""
+        """Returns this attempt's status, for the log; "unknown" while the database is away."""
         try:
             with self.db.read() as session:
                 status = select(Attempt.status).where(
@@ -273,14 +275,14 @@ class AttemptLog:
             return "unknown"
 
     def gone(self, how: Literal["lost", "crashed"]) -> None:
-        """Back to the queue: this worker is stopping, or the attempt's process died without a last word."""
+        """Returns the job to the queue: this worker is stopping, or the attempt's process died without a report."""
         load_numerics()
         self._wait()
         with self.db.write(urgent=True) as session:
             give_back(session, self._ending(session), how, self.max_attempts)
 
     def recorded(self) -> tuple[Job, dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
-        """The job; the blocks recorded by salt, which a replay is compared with; the metrics released so far."""
+        """Returns the job, its recorded blocks by salt (to compare a replay with), and the metrics released so far."""
         with self.db.read() as session:
             job = session.get_one(Job, self.held.job_id)
             blocks: dict[str, list[dict[str, Any]]] = {segment["salt"]: [] for segment in job.segments}
@@ -326,31 +328,31 @@ def _mismatch(session: Session, job: Job, matched_step: int) -> None:
 
 
 def _release(session: Session, job: Job, metrics: list[dict[str, Any]]) -> None:
-    """All of one release, or nothing of it."""
+    """Writes all numbers of one release, in the caller's transaction."""
     for each in metrics:
         session.add(Metric(job_id=job.id, **each))
         append_event(session, job.id, "metric", each)
 
 
 def _check_declared(mechanism: MechanismConfig, metric: dict[str, Any], parts: set[str], before: int) -> None:
-    """Raises PrivacyError unless the mechanism was charged for one more of this number."""
+    """Raises PrivacyError unless the charge covers one more release of this number."""
     name, released_by = metric["name"], metric["released_by"]
     declared = next((each for each in mechanism.scores if each.metric == name), None)
     if released_by in ("noisy_count", "noisy_sum"):
         if declared is None or before >= declared.times or not parts <= declared.parts:
-            raise PrivacyError("more numbers would be released than the mechanism was charged for")
+            raise PrivacyError("more numbers would be released than the charge covers")
     elif parts:
-        raise PrivacyError("parts go with the noisy sum that they are of")
+        raise PrivacyError("`parts` must come with their noisy sum")
     elif released_by == "post_processing" and (name != "clipping_norm" or mechanism.training.adaptive is None):
-        raise PrivacyError("this is not made of anything that was charged")
+        raise PrivacyError("this number is not derived from a charged release")
 
 
 def _segment_at(job: Job, step: int) -> dict[str, Any]:
-    """The segment whose salt keys `step`."""
+    """Returns the segment whose salt keys `step`."""
     return max((s for s in job.segments if s["from_step"] <= step), key=lambda segment: int(segment["from_step"]))
 
 
 def _started_under(session: Session, job_id: str, salt: str) -> int:
-    """The last step that was ever started under a salt; 0 where none was."""
+    """Returns the last step ever started under a salt; 0 if there is none."""
     last = select(func.max(Block.last_step)).where(Block.job_id == job_id, Block.salt == salt)
     return int(session.scalar(last) or 0)

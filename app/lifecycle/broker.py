@@ -1,4 +1,4 @@
-"""How Celery is set up, in one place for who rings (the relay), who answers (workers) and who asks whether it is up."""
+"""Celery's configuration, shared by the relay (which sends), the workers (which receive) and the health check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ QUEUE = "scrimp"
 
 
 def celery_options(settings: Settings) -> dict[str, Any]:
-    """Celery's configuration. No results, no retries, early acknowledgement: the database is the queue of record."""
+    """Returns Celery's options. No results, no retries, early acknowledgement: the database is the queue of record."""
     options: dict[str, Any] = {
         "broker_url": settings.effective_broker_url,
         "task_default_queue": QUEUE,
@@ -19,23 +19,23 @@ def celery_options(settings: Settings) -> dict[str, Any]:
         "task_acks_late": False,
         "worker_prefetch_multiplier": 1,
         "broker_connection_retry_on_startup": True,
-        "broker_connection_max_retries": None,  # a worker outlives a broker that is away, however long
+        "broker_connection_max_retries": None,  # a worker survives any outage of the broker
         "task_serializer": "json",
         "accept_content": ["json"],
         "worker_hijack_root_logger": False,
-        # Nobody steers workers through the broker: whoever reaches it cannot stop them, nor has a queue of their own.
+        # No remote control: a client of the broker cannot stop workers, and workers need no control queues.
         "worker_enable_remote_control": False,
     }
     if not settings.broker_url:
         options["broker_transport_options"] = spool_options(settings)
     elif settings.broker_url.startswith(("redis", "rediss", "sentinel")):
         options["broker_transport_options"] = {"socket_connect_timeout": 5.0, "socket_keepalive": True}
-        # A busy worker keeps no message to itself: the next idle one gets it.
+        # A busy worker reserves no message: the next idle worker gets it.
         options["worker_disable_prefetch"] = True
     return options
 
 
 def spool_options(settings: Settings) -> dict[str, Any]:
-    """The embedded broker (app.lifecycle.spool): where its messages lie."""
+    """Returns the embedded broker's options (app.lifecycle.spool), and creates its folder."""
     settings.broker_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     return {"folder": str(settings.broker_dir), "polling_interval": 0.05}

@@ -1,8 +1,8 @@
-"""When callers may see how far an attempt is: at whole seconds of the clock, and at no other moment.
+"""Limits when callers see an attempt's progress: only at whole seconds of the clock.
 
-What a private attempt does takes as long as its batches are large. So its news wait for the next whole second, whatever
-step has ended meanwhile, and times are written down in whole seconds. Of a batch is then seen what moves a count of
-steps across a second, together with all batches before it.
+A private attempt's timing depends on its batch sizes. So its news waits for the next whole second, for any step that
+ended meanwhile, and times are recorded in whole seconds. A batch size then shows only if it, together with all batches
+before it, moves a count of steps across a second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PERIOD_S = 1.0
 
 
 def pause(seconds: float) -> None:
-    """Sleeps so long. Not time.sleep, which goes by an absolute time and fails where a library shifts the clock."""
+    """Sleeps for `seconds`. Unlike time.sleep it uses no absolute time, which fails if a library shifts the clock."""
     select.select([], [], [], seconds)
 
 
@@ -24,8 +24,8 @@ class Cadence:
     """Ticks at whole multiples of a period.
 
     Args:
-        period_s: seconds; 0 where everything may be seen at once.
-        clock, sleep: those of the machine; tests have their own.
+        period_s: seconds; with 0 everything is shown at once.
+        clock, sleep: the machine's; tests pass their own.
     """
 
     def __init__(
@@ -38,18 +38,18 @@ class Cadence:
         self._seen = self._tick()
 
     def left_s(self) -> float:
-        """Seconds to the next tick."""
+        """Returns the seconds to the next tick."""
         return (self._tick() + 1) * self.period_s - self._clock() if self.period_s else 0.0
 
     def at_tick_s(self, seconds: float) -> float:
-        """Seconds to the first tick that is no sooner than `seconds` from now."""
+        """Returns the seconds to the first tick that is at least `seconds` from now."""
         if not self.period_s:
             return seconds
         now = self._clock()
         return math.ceil((now + seconds) / self.period_s) * self.period_s - now
 
     def ticked(self) -> bool:
-        """Says if a tick has passed since this was last true, or since the start."""
+        """Returns True if a tick has passed since this was last true, or since the start."""
         before, self._seen = self._seen, self._tick()
         return before != self._seen or not self.period_s
 

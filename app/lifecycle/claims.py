@@ -1,7 +1,7 @@
-"""Claims and leases: which attempt holds a job, and how every write of it proves that it still does.
+"""Claims and leases: an attempt holds a job, and each of its writes proves that it still does.
 
-A key may have a limit of running jobs. A claim past it leaves the job queued; the end of one of the key's jobs rings
-its next one (app.lifecycle.settle). Both hold the key's row while they look, so that none is left without a bell. Row
+A key may have a limit of running jobs. A claim over it leaves the job queued; the end of one of the key's jobs wakes
+its next one (app.lifecycle.settle). Both hold the key's row while they check, so that no job misses its wake-up. Row
 locks are taken in one order: study, job, key, account.
 """
 
@@ -26,7 +26,7 @@ LONGEST_BACKOFF_S = 60.0
 
 @dataclass(frozen=True)
 class Claim:
-    """A worker's hold on a job. `attempt` is the fencing token: it grows with every claim."""
+    """A worker's claim on a job. `attempt` is the fencing token: it grows with every claim."""
 
     job_id: str
     attempt: int
@@ -34,13 +34,13 @@ class Claim:
 
 
 def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim | None:
-    """Takes a queued job by compare-and-set; None where it is not queued (a doubled or late message), or its key has as
-    many running jobs as it may.
+    """Takes a queued job by compare-and-set; None if it is not queued (a doubled or late message), or if its key has
+    reached its limit of running jobs.
 
-    On PostgreSQL too, without SELECT … FOR UPDATE SKIP LOCKED: the message names the job, so that nobody searches the
-    queue for one that is free. Of two that claim the same, the second waits for the first's row lock (a millisecond),
-    looks at the row again and finds it running. SKIP LOCKED would turn a job whose row is locked for another reason, a
-    cancel or an event, into a job that is not there.
+    PostgreSQL too needs no SELECT … FOR UPDATE SKIP LOCKED: the job is already chosen, so no claim searches the queue
+    for a free one. Of two claims on one job, the second waits for the first's row lock (a millisecond), reads the row
+    again and finds it running. SKIP LOCKED would hide a job whose row is locked for another reason, such as a cancel or
+    an event.
     """
     studies.lock(session, job_id)
     if not _has_place(session, job_id):
@@ -72,7 +72,7 @@ def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim |
 
 
 def _has_place(session: Session, job_id: str) -> bool:
-    """Whether the job's key may have one more running job. Where there is a limit, holds the rows of both."""
+    """Returns True if the job's key may have one more running job. If there is a limit, locks the rows of both."""
     if limit_of_running(session, job_id) is None:
         return True
     job = session.scalars(
@@ -84,19 +84,19 @@ def _has_place(session: Session, job_id: str) -> bool:
     mine = (
         select(func.count())
         .select_from(Job)
-        .where(Job.key_id == key.id, Job.status.in_(ACTIVE), Job.study.is_(None))  # the runs count, not their study
+        .where(Job.key_id == key.id, Job.status.in_(ACTIVE), Job.study.is_(None))  # trials count, not their study
     )
     return key.max_running_jobs is None or (session.scalar(mine) or 0) < key.max_running_jobs
 
 
 def fence(session: Session, held: Claim, lease_s: float, ran_s: float | None = None) -> Job:
-    """Renews the lease and proves that this attempt still holds the job. The first statement of every write of it.
+    """Renews the lease and proves that this attempt still holds the job. Each of its writes starts with this.
 
     Args:
-        ran_s: how long the job has run, in all attempts.
+        ran_s: seconds that the job has run, over all attempts.
 
     Raises:
-        StaleAttempt: another attempt has the job, or it has ended. Nothing may be written.
+        StaleAttempt: another attempt holds the job, or the job has ended. Nothing may be written.
     """
     ran = {} if ran_s is None else {"ran_s": ran_s}
     renewed = session.execute(
@@ -114,6 +114,7 @@ def fence(session: Session, held: Claim, lease_s: float, ran_s: float | None = N
 
 
 def end_attempt(session: Session, job: Job, status: str) -> None:
+    """Records the end of the job's current attempt."""
     session.execute(
         update(Attempt)
         .where(Attempt.job_id == job.id, Attempt.number == job.attempt)
@@ -122,15 +123,15 @@ def end_attempt(session: Session, job: Job, status: str) -> None:
 
 
 def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_attempts: int) -> None:
-    """The attempt is gone: the job is queued again, and a replay under the same keys is identical and free.
+    """Queues the job of a gone attempt again; a replay under the same keys is identical and free.
 
-    `lost`: the worker died or was stopped, a cause from outside: however often that happens, the job does not fail for
-    it. `crashed`: the attempt's own process died under a living worker (the kernel may have killed it for memory that
-    private lengths asked for); after `max_attempts` the job fails and nothing is released. A job that was being
+    `lost`: the worker died or was stopped. That cause is external, so the job never fails for it, however often it
+    happens. `crashed`: the attempt's own process died under a living worker (the kernel may have killed it for memory
+    that private lengths needed); after `max_attempts` the job fails and nothing is released. A job that was being
     cancelled is cancelled. From the second time on a job waits before it may be claimed again.
     """
     end_attempt(session, job, how)
-    # Not said how: that a process crashed may depend on private data.
+    # The event does not say how: a crash may depend on private data.
     append_event(session, job.id, "attempt_lost", {"attempt": job.attempt})
     if job.status == "cancelling":
         studies.end(session, job, "cancelled")
@@ -147,7 +148,7 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
         return
     job.status, job.worker, job.rung_at = "queued", None, None
     wait_s = backoff_s(sum(gone.values()))
-    if wait_s > 0:  # the sweeper rings for it then
+    if wait_s > 0:  # the sweeper wakes a worker for it later
         job.lease_until, job.lease_clock = in_seconds(wait_s), ClockName()
     else:
         job.lease_until, job.lease_clock = None, None
@@ -155,5 +156,9 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
 
 
 def backoff_s(gone: int) -> float:
-    """How long a job waits after so many attempts were lost or crashed: 0, 1, 2, 4, … seconds."""
+    """Returns the seconds that a job waits after `gone` lost or crashed attempts: 0, 1, 2, 4, …
+
+    >>> [backoff_s(gone) for gone in range(1, 5)]
+    [0.0, 1.0, 2.0, 4.0]
+    """
     return 0.0 if gone < 2 else min(2.0 ** min(gone - 2, 30), LONGEST_BACKOFF_S)

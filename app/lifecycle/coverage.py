@@ -1,8 +1,8 @@
-"""What a job's hold covers, where steps do not all cost the same.
+"""How many steps a job's hold covers if steps differ in cost.
 
-Steps that are repeated under fresh keys are charged again, out of the same hold. Where each step costs the same,
-counting them is enough. Where some make two queries of their batch, the repeated ones may be the dear ones: from the
-first repetition on, every step is counted as dear as the dearest.
+Steps repeated under fresh keys are charged again, out of the same hold. If all steps cost the same, counting them is
+enough. If some query their batch twice, the repeated steps may be the expensive ones: from the first repetition on,
+every step is counted as the most expensive.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from app.privacy.mechanism import MechanismConfig, TrainingMechanism
 
 
 def covered_steps(session: Session, job: Job) -> int:
-    """How many steps may be started in all, repeated ones included."""
+    """Returns how many steps may start in total, repeated ones included."""
     if job.mechanism is None:
         return job.steps
     training = MechanismConfig.model_validate(job.mechanism).training
@@ -23,13 +23,13 @@ def covered_steps(session: Session, job: Job) -> int:
 
 
 def started_training(session: Session, job: Job, training: TrainingMechanism) -> TrainingMechanism:
-    """The mechanism of the steps that were started: what they are charged as."""
+    """Returns the mechanism that the started steps are charged as."""
     started = training.model_copy(update={"steps": job.steps_started})
     return started.at_its_dearest() if training.double_steps and _repeats(session, job) else started
 
 
 def _repeats(session: Session, job: Job) -> bool:
-    """Whether steps were started, or may be, under more than one salt."""
+    """Returns True if steps were started, or may start, under more than one salt."""
     of_steps = select(Block.salt).where(Block.job_id == job.id, Block.last_step > 0)  # block 0 is the first state's
     salts = set(session.scalars(of_steps.distinct()))
     return len(salts | {each["salt"] for each in job.segments}) > 1

@@ -1,12 +1,12 @@
-"""Which queued job a free worker takes: owners of data take turns, and the keys of each owner's jobs.
+"""Chooses the queued job for a free worker: data owners take turns, and so do the keys on each owner's data.
 
-    the owner with the fewest running jobs; of these the one whose turn is the longest ago
-    of its keys the one with the fewest running jobs; of these the one whose turn is the longest ago
-    of that key's jobs the oldest
+    1. the owner with the fewest running jobs; if several, the one with the oldest turn
+    2. of its keys the one with the fewest running jobs; if several, the one with the oldest turn
+    3. of that key's jobs the oldest
 
-A message only says that there is something to do. What a worker may not take is passed over and keeps nobody waiting:
-what wants another device, what waits after a crash, jobs of a key that has as many running as it may, and of a data set
-whose ledger is behind its record. All of it is public: who asked, and when.
+A message only says that there is work. A worker skips jobs that it may not take, so they delay no others: jobs for
+another device, jobs that wait after a crash, jobs of a key at its limit of running jobs, and jobs on a data set whose
+ledger is behind its record. The order depends only on public facts: who asked, and when.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Candidate:
 
 
 def fairest(waiting: Iterable[Candidate], running: Mapping[Pair, int], turns: Mapping[Pair, int]) -> Candidate | None:
-    """The one whose turn it is.
+    """Returns the candidate whose turn it is; None without candidates.
 
     Args:
-        waiting: one of each pair that has jobs which may be taken.
+        waiting: one candidate for each pair with jobs that may be taken.
         running: how many jobs of each pair run now.
-        turns: the number of each pair's last claim; a pair that never had one is first.
+        turns: the number of each pair's last claim; a pair without one goes first.
     """
     of_owner, last = Counter[str](), Counter[str]()
     for (owner, _key), count in running.items():
@@ -64,16 +64,16 @@ def fairest(waiting: Iterable[Candidate], running: Mapping[Pair, int], turns: Ma
 
 
 def claim_next(db: Database, heads: Heads, worker: str, lease_s: float, devices: Collection[str]) -> Claim | None:
-    """Takes the job whose turn it is; None where nothing waits that this worker may take.
+    """Takes the job whose turn it is; None if no job waits that this worker may take.
 
     Args:
-        heads: jobs of a data set whose ledger is behind its record are passed over: they may have run already.
-        devices: the kinds that this worker has; a job that asks for none in particular runs on any.
+        heads: the recorded heads; jobs on a data set whose ledger is behind them are skipped, as they may have run.
+        devices: this worker's kinds of devices; a job that names none runs on any.
     """
     passed: set[str] = set()
-    current: dict[str, bool] = {}  # by data set, as looked at for this claim
+    current: dict[str, bool] = {}  # by data set, as checked for this claim
     while True:
-        # A transaction for each try: the rows that one has locked are free before the next one locks others.
+        # One transaction per try: it frees its locked rows before the next try locks others.
         with db.write() as session:
             behind = [dataset_id for dataset_id, may in current.items() if not may]
             found = next_job(session, devices, passed, behind)
@@ -84,7 +84,7 @@ def claim_next(db: Database, heads: Heads, worker: str, lease_s: float, devices:
                 if held is not None:
                     note_turn(session, found)
                     return held
-                passed.add(found.job_id)  # another worker was quicker, or its key has no place any more
+                passed.add(found.job_id)  # another worker was faster, or the key has reached its limit
         if found.dataset_id not in current:  # outside the transaction: the record is read before the ledger
             current[found.dataset_id] = may_run(db, heads, found.dataset_id)
 
@@ -92,11 +92,11 @@ def claim_next(db: Database, heads: Heads, worker: str, lease_s: float, devices:
 def next_job(
     session: Session, devices: Collection[str], passed: Collection[str] = (), behind: Collection[str] = ()
 ) -> Candidate | None:
-    """The job whose turn it is, as things are now.
+    """Returns the job whose turn it is now.
 
     Args:
-        passed: jobs that are not to be taken.
-        behind: data sets whose jobs are not to be taken.
+        passed: jobs to skip.
+        behind: data sets whose jobs to skip.
     """
     running = {
         (owner, key): count
@@ -119,7 +119,7 @@ def next_job(
 def _waiting(
     session: Session, devices: Collection[str], passed: Collection[str], behind: Collection[str]
 ) -> list[Candidate]:
-    """The oldest job of each pair that may be taken."""
+    """Returns the oldest job that may be taken, for each pair."""
     pair, age = (Dataset.owner_key, Job.key_id), (Job.created_at, Job.id)
     place = func.row_number().over(partition_by=pair, order_by=age).label("place")
     device = Job.spec["runtime"]["device"].as_string()
@@ -136,7 +136,7 @@ def _waiting(
 
 
 def _full(session: Session, running: Mapping[Pair, int]) -> set[str]:
-    """Keys that have as many running jobs as they may. A claim counts once more, under a lock."""
+    """Returns the keys at their limit of running jobs. A claim counts again, under a lock."""
     counts = Counter[str]()
     for (_owner, key), count in running.items():
         counts[key] += count
@@ -145,7 +145,8 @@ def _full(session: Session, running: Mapping[Pair, int]) -> set[str]:
 
 
 def note_turn(session: Session, taken: Candidate) -> None:
-    """Has the others go before this pair. Two claims at once may have one number: age decides between them then."""
+    """Records this pair's turn, so that others go first. Two concurrent claims may get the same number: then the jobs'
+    age decides."""
     number = (session.scalar(select(func.max(ClaimTurn.turn))) or 0) + 1
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     row = {"owner_key": taken.owner, "key_id": taken.key, "turn": number}

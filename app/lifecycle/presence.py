@@ -1,4 +1,4 @@
-"""Which workers there are: each says so of itself, every `heartbeat_s`. For people: claims and leases do without."""
+"""The list of workers: each worker reports itself every `heartbeat_s`. For people; claims and leases do not use it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ FORGOTTEN_AFTER = timedelta(days=1)
 
 
 class Presence:
-    """Keeps one worker's row fresh from a thread of its own, as the worker itself is busy with a job for hours.
+    """Keeps one worker's row fresh from a separate thread, as the worker itself may be busy with a job for hours.
 
     Args:
-        sandbox: what its attempts are kept from (app.contracts.sandbox); None: not known.
+        sandbox: the limits on its attempts (app.contracts.sandbox); None: unknown.
     """
 
     def __init__(
@@ -39,24 +39,27 @@ class Presence:
 
     @property
     def name(self) -> str:
+        """The worker's name: host and process id."""
         return f"{self.host}:{self.pid}"
 
     def start(self) -> None:
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """A worker that ends in order is not listed any more; one that dies is listed as not alive for a day."""
+        """Removes the worker from the list. A worker that dies instead is listed as not alive for a day."""
         self._stop.set()
         self._thread.join(self.interval_s)
         self._quietly(self._leave)
 
     def beat(self) -> None:
+        """Updates this worker's row, and removes rows of workers not seen for a day."""
         skew = skew_s(self.db)
         with self.db.write() as session:
             seen_at = now_there(session)
             seen = {"started_at": self.started_at, "seen_at": seen_at, "skew_s": skew, "sandbox": self.sandbox}
             row = Worker(name=self.name, host=self.host, pid=self.pid, **seen)
-            session.merge(row)  # a container that starts again has the host and pid that it had
+            session.merge(row)  # a restarted container has the same host and pid
             session.execute(delete(Worker).where(Worker.seen_at < seen_at - FORGOTTEN_AFTER))
 
     def _run(self) -> None:
@@ -73,18 +76,18 @@ class Presence:
     def _quietly(what: Callable[[], None]) -> None:
         try:
             what()
-        except SQLAlchemyError as error:  # a database that is away for a while
-            logger.warning("not listed as a worker: %s", type(error).__name__)
+        except SQLAlchemyError as error:  # the database is away for a while
+            logger.warning("cannot update the list of workers: %s", type(error).__name__)
 
 
 def workers(session: Session) -> list[tuple[Worker, str | None]]:
-    """All that were seen in the last day, each with the job that it runs; the last seen first."""
+    """Lists the workers seen in the last day, the last seen first, each with the job that it runs."""
     query = (
         select(Worker, Job.id)
         .outerjoin(Job, (Job.worker == Worker.name) & Job.status.in_(ACTIVE))
         .order_by(Worker.seen_at.desc(), Worker.name)
     )
-    # One that was killed may still hold one job by its lease, and another by the name that it had before.
+    # A killed worker may still hold one job by its lease, and its name may hold another from before.
     found: dict[str, tuple[Worker, str | None]] = {}
     for worker, job in session.execute(query):
         found.setdefault(worker.name, (worker, job))
@@ -92,5 +95,5 @@ def workers(session: Session) -> list[tuple[Worker, str | None]]:
 
 
 def is_alive(worker: Worker, lease_s: float, at: datetime) -> bool:
-    """Whether it was seen within the time that a claim holds without a heartbeat; `at` is by the database's clock."""
+    """Returns True if a worker was seen within a lease's time before `at`, a moment by the database's clock."""
     return worker.seen_at > at - timedelta(seconds=lease_s)

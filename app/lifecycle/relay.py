@@ -1,8 +1,8 @@
-"""The relay: rings workers, issues certificates, sweeps. `python -m app.lifecycle.relay` runs it as a process, which
+"""The relay: wakes workers, issues certificates, sweeps. `python -m app.lifecycle.relay` runs it as a process, which
 also seals the audit log and sends webhooks.
 
-Jobs are rung from the outbox at once, and again by the sweeper where nobody claimed them. With the broker down, jobs
-wait in the database. The relay alone holds the signing key.
+It sends a job's wake-up from the outbox at once; the sweeper repeats it if no worker claimed the job. With the broker
+down, jobs wait in the database. Only the relay holds the signing key.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.1
 RETENTION_S = 600.0
 SEAL_S = 0.5
-JOIN_S = 3.0  # a delivery that is cut off is tried again
+JOIN_S = 3.0  # an interrupted delivery is tried again
 RINGS, CERTIFICATES = 500, 100  # at most in one pass
 SURVEY_S, CHECK_S = 3600.0, 60.0
 NO_ROW = 0
@@ -54,29 +54,33 @@ DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).wher
 
 
 class Bell(Protocol):
-    """Sends messages with a job's id, or a prediction's, to workers; may lose or double them."""
+    """Sends wake-up messages with the id of a job or a prediction to workers; may lose or double them."""
 
     def ring(self, job_id: str) -> None: ...
 
     def waiting(self) -> int:
-        """How many messages no worker has taken yet."""
+        """Returns how many messages no worker has taken yet."""
 
 
 class CeleryBell:
+    """Sends wake-up messages through Celery."""
+
     def __init__(self, settings: Settings) -> None:
         self.app = Celery("scrimp")
         self.app.conf.update(celery_options(settings))
 
     def ring(self, job_id: str) -> None:
+        """Sends a wake-up message, without retries."""
         self.app.send_task(RUN_JOB, args=[job_id], ignore_result=True, retry=False)
 
     def waiting(self) -> int:
+        """Asks the broker how many messages no worker has taken yet."""
         with self.app.connection_for_write() as connection, connection.channel() as channel:
             return int(channel.queue_declare(QUEUE).message_count)
 
 
 class Relay:
-    """One pass does what is due; `run` repeats passes until told to stop."""
+    """One pass does all due work; `run` repeats passes until `stop` is set."""
 
     def __init__(self, db: Database, settings: Settings, signing_key: Ed25519PrivateKey, bell: Bell) -> None:
         self.db, self.settings, self.signing_key, self.bell = db, settings, signing_key, bell
@@ -87,6 +91,7 @@ class Relay:
         self.published = False
 
     def run_once(self) -> None:
+        """Does all work that is due now."""
         if not self.published:
             publish(self.db, self.signing_key)
             self.published = True
@@ -111,22 +116,23 @@ class Relay:
             self.next_retention = time.monotonic() + RETENTION_S
 
     def run(self, stop: threading.Event) -> None:
+        """Repeats passes until `stop` is set."""
         repeat(self.run_once, stop, POLL_S)
 
     def _glance(self) -> set[str]:
-        """What there is to do: one statement, as it is asked ten times a second and mostly for nothing."""
+        """Reads which topics have due work. One statement, as it runs ten times a second and mostly finds nothing."""
         with self.db.glance() as connection:
             return set(connection.scalars(DUE))
 
     def _empty_outbox(self, topics: set[str]) -> None:
-        # Done first, deleted after: a crash between the two does it twice, and both are harmless twice.
+        # Work first, delete after: a crash between the two repeats the work, which is harmless.
         self._ring(self._due("ring", RINGS) if "ring" in topics else [])
         failed: ServiceError | None = None
         for row_id, job_id in self._due("certificate", CERTIFICATES) if "certificate" in topics else []:
             try:
                 self._certify(row_id, job_id)
             except ServiceError as error:
-                failed = error  # the others are not kept waiting; this one is tried again
+                failed = error  # continues with the others; this one is tried again
         for row_id, job_id in self._due("discard", CERTIFICATES) if "discard" in topics else []:
             self._discard(row_id, job_id)
         if failed is not None:
@@ -138,7 +144,7 @@ class Relay:
             return [(row.id, row.job_id) for row in session.execute(rows)]
 
     def _ring(self, due: list[tuple[int, str]]) -> None:
-        """Rings, then notes in one transaction what was rung, also where the broker went away half-way."""
+        """Sends wake-ups, then records the sent ones in one transaction, even if the broker fails half-way."""
         rung = []
         try:
             for row_id, job_id in due:
@@ -150,7 +156,7 @@ class Relay:
 
     def _note(self, rung: list[tuple[int, str]]) -> None:
         jobs = [job_id for _, job_id in rung]
-        # A row that is locked is being claimed, or noted by another relay: it need not be waited for.
+        # A locked row is being claimed, or recorded by another relay: no need to wait for it.
         queued = (
             select(Job.id)
             .where(Job.id.in_(jobs), Job.status == "queued")
@@ -162,10 +168,10 @@ class Relay:
             session.execute(delete(Outbox).where(Outbox.id.in_(done)))
 
     def _sign_heads(self) -> None:
-        """Records and signs the heads of ledgers that have grown; says once of which it does not."""
+        """Records and signs the heads of ledgers that have grown; logs each refused one once."""
         _, refused = sign_heads(self.db, self.heads, self.signing_key)
         for dataset_id in sorted(set(refused) - self.unsigned):
-            logger.error("the head of %s is neither recorded nor signed: it lacks one that was kept", dataset_id)
+            logger.error("the head of %s is neither recorded nor signed: it lacks a recorded head", dataset_id)
         self.unsigned = set(refused)
 
     def _ring_predictions(self) -> None:
@@ -176,9 +182,9 @@ class Relay:
             predictions.rung(self.db, due)
 
     def _ring_again(self) -> None:
-        """Rings for jobs whose message must be lost: where as many wait as there are jobs, workers are only busy.
+        """Repeats wake-ups for jobs whose message must be lost. If as many messages as jobs wait, workers are busy.
 
-        Without that look each sweep would add to the messages of a backlog that takes days.
+        Without this check each sweep would add messages to a backlog that takes days.
         """
         lost = unclaimed(self.db, self.settings.ring_again_s, RINGS)
         if lost:
@@ -192,27 +198,28 @@ class Relay:
             session.execute(delete(Outbox).where(_read("certificate", [(row_id, job_id)])))
 
     def _discard(self, row_id: int, job_id: str) -> None:
-        """Deletes the files of a run whose model is not kept."""
+        """Deletes the files of a job whose model is not kept."""
         shutil.rmtree(self.settings.storage_root / "jobs" / job_id, ignore_errors=True)
         with self.db.write() as session:
             session.execute(delete(Outbox).where(_read("discard", [(row_id, job_id)])))
 
 
 def _read(topic: str, rows: list[tuple[int, str]]) -> ColumnElement[bool]:
-    """These rows of the outbox, as they were read: SQLite gives a deleted row's number to the next one, and where two
-    relays are at work that may have happened since."""
+    """The condition for these rows of the outbox, as they were read, by id and job. SQLite reuses a deleted row's id,
+    and with two relays this may have happened since."""
     return and_(Outbox.topic == topic, tuple_(Outbox.id, Outbox.job_id).in_(rows))
 
 
 def main() -> None:
+    """Runs the relay's process until SIGINT or SIGTERM."""
     settings = get_settings()
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     db = Database.of(settings)
-    # In threads of their own: a slow receiver of webhooks delays neither bells nor certificates, nor does a broker
-    # that is away delay the audit log.
+    # In separate threads: a slow receiver of webhooks delays neither wake-ups nor certificates, and a broker that is
+    # away does not delay the audit log.
     every = timedelta(hours=settings.ledger_check_hours)
     others = [
         in_thread("audit", lambda: chain.seal(db), stop, SEAL_S),

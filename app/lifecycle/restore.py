@@ -1,13 +1,13 @@
-"""After a backup was restored: what the database has forgotten of a data set's ledger is posted as spent.
+"""After a backup was restored: posts the lost part of a data set's ledger as spent.
 
-What the lost entries were is not known, what they came to is: the recorded head has the balances. All that was spent or
-held then counts as spent, since a job that was held may have run. Jobs that the database believes unfinished are ended
-first: they may have ended already, and running them again would spend again.
+The lost entries are unknown, but their sum is known: the recorded head has the balances. Everything spent or held then
+counts as spent, since a job with a hold may have run. Jobs that the database believes unfinished are ended first: they
+may have ended already, and running them again would spend again.
 
-    gap = recorded spent + held  −  spent now          (of each account; at least 0)
+    gap = recorded spent + held  −  spent now          (for each account; at least 0)
 
-A ledger that was joined to another one is closed again where the database has forgotten that. Where it has not, nothing
-is posted: the other ledger was charged for all that this one held.
+If the database has lost that the ledger was joined to another one, the ledger is closed again. If the database still
+has this, nothing is posted: the other ledger was charged for all that this one held.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from app.lifecycle.settle import settle
 from app.lifecycle.states import ACTIVE, FINISHED, get_job
 
 ACTOR = "restore"
-PREFIX = "restore_"  # of the job ids that such entries have: no job of this database
+PREFIX = "restore_"  # of the job ids in these entries, which name no job of this database
 FORGOTTEN = "forgotten"
 
 
 @dataclass(frozen=True)
 class Gap:
-    """What a database lacks of one data set.
+    """The lost part of one data set's ledger.
 
     Attributes:
-        problem: how it was noticed.
-        name: None where the database does not know the data set.
-        entries: that the database has; 0 where it does not know the data set.
-        recorded: the head outside; None where it cannot be read, or a job in the storage is all that tells.
-        spent: now, by account.
-        unfinished: jobs of it that the database believes unfinished.
-        closed: the database knows that it was joined to another ledger, which was charged for all that this one held.
+        problem: how the gap was noticed.
+        name: None if the database does not know the data set.
+        entries: the entries in the database; 0 if it does not know the data set.
+        recorded: the head outside; None if it cannot be read, or if only a job in the storage shows the gap.
+        spent: the units spent now, by account.
+        unfinished: how many of its jobs the database believes unfinished.
+        closed: True if the database knows that this ledger was joined to another one. That ledger was charged for all
+            that this one held.
     """
 
     dataset_id: str
@@ -59,7 +60,7 @@ class Gap:
 
     @property
     def missing(self) -> dict[str, int] | None:
-        """What would be posted as spent, by account, where no unfinished job has spent any more; None: not known."""
+        """The units to post as spent, by account, if no unfinished job has spent more; None if unknown."""
         if self.recorded is None:
             return None
         if self.closed:
@@ -68,7 +69,7 @@ class Gap:
 
 
 def missing(recorded: Head, train_spent: int, holdout_spent: int) -> dict[str, int]:
-    """The gap between a recorded head and what is spent now."""
+    """Computes the gap between a recorded head and the units spent now."""
     train, holdout = recorded.train, recorded.holdout
     return {
         "train": max(0, train.spent + train.held - train_spent),
@@ -77,7 +78,7 @@ def missing(recorded: Head, train_spent: int, holdout_spent: int) -> dict[str, i
 
 
 def gaps(db: Database, heads: Heads, storage_root: Path) -> list[Gap]:
-    """Every data set whose ledger is behind. Notes them, and changes nothing else."""
+    """Finds every data set whose ledger is behind. Records the finding, and changes nothing else."""
     found = behind.survey(db, heads, storage_root)
     result = []
     for dataset_id, problem in sorted(found.items()):
@@ -103,31 +104,31 @@ def gaps(db: Database, heads: Heads, storage_root: Path) -> list[Gap]:
 
 
 def post(db: Database, heads: Heads, storage_root: Path, dataset: str, reason: str) -> dict[str, int]:
-    """Posts what is missing of one data set as spent, and opens it again.
+    """Posts the missing units of one data set as spent, and opens the data set again.
 
-    The noise key's epoch is the caller's to rotate, first.
+    The caller must rotate the noise key's epoch first.
 
     Args:
-        dataset: its id or name.
+        dataset: the data set's id or name.
         reason: for the ledger's entry.
 
     Returns:
-        What was posted, by account.
+        The posted units, by account.
 
     Raises:
         NotFound: the database does not know the data set: only a newer backup helps.
-        InvalidRequest: nothing is missing; or what was recorded cannot be read, so that nobody knows how much is.
+        InvalidRequest: nothing is missing, or the record cannot be read, so the missing units are unknown.
     """
     found = {gap.dataset_id: gap for gap in gaps(db, heads, storage_root)}
     gap = next((each for each in found.values() if dataset in (each.dataset_id, each.name)), None)
     if gap is None:
-        raise InvalidRequest(f"nothing is missing of {dataset}")
+        raise InvalidRequest(f"nothing is missing in the ledger of {dataset}")
     if gap.name is None:
         raise NotFound(f"the database does not know {dataset}: restore a newer backup")
     if gap.recorded is None:
         raise InvalidRequest(
-            f"nobody knows what {dataset} had spent ({gap.problem}): restore a newer backup, or lower its cap to what "
-            "is spent"
+            f"it is unknown how much {dataset} had spent ({gap.problem}): restore a newer backup, or lower its cap to "
+            "what is spent"
         )
     with db.write() as session:
         _end_jobs(session, gap.dataset_id)
@@ -138,7 +139,7 @@ def post(db: Database, heads: Heads, storage_root: Path, dataset: str, reason: s
         audit.record(session, "dataset.restored", gap.dataset_id)
         session.flush()
         account = accounts.account_of(session, gap.dataset_id)
-        # Before the commit: a head that was recorded and not committed closes the data set, which is the safe side.
+        # Before the commit: a head that is recorded but not committed closes the data set, which is safe.
         heads.replace(Head.of(account, gap.recorded.owner, gap.recorded.contents))
     for job, whose in list(behind.strangers(db, storage_root)):
         if whose == gap.dataset_id:
@@ -150,7 +151,7 @@ def _post(session: Session, recorded: Head, reason: str) -> dict[str, int]:
     account = accounts.account_of(session, recorded.dataset)
     if account.joined_into is not None:
         return {"train": 0, "holdout": 0}
-    if recorded.cap_epsilon > account.cap_epsilon:  # a raise was forgotten too
+    if recorded.cap_epsilon > account.cap_epsilon:  # a raise of the cap was lost too
         accounts.change_cap(
             session, dataset_id=recorded.dataset, cap_epsilon=recorded.cap_epsilon, actor=ACTOR, reason=reason
         )
@@ -161,13 +162,13 @@ def _post(session: Session, recorded: Head, reason: str) -> dict[str, int]:
         accounts.hold(session, dataset_id=recorded.dataset, job_id=job_id, **lacks, actor=ACTOR, memo=memo)
         accounts.post(session, dataset_id=recorded.dataset, job_id=job_id, **lacks, actor=ACTOR, memo=memo)
     if recorded.joined_into is not None:
-        # The other ledger was recorded first: what it was charged is there, or is missing of it.
+        # The other ledger was recorded first: its charge is in the database, or in its own gap.
         joining.close(session, account, recorded.joined_into, ACTOR, reason)
     return lacks
 
 
 def _end_jobs(session: Session, dataset_id: str) -> None:
-    """Ends what the database believes unfinished: what was started is posted, by what the database knows of it."""
+    """Ends jobs that the database believes unfinished; posts their started part as far as the database knows it."""
     for job_id in _unfinished(session, dataset_id):
         job = get_job(session, job_id, lock=True)
         if job.study is not None:
@@ -189,7 +190,7 @@ def _unfinished(session: Session, dataset_id: str) -> list[str]:
 
 
 def _set_aside(storage_root: Path, job_id: str) -> None:
-    """What a forgotten job left is kept, where no survey finds it again."""
+    """Moves a lost job's files to a folder that no survey reads."""
     folder = storage_root / FORGOTTEN
     folder.mkdir(mode=0o700, exist_ok=True)
     (storage_root / "jobs" / job_id).rename(folder / job_id)

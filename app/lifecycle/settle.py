@@ -1,11 +1,11 @@
-"""The end of a job and of its hold: one transaction, once.
+"""Ends a job and its hold in one transaction, once.
 
 nothing private was started                       void
 succeeded, all T steps                            post the whole hold
-cancelled, lost (causes from outside)             post what was started, over all attempts; release the rest
-the attempt's own error (also out of memory),     post the whole hold: that it failed may depend on private data,
-and any end but success after a crash             and so may the wish to stop it
-more was recorded than the hold covers            fail, hand out no model, post the whole hold
+cancelled, lost (external causes)                 post the started part, over all attempts; release the rest
+the attempt's own error (also out of memory),     post the whole hold: the failure may depend on private data,
+and any end but success after a crash             and so may the wish to stop the job
+more was recorded than the hold covers            fail, deliver no model, post the whole hold
 past its time limit                               post the whole hold, also before the first step
 """
 
@@ -43,12 +43,12 @@ def settle(
 
     Args:
         job: a fresh row of the job, locked by this transaction.
-        failure: the code and sentence of a failed job; no values. app.lifecycle.failures says what callers are told.
+        failure: code and message of a failed job, without values. app.lifecycle.failures decides what callers see.
         own_fault: the attempt itself raised the error: nothing is released.
-        whole: the whole hold is posted even if no step was started: that it did not come so far depends on the data.
+        whole: post the whole hold even if no step was started, because that may depend on the data.
     """
     if overrun(session, job):
-        # It ends all the same: a job that could not would be attempted for ever, each time with its hold open.
+        # The job ends anyway: otherwise it would be attempted for ever, with its hold open.
         outcome, own_fault = "failed", True
         failure = {"code": PrivacyError.code, "message": "more was started or released than the job's hold covers"}
         _withhold(session, job)
@@ -75,7 +75,7 @@ def settle(
         elif job.parent_id is None:
             accounts.void(session, dataset_id=job.dataset_id, job_id=job.id, actor="worker", memo={"outcome": outcome})
         data["charge"] = charge if spent else {"train": 0, "holdout": 0}
-        if spent and job.parent_id is None:  # a study's certificate is its runs' too
+        if spent and job.parent_id is None:  # a study's certificate covers its trials
             want_certificate(session, job.id)
     append_event(session, job.id, outcome, data)
     for job_id in waiting:
@@ -83,7 +83,7 @@ def settle(
 
 
 def overrun(session: Session, job: Job) -> bool:
-    """Whether more was started or released than the job's hold covers: a broken invariant, which fails the job."""
+    """Returns True if more was started or released than the job's hold covers: a broken invariant, so the job fails."""
     if job.mechanism is None:
         return False
     mechanism = MechanismConfig.model_validate(job.mechanism)
@@ -91,7 +91,7 @@ def overrun(session: Session, job: Job) -> bool:
 
 
 def _withhold(session: Session, job: Job) -> None:
-    """A model that this transaction was about to hand out is not."""
+    """Removes models that this transaction was about to deliver."""
     models = session.scalars(select(Artifact).where(Artifact.job_id == job.id)).all()
     for model in models:
         session.delete(model)
@@ -100,16 +100,16 @@ def _withhold(session: Session, job: Job) -> None:
 
 
 def limit_of_running(session: Session, job_id: str) -> int | None:
-    """How many running jobs the job's key may have; None for any number."""
+    """Returns the limit of running jobs of the job's key; None for no limit."""
     return session.scalar(select(ApiKey.max_running_jobs).join(Job, Job.key_id == ApiKey.id).where(Job.id == job_id))
 
 
 def _waiting_for(session: Session, job: Job) -> list[str]:
-    """The jobs that may have been left in the queue for this one: where its key has a limit, the key's oldest, as many
-    as there are places without this job.
+    """Returns the queued jobs that this job's end lets run: if its key has a limit, the key's oldest jobs, one for each
+    place that is free without this job.
 
-    Looked for under the lock on the key's row: a claim that was refused for this job's sake is seen, and one that comes
-    later sees that this job has ended.
+    Reads under the lock on the key's row. So it sees every claim that was refused because of this job, and a later
+    claim sees that this job has ended.
     """
     limit = limit_of_running(session, job.id)
     if limit is None:
@@ -122,7 +122,7 @@ def _waiting_for(session: Session, job: Job) -> list[str]:
 
 
 def _charge(session: Session, job: Job, *, whole: bool, unstarted_too: bool = False) -> dict[str, int] | None:
-    """What the started part of the job costs, at most the hold. None where there is no account (public data)."""
+    """Returns the charge for the job's started part, at most the hold. None on public data, which have no account."""
     held = {account: int(job.quote["charge"][account]) for account in ("train", "holdout")}
     if job.mechanism is None or held == {"train": 0, "holdout": 0}:
         return None
@@ -150,17 +150,17 @@ def _charge(session: Session, job: Job, *, whole: bool, unstarted_too: bool = Fa
 
 
 def _planned(mechanism: MechanismConfig) -> Counter[str]:
-    """How often each noisy sum may be released."""
+    """Counts how often each noisy sum may be released."""
     return Counter({each.metric: each.times for each in mechanism.scores})
 
 
 def _released(session: Session, job_id: str) -> Counter[str]:
-    """How often each noisy sum was released. Exact scores of public records are free, and are not among them."""
+    """Counts how often each noisy sum was released. Exact scores of public records are free and not counted."""
     noisy = Metric.released_by.in_(("noisy_count", "noisy_sum"))
     counts = select(Metric.name, func.count()).where(Metric.job_id == job_id, noisy).group_by(Metric.name)
     return Counter({row[0]: row[1] for row in session.execute(counts)})
 
 
 def _released_charge(held: int, released: int, planned: int) -> int:
-    """The hold-out's share for `released` of `planned` equal releases, rounded up."""
+    """Returns the hold-out's charge for `released` of `planned` equal releases, rounded up."""
     return -(-held * released // planned) if planned else 0

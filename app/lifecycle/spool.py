@@ -1,8 +1,8 @@
-"""The embedded broker: a folder of messages, one file each, as a transport of kombu (`spool://`).
+"""The embedded broker: a folder of messages, one file each, as a kombu transport (`spool://`).
 
-A message has its name only when it is whole (written apart, then renamed), and who renames it has taken it: a rename
-happens once, so that one reader gets it. kombu's own file-system transport writes under the final name; a worker that
-read in between met half a message and ended, and its bindings are files that two starting workers write over.
+A message gets its final name only when it is complete (written elsewhere, then renamed). A reader takes it by renaming
+it: only one rename succeeds, so only one reader gets it. kombu's own file-system transport writes under the final name,
+and a worker that read half a message crashed. Its bindings are files that two starting workers overwrite.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ TRANSPORT_ALIASES["spool"] = "app.lifecycle.spool:Transport"
 
 
 class Channel(virtual.Channel):
-    """Queues as files `TIME_ID.QUEUE.msg` in the folder of transport option `folder`; the oldest goes first."""
+    """Queues as files `TIME_ID.QUEUE.msg` in the folder of the transport option `folder`; the oldest goes first."""
 
     @property
     def folder(self) -> Path:
+        """The folder of messages."""
         return Path(self.connection.client.transport_options["folder"])
 
     def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
@@ -37,7 +38,7 @@ class Channel(virtual.Channel):
         try:
             draft.write_text(json.dumps(message))
             draft.rename(self.folder / name)
-        except OSError:  # a full disk: what is there of it is no message
+        except OSError:  # a full disk: the draft is not a message
             draft.unlink(missing_ok=True)
             raise
 
@@ -47,15 +48,15 @@ class Channel(virtual.Channel):
             try:
                 waiting.rename(taken)
             except FileNotFoundError:
-                continue  # another worker was quicker
+                continue  # another worker was faster
             content = taken.read_bytes()
             taken.unlink()
             try:
                 message: dict[str, Any] = json.loads(content)
                 return message
             except ValueError:
-                # Cut off by a full disk or a power cut. The sweeper rings again.
-                logger.error("a message in the spool cannot be read: dropped")
+                # Truncated by a full disk or a power cut. The sweeper repeats the wake-up.
+                logger.error("dropped an unreadable message in the spool")
         raise Empty
 
     def _purge(self, queue: str) -> int:
@@ -73,9 +74,9 @@ class Channel(virtual.Channel):
 
 
 def sweep(folder: Path) -> int:
-    """Removes what senders and readers that were killed left half done, an hour later. Returns how many that were.
+    """Removes the unfinished files of killed senders and readers after an hour. Returns their number.
 
-    The sweeper rings again for the jobs that they were about.
+    The sweeper repeats the wake-ups for their jobs.
     """
     left = 0
     for each in folder.iterdir() if folder.is_dir() else ():
@@ -87,7 +88,7 @@ def sweep(folder: Path) -> int:
 
 
 class Transport(virtual.Transport):
-    """No server, one host: workers look into the folder every `polling_interval` seconds."""
+    """The transport for one host, without a server: workers poll the folder every `polling_interval` seconds."""
 
     Channel = Channel
     driver_type = driver_name = "spool"

@@ -1,4 +1,4 @@
-"""The state machine of jobs: which status may follow which.
+"""The state machine of jobs.
 
 queued ──claim──▶ running ──▶ succeeded | failed
   ▲  │               │ ▲
@@ -23,11 +23,11 @@ from app.ids import now, whole_second
 
 ACTIVE = ("running", "cancelling")
 FINISHED = ("succeeded", "cancelled", "failed")
-# Of a queued job: it may be claimed. One that was taken back waits a little.
+# True for a queued job that may be claimed now; a job that was taken back waits a little.
 IS_DUE = or_(Job.lease_until.is_(None), has_passed(Job.lease_until, Job.lease_clock))
 NO_SUCH_JOB = "there is no such job"
 INSERT_EVENT, INSERT_DUE = insert(table_of(JobEvent)), insert(table_of(Outbox))
-# Where there are webhooks at all; which of them are told, the relay finds out. Runs of a study are not announced.
+# Only if there are webhooks at all; the relay decides which ones to call. A study's trials are not announced.
 ANNOUNCE = insert(table_of(WebhookEvent)).from_select(
     ["job_id", "seq"],
     select(bindparam("job", type_=String), bindparam("event", type_=BigInteger)).where(
@@ -42,7 +42,11 @@ ANNOUNCE = insert(table_of(WebhookEvent)).from_select(
 
 
 def get_job(session: Session, job_id: str, *, lock: bool = False) -> Job:
-    """The job; with `lock`, its row is held against claims and settlements until the transaction ends."""
+    """Returns the job; with `lock`, holds its row against claims and settlements until the transaction ends.
+
+    Raises:
+        NotFound: there is no such job.
+    """
     job = session.get(Job, job_id, with_for_update={"key_share": True} if lock else None, populate_existing=lock)
     if job is None:
         raise NotFound(NO_SUCH_JOB)
@@ -59,7 +63,7 @@ def append_event(session: Session, job_id: str, kind: EventType, data: dict[str,
 
 
 def write_event(session: Session, job_id: str, seq: int, kind: EventType, data: dict[str, Any]) -> None:
-    """Writes an event whose number the job's row counts already, in the caller's transaction."""
+    """Writes an event that the job's row counts already, in the caller's transaction."""
     event = {"job_id": job_id, "seq": seq, "type": kind, "data": data, "created_at": whole_second()}
     session.execute(INSERT_EVENT, event)
     if kind in ANNOUNCED:
@@ -67,7 +71,7 @@ def write_event(session: Session, job_id: str, seq: int, kind: EventType, data: 
 
 
 def ring(session: Session, job_id: str) -> None:
-    """Asks the relay to ring a worker for this job, in the caller's transaction."""
+    """Asks the relay to wake a worker for this job, in the caller's transaction."""
     session.execute(INSERT_DUE, {"topic": "ring", "job_id": job_id, "created_at": now()})
 
 
@@ -77,4 +81,5 @@ def discard(session: Session, job_id: str) -> None:
 
 
 def want_certificate(session: Session, job_id: str) -> None:
+    """Asks the relay to issue the job's certificate, in the caller's transaction."""
     session.add(Outbox(topic="certificate", job_id=job_id, created_at=now()))

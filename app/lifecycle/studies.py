@@ -1,16 +1,16 @@
-"""The state machine of studies: jobs whose work is done by runs, jobs of their own that draw on the study's one hold.
+"""The state machine of studies. A study's trials do its work; they are separate jobs that draw on the study's one hold.
 
-    queued ──first run claimed──▶ running ──all runs ended──▶ succeeded
-                                     │ a run failed, or a person cancels
-                                     ▼
-                                 cancelling ──every run has ended──▶ failed | cancelled
+    queued ──first trial claimed──▶ running ──all trials ended──▶ succeeded
+                                       │ a trial failed, or a person cancels
+                                       ▼
+                                   cancelling ──every trial has ended──▶ failed | cancelled
 
-No worker claims a study, and none waits for another: the end of a run moves the study on, in the run's own transaction,
-under the lock on the study's row. What comes next is a pure function of the scores (app.hpo.strategies); a run is there
-once, by its number, so that nothing is repeated or lost however often this is done.
+No worker claims a study, and none waits for another. The end of a trial advances the study in the trial's own
+transaction, under the lock on the study's row. The next trials are a pure function of the scores (app.hpo.strategies).
+Each trial exists once, by its number, so repeating this step repeats or loses nothing.
 
-A failed run ends its study. Going on without it would let what made it fail, which may depend on private data and was
-not paid for, choose the result. Locks are taken in one order: study, run, key, account.
+A failed trial ends its study. Continuing without it would let the cause of the failure choose the result; that cause
+may depend on private data, and nothing was charged for it. Locks are taken in one order: study, trial, key, account.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ from app.privacy.mechanism import MechanismConfig
 
 
 def lock(session: Session, job_id: str) -> None:
-    """Holds the study that a job is a run of, where it is one, until the transaction ends: before the run's own row."""
+    """Locks the study of a trial until the transaction ends; call it before locking the trial's row. Other jobs have
+    none."""
     parent_id = session.scalar(select(Job.parent_id).where(Job.id == job_id))
     if parent_id is not None:
         get_job(session, parent_id, lock=True)
 
 
 def note_start(session: Session, job_id: str) -> None:
-    """A run was claimed: its study is running."""
+    """Marks the study of a claimed trial as running."""
     parent = select(Job.parent_id).where(Job.id == job_id).scalar_subquery()
     session.execute(
         update(Job)
@@ -64,14 +65,14 @@ def end(
     own_fault: bool = False,
     whole: bool = False,
 ) -> None:
-    """Ends a job and moves its hold; where it is a run, moves its study on. In the caller's transaction.
+    """Ends a job and moves its hold; if it is a trial, advances its study. In the caller's transaction.
 
     Args:
-        job: a fresh row, locked, and its study before it.
-        failure, own_fault, whole: as of app.lifecycle.settle.
+        job: a fresh, locked row; its study was locked before it.
+        failure, own_fault, whole: as in app.lifecycle.settle.
     """
     if job.parent_id is not None and (outcome == "failed" or overrun(session, job)):
-        # It will stop the others: their rows are locked before the key's and the account's.
+        # The study will stop its other trials: their rows are locked before the key's and the account's.
         _runs(session, get_job(session, job.parent_id, lock=True), lock=True)
     settle(session, job, outcome, failure=failure, own_fault=own_fault, whole=whole)
     if job.parent_id is not None:
@@ -79,10 +80,10 @@ def end(
 
 
 def cancel(session: Session, study: Job) -> None:
-    """Stops every run: the queued ones at once, the others within a second. The last one's end ends the study.
+    """Stops every trial: queued ones at once, the others within a second. The last trial's end ends the study.
 
     Args:
-        study: locked by this transaction.
+        study: its row, locked by this transaction.
     """
     study.status = "cancelling"
     session.flush()
@@ -97,21 +98,21 @@ def cancel(session: Session, study: Job) -> None:
 
 
 def begin(session: Session, study: Job) -> None:
-    """Writes the first runs of a study that was just admitted."""
+    """Writes the first trials of a study that was just admitted."""
     _start(session, study, runs_of(study_of(study), {}))
 
 
 def study_of(job: Job) -> Study:
-    """The search that a study's row describes. All of it is public."""
+    """Reads the study that a job's row describes. All of it is public."""
     stored, spec = StoredStudy.read(job.study), JobSpec.model_validate(job.spec)
     if spec.hpo is None:
-        raise TypeError("this job is no study")
+        raise TypeError("this job is not a study")
     bounds = Bounds.of(spec.hpo.space, stored.steps)
     return Study(spec.hpo, bounds, stored.seed, stored.levels, stored.at_final, stored.larger_is_better)
 
 
 def _advance(session: Session, study: Job, ended: Job) -> None:
-    """After the end of a run: the next ones, or the end of the study."""
+    """Starts the next trials after one has ended, or ends the study."""
     if study.status in FINISHED:
         return
     runs = _runs(session, study)
@@ -124,7 +125,7 @@ def _advance(session: Session, study: Job, ended: Job) -> None:
     }
     append_event(session, study.id, "trial_ended", told)
     if ended.status == "failed" and study.failure is None:
-        study.failure = {"code": "trial-failed", "message": f"run {ended.trial_number} of the study failed"}
+        study.failure = {"code": "trial-failed", "message": f"trial {ended.trial_number} of the study failed"}
         cancel(session, study)
     elif study.status == "cancelling" and not (study.failure is None and _is_whole(study, runs)):
         _end_if_stopped(session, study)
@@ -133,12 +134,12 @@ def _advance(session: Session, study: Job, ended: Job) -> None:
 
 
 def _is_whole(study: Job, runs: Sequence[Job]) -> bool:
-    """Whether every planned run has succeeded: a cancel that comes then would only take away a model that was paid."""
+    """Returns True if every planned trial has succeeded: a cancel would then only discard a paid model."""
     return len(runs) == study.steps and all(run.status == "succeeded" for run in runs)
 
 
 def _go_on(session: Session, study: Job, runs: Sequence[Job]) -> None:
-    """All runs so far have succeeded: starts those that their scores lead to, or ends the study."""
+    """Starts the trials that the scores lead to, or ends the study. All trials so far have succeeded."""
     search, scores = study_of(study), scores_of(session, study, runs)
     there = {run.trial_number for run in runs}
     known = runs_of(search, scores)
@@ -166,7 +167,7 @@ def _start(session: Session, study: Job, runs: Sequence[Run]) -> None:
 
 
 def _row(study: Job, run: Run) -> dict[str, Any]:
-    """A run as a job: its point in the study's specification, its share of the study's budget."""
+    """Builds a trial's row as a job: the study's specification at the trial's point, with its share of the budget."""
     stored = StoredStudy.read(study.study)
     plan, point = stored.runs[run.number], run.point
     mechanism = stored.mechanism(run.number, point.steps, point.max_grad_norm)
@@ -185,7 +186,7 @@ def _row(study: Job, run: Run) -> dict[str, Any]:
         "id": new_id("job"),
         "dataset_id": study.dataset_id,
         "key_id": study.key_id,
-        # No client can send this one: a header holds no line break.
+        # No client can send this key: a header cannot hold a line break.
         "idempotency_key": f"{study.id}\n{run.number}",
         "request_sha256": study.request_sha256,
         "name": f"{study.name} run {run.number}".strip(),
@@ -218,9 +219,9 @@ def _row(study: Job, run: Run) -> dict[str, Any]:
 def run_spec(
     spec: JobSpec, run: Run, mechanism: MechanismConfig | None, evaluation: Evaluation | None, seed: str
 ) -> JobSpec:
-    """The specification of a run: the study's, at the run's point. A trial is scored, and nothing else of it is told.
+    """Builds a trial's specification: the study's, at the trial's point. All but the final trial release only scores.
 
-    A second learning rate, of a delayed preconditioner's other phase, keeps its ratio to the first.
+    A second learning rate, for a delayed preconditioner's other phase, keeps its ratio to the first.
     """
     point, said = run.point, spec.model_dump(mode="json")
     if isinstance(spec.optimizer, Dp2Settings):
@@ -245,7 +246,7 @@ def run_spec(
 
 
 def scores_of(session: Session, study: Job, runs: Sequence[Job]) -> dict[int, float]:
-    """The score of each run that has succeeded, by number. On public data one may be no number: it is the worst."""
+    """Reads the score of each succeeded trial, by number. On public data a score may be missing: it counts as worst."""
     worst = -math.inf if StoredStudy.read(study.study).larger_is_better else math.inf
     found = {}
     for run in runs:
@@ -256,7 +257,7 @@ def scores_of(session: Session, study: Job, runs: Sequence[Job]) -> dict[int, fl
 
 
 def score_of(session: Session, study: Job, run_id: str) -> Metric | None:
-    """What a trial is compared by."""
+    """Returns the metric that compares trials; None if the trial has none."""
     name = StoredStudy.read(study.study).score
     of_run = select(Metric).where(Metric.job_id == run_id, Metric.name == name).order_by(Metric.step.desc()).limit(1)
     return session.scalar(of_run)
@@ -268,7 +269,7 @@ def _shown(session: Session, study: Job, run: Job) -> dict[str, Any] | None:
 
 
 def _runs(session: Session, study: Job, *, lock: bool = False) -> list[Job]:
-    """The study's runs by number, as they are now."""
+    """Reads the study's trials by number, as they are now."""
     query = select(Job).where(Job.parent_id == study.id).order_by(Job.trial_number)
     if lock:
         query = query.with_for_update(key_share=True)
@@ -277,7 +278,7 @@ def _runs(session: Session, study: Job, *, lock: bool = False) -> list[Job]:
 
 
 def _end_if_stopped(session: Session, study: Job) -> None:
-    """Once no run is left, a study that was stopped has ended."""
+    """Ends a stopped study once all its trials have ended."""
     runs = _runs(session, study)
     if study.status in FINISHED or not all(run.status in FINISHED for run in runs):
         return
@@ -289,7 +290,7 @@ def _end_if_stopped(session: Session, study: Job) -> None:
 
 
 def _succeed(session: Session, study: Job, runs: Sequence[Job], best: int) -> None:
-    """The best run's model and scores become the study's."""
+    """Gives the study its best trial's model and scores, and ends it."""
     chosen = next(run for run in runs if run.trial_number == best)
     for metric in session.scalars(select(Metric).where(Metric.job_id == chosen.id)).all():
         copied = {c.key: getattr(metric, c.key) for c in Metric.__mapper__.column_attrs}
@@ -303,8 +304,8 @@ def _succeed(session: Session, study: Job, runs: Sequence[Job], best: int) -> No
 
 
 def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> None:
-    """The end of a study and of its hold: what runs drew is spent; the rest goes back, unless the end may depend on
-    private data: then it is spent too (`whole`), but for a study of which no step was ever started."""
+    """Ends a study and its hold. The trials' draws are spent and the rest is released. If the end may depend on private
+    data (`whole`), the rest is spent too, unless no step of the study was ever started."""
     study.status, study.finished_at = outcome, whole_second()
     study.steps_started = sum(run.steps_started for run in _runs(session, study))
     stored = StoredStudy.read(study.study)
@@ -330,7 +331,7 @@ def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> No
 
 
 def _drop_weights(session: Session, study: Job) -> None:
-    """The models of its runs that are not handed out are not kept: not in the list, and soon not in the store."""
+    """Removes the trials' undelivered models: from the list now, from the store soon."""
     runs = select(Job.id).where(Job.parent_id == study.id)
     for artifact in session.scalars(select(Artifact).where(Artifact.job_id.in_(runs))).all():
         session.delete(artifact)

@@ -1,4 +1,4 @@
-"""What makes lost messages and lost workers harmless: unclaimed jobs are rung again, expired leases are taken back."""
+"""The sweeper makes lost messages and workers harmless: it finds unclaimed jobs and takes back expired leases."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from app.privacy.filters import load_numerics
 
 logger = logging.getLogger(__name__)
 LAPSED = (Job.status.in_(ACTIVE), has_passed(Job.lease_until, Job.lease_clock))
-PAST = "none"  # the name of no clock: its moments have passed
+PAST = "none"  # names no clock: all its moments have passed
 
 
 def reap_expired(db: Database, max_attempts: int) -> int:
-    """Takes back every job whose lease has run out; returns how many."""
+    """Takes back every job with an expired lease; returns how many."""
     with db.read() as session:
         expired = session.scalars(select(Job.id).where(*LAPSED)).all()
     reaped = 0
@@ -34,7 +34,7 @@ def reap_expired(db: Database, max_attempts: int) -> int:
     for job_id in expired:
         with _one_by_one(job_id), db.write() as session:
             studies.lock(session, job_id)
-            # Looked at again inside the write: the worker may have renewed its lease since.
+            # Checked again inside the write: the worker may have renewed its lease since.
             lapsed = select(Job).where(Job.id == job_id, *LAPSED).with_for_update(key_share=True)
             job = session.scalars(lapsed).one_or_none()
             if job is not None:
@@ -45,22 +45,22 @@ def reap_expired(db: Database, max_attempts: int) -> int:
 
 @contextmanager
 def _one_by_one(job_id: str) -> Iterator[None]:
-    """One job that cannot be taken back does not keep the others waiting."""
+    """Logs the error of a job that cannot be taken back, so that the others are not delayed."""
     try:
         yield
     except ServiceError as error:
-        logger.error("%s is not taken back: %s: %s", job_id, error.code, error.message)
+        logger.error("cannot take back %s: %s: %s", job_id, error.code, error.message)
 
 
 def expire_all_leases(db: Database) -> None:
-    """For an embedded home at start: its lock proves that no other worker is alive, so nobody waits for a lease."""
+    """Expires all leases when an embedded home starts: its lock proves that no other worker is alive."""
     with db.write() as session:
         leased = (Job.status.in_(ACTIVE), Job.lease_until.is_not(None))  # a study has no worker, and no lease
         session.execute(update(Job).where(*leased).values(lease_until=0.0, lease_clock=PAST))
 
 
 def unclaimed(db: Database, ring_again_s: float, limit: int) -> list[str]:
-    """Jobs that a worker could claim, oldest first: no message was sent, or so long ago that it must be lost."""
+    """Finds jobs that a worker could claim, oldest first, whose message was never sent or must be lost by its age."""
     stale = now() - timedelta(seconds=ring_again_s)
     query = (
         select(Job.id)
@@ -73,7 +73,7 @@ def unclaimed(db: Database, ring_again_s: float, limit: int) -> list[str]:
 
 
 def count_queued(db: Database) -> int:
-    """How many jobs a worker could claim now."""
+    """Counts the jobs that a worker could claim now."""
     with db.read() as session:
         queued = select(func.count()).select_from(Job).where(Job.status == "queued", Job.study.is_(None), IS_DUE)
         return session.scalar(queued) or 0

@@ -1,4 +1,4 @@
-"""ε by the accountant of record, and what the other accountants say beside it."""
+"""ε by the accountant of record, and the other accountants' figures for comparison."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from app.privacy.prices import Compared, Comparison
 
 
 def epsilon_of(event: Event, delta: float, unit: Unit = "example") -> Epsilon:
-    """ε by the accountant of record: exact where nothing is sampled, else pessimistic on the fine grid.
+    """Computes ε by the accountant of record: exact where nothing is sampled, else pessimistic on the fine grid.
 
     Raises:
-        InvalidRequest: δ is too small for a grid after so many sampled steps.
+        InvalidRequest: δ is too small for a grid after this many sampled steps.
     """
     mu = gdp.mu_of_event(event)
     if mu is not None:
         return Epsilon(value=gdp.epsilon_from_mu(mu, delta), delta=delta, accountant="gdp", unit=unit)
     value = pld.epsilon(event, delta)
     if math.isinf(value):
-        detail = f"δ = {delta:g} is below what double precision resolves after so many sampled steps"
+        detail = f"δ = {delta:g} is too small: double precision cannot resolve it after this many sampled steps"
         raise InvalidRequest.at("/privacy/target_delta", detail)
     return Epsilon(value=value, delta=delta, accountant="pld", unit=unit)
 
 
 def comparison(event: Event, epsilon: Epsilon) -> Comparison:
-    """The three accountants' figures of an event whose ε by the accountant of record is known."""
+    """Compares three accountants on an event; its ε by the accountant of record is known already."""
     exact = epsilon.accountant == "gdp"
     return Comparison(
         gdp=epsilon.value if exact else None,
@@ -40,12 +40,12 @@ def comparison(event: Event, epsilon: Epsilon) -> Comparison:
 
 
 def compare(request: CompareRequest) -> Compared:
-    """What the accountants that are not enforced say of one account's jobs together.
+    """Composes all jobs of one account by the accountants that no filter enforces.
 
     Returns:
         `basic`: the sum of the jobs' own ε's, each at δ. `rdp_best_order`: Rényi composition, best order.
-        `pld_if_fixed_in_advance`: the tight composition, valid only had all jobs been fixed before the first result.
-        Where a δ is too small for a grid after so many steps, the Rényi bound stands in.
+        `pld_if_fixed_in_advance`: the tight composition. It is valid only if all jobs were fixed before the first
+        result. The Rényi bound replaces it where δ is too small for a grid after this many steps.
     """
     delta = request.delta
     alike = Counter(tuple(sorted(events.leaves(event).items())) for event in request.events)
@@ -59,15 +59,15 @@ def compare(request: CompareRequest) -> Compared:
 
 
 def _own(event: Event, delta: float) -> float:
-    """A job's own ε, as its price had it, at the ledger's δ."""
+    """The job's own ε, as in its price, at the ledger's δ."""
     mu = gdp.mu_of_event(event)
     return _tight(event, delta) if mu is None else gdp.epsilon_from_mu(mu, delta)
 
 
 def _tight(event: Event, delta: float) -> float:
-    """The PLD's figure, for comparison only, or the Rényi bound where no grid resolves δ.
+    """Returns the PLD's ε for comparison only, or the Rényi bound where no grid resolves δ.
 
-    Of plain Gaussians alone a grid of μ/100 is fine enough (1e-5 of ε), and as quick for any μ.
+    For plain Gaussians alone a grid of μ/100 is fine enough (1e-5 of ε), and equally fast for any μ.
     """
     mu = gdp.mu_of_event(event)
     value = pld.epsilon(event, delta, pld.GRID if mu is None else max(pld.GRID, mu / 100.0))

@@ -1,8 +1,8 @@
 """From a target ε to the noise that meets it: ε(calibrated plan) ≤ target, always.
 
-Full batch has a closed form, σ = √T/μ(ε, δ). For Poisson sampling ε(σ) is a privacy loss distribution on a fine grid,
-0.05 to 0.5 s each, and plain bisection needs a dozen or more. Here σ is found on coarse grids, whose error is quadratic
-in the spacing and so can be extrapolated away, and the fine grid is asked once or twice, to confirm.
+Full batch has a closed form, σ = √T/μ(ε, δ). For Poisson sampling each ε(σ) takes a privacy loss distribution on a fine
+grid: 0.05 to 0.5 s. Plain bisection needs a dozen or more of them. This module finds σ on coarse grids instead. Their
+error is quadratic in the spacing, so extrapolation removes it. The fine grid then confirms σ in one or two evaluations.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from app.privacy.events import Event
 SIGMA_MIN, SIGMA_MAX = 0.1, 1e5
 
 SLACK = 5e-4  # the calibrated plan's ε is at least target · (1 − SLACK), unless ε(σ) is too ragged to hit that
-_FORETOLD = (1.0 - 2e-4, 1.0 - 1e-4)  # where the coarse grids aim, over the target: more below it than they usually err
-_COARSE = 0.04  # their spacing h = 0.04 ε/√T: the error of a grid is about 1.5 T h²/ε, here a quarter of a percent
+_FORETOLD = (1.0 - 2e-4, 1.0 - 1e-4)  # the coarse grids' aim, over the target: below it by more than their usual error
+_COARSE = 0.04  # coarse spacing h = 0.04 ε/√T: a grid errs by about 1.5 T h²/ε, here a quarter of a percent
 _COARSEST = 5e-3
 _TRIES = 16
-_STEEPEST = -4.0  # of a first slope d ln ε / d ln σ: a single step loses about 1/(2σ²), which falls like σ^−2
-_STRIDE = 2.0  # ln ε is clipped to this far from the aim, so that one wild value does not throw the search out
+_STEEPEST = -4.0  # steepest first slope d ln ε / d ln σ: a single step loses about 1/(2σ²), which falls like σ^−2
+_STRIDE = 2.0  # ln ε is clipped to this distance from the aim, so that one outlier cannot derail the root finding
 
 _TARGET = "/privacy/target_epsilon"
 
-Plan = Callable[[float], Event]  # σ → what the account is done
+Plan = Callable[[float], Event]  # σ → the account's event
 EpsilonAt = Callable[[float], float]  # σ → ε
 
 
 class Calibration(NamedTuple):
-    """σ, and the plan's ε by the accountant of record at that σ."""
+    """A σ, and the plan's ε by the accountant of record at this σ."""
 
     noise_multiplier: float
     epsilon: float
@@ -46,7 +46,7 @@ def noise_multiplier(
     steps: int,
     others: Sequence[Event] = (),
 ) -> float:
-    """The σ at which `steps` noisy sums, composed with `others`, are (ε, δ)-DP with ε ≤ target_epsilon.
+    """Returns a σ at which `steps` noisy sums, composed with `others`, are (ε, δ)-DP with ε ≤ target_epsilon.
 
     Args:
         target_epsilon: ε > 0, finite.
@@ -54,13 +54,13 @@ def noise_multiplier(
         sampling: `full_batch` or `poisson`.
         sample_rate: q in (0, 1]; 1 for full batch.
         steps: T ≥ 1.
-        others: events that the same account pays for out of the same target, with noise already fixed.
+        others: events with fixed noise; the same account pays for them out of the same target.
 
     Returns:
         σ in [0.1, 1e5], the noise's std over the sensitivity. Public: a function of the plan alone.
 
     Raises:
-        InvalidRequest: the target is no positive number, `others` alone cost more, or no σ of the range meets it.
+        InvalidRequest: the target is not a positive number, `others` alone cost more, or no σ in the range meets it.
     """
     return calibrate(target_epsilon, target_delta, sampling, sample_rate, steps, others).noise_multiplier
 
@@ -74,13 +74,13 @@ def calibrate(
     others: Sequence[Event] = (),
     double_steps: int = 0,
 ) -> Calibration:
-    """As `noise_multiplier`, with the ε that was computed on the way. `double_steps` of the T query a batch twice."""
+    """As `noise_multiplier`, and returns the ε at this σ too. `double_steps` of the T steps query a batch twice."""
     if not (math.isfinite(target_epsilon) and target_epsilon > 0.0):
-        raise InvalidRequest.at(_TARGET, "the target ε is a finite number above 0")
+        raise InvalidRequest.at(_TARGET, "the target ε must be a finite number above 0")
     if not 0.0 < target_delta < 1.0:
-        raise InvalidRequest.at("/privacy/target_delta", "δ lies strictly between 0 and 1")
+        raise InvalidRequest.at("/privacy/target_delta", "δ must lie strictly between 0 and 1")
     if sampling == "full_batch" and sample_rate != 1.0:
-        raise InvalidRequest.at("/sampling", "full batch has sample rate 1")
+        raise InvalidRequest.at("/sampling", "full batch must have sample rate 1")
 
     def plan(sigma: float) -> Event:
         return events.composed([events.gradient_sums(sample_rate, sigma, steps, double_steps), *others])
@@ -91,19 +91,20 @@ def calibrate(
         raise InvalidRequest.at(
             _TARGET, "the evaluation alone costs more than the target ε: raise it, or lower noise_mu"
         )
-    if sample_rate == 1.0:  # Poisson sampling at rate 1 takes every record: a full batch under another name
+    if sample_rate == 1.0:  # Poisson sampling at rate 1 takes every record, like full batch
         return _full_batch(plan, target_epsilon, target_delta, math.sqrt((steps + double_steps) / left))
     if not pld.resolves(target_delta, steps):
-        detail = f"δ = {target_delta:g} is below what double precision resolves after {steps} sampled steps"
+        detail = f"δ = {target_delta:g} is too small: double precision cannot resolve it after {steps} sampled steps"
         raise InvalidRequest.at("/privacy/target_delta", detail)
     start = _first_trial(left, sample_rate, steps + double_steps)
     return _poisson(plan, target_epsilon, target_delta, steps, start)
 
 
 def rough_noise_multiplier(target_epsilon: float, target_delta: float, sample_rate: float, steps: int) -> float:
-    """About the σ of `noise_multiplier`, quickly and for any δ; it guarantees nothing.
+    """Approximates the σ of `noise_multiplier` quickly, for any δ; it guarantees nothing.
 
-    By the RDP bound, a few percent too large; for a small ε, to which no order reaches down, by the central limit.
+    Uses the RDP bound, which is a few percent too large. For a small ε no order suffices: there it uses the central
+    limit theorem.
     """
 
     def epsilon_at(sigma: float) -> float:
@@ -116,7 +117,7 @@ def rough_noise_multiplier(target_epsilon: float, target_delta: float, sample_ra
 
 
 def _full_batch(plan: Plan, target: float, delta: float, sigma: float) -> Calibration:
-    """σ = √(T / (μ² − μ_others²)), moved up by what float arithmetic needs for ε(σ) ≤ target."""
+    """Starts at σ = √(T / (μ² − μ_others²)) and raises it until ε(σ) ≤ target holds in floats."""
     nudge = 1e-12
     while (epsilon := gdp.epsilon_from_mu(gdp.mu_of_event(plan(sigma)) or 0.0, delta)) > target:
         sigma *= 1.0 + nudge
@@ -129,14 +130,14 @@ def _full_batch(plan: Plan, target: float, delta: float, sigma: float) -> Calibr
 
 
 def _poisson(plan: Plan, target: float, delta: float, steps: int, start: _Trial) -> Calibration:
-    """Solve on coarse grids for a little less than the target, then on the fine one from there."""
+    """Solves on coarse grids for slightly less than the target, then refines on the fine grid."""
     foretold = _solve(_foretell(plan, target, delta, steps), target, _FORETOLD, start)
     exact = _solve(lambda sigma: pld.epsilon(plan(sigma), delta), target, (1.0 - SLACK, 1.0), foretold)
     return Calibration(exact.sigma, exact.epsilon)
 
 
 def _foretell(plan: Plan, target: float, delta: float, steps: int) -> EpsilonAt:
-    """ε on the fine grid as two coarse grids foretell it: connecting the dots errs by c·h² (h, the spacing)."""
+    """Extrapolates ε on the fine grid from two coarse grids: connecting the dots errs by c·h² (h: the spacing)."""
     h = min(_COARSE * target / math.sqrt(steps), _COARSEST)
     if h < 2.0 * pld.GRID:
         return lambda sigma: pld.epsilon(plan(sigma), delta)
@@ -154,20 +155,20 @@ def _foretell(plan: Plan, target: float, delta: float, steps: int) -> EpsilonAt:
 class _Trial(NamedTuple):
     sigma: float
     epsilon: float
-    slope: float  # d ln ε / d ln σ thereabouts
+    slope: float  # d ln ε / d ln σ nearby
 
 
 def _first_trial(mu_squared: float, sample_rate: float, steps: int) -> _Trial:
-    """By the central limit theorem, μ² = q² T (e^{1/σ²} − 1): a first σ and its slope, never a guarantee."""
+    """Returns a first σ and its slope by the central limit theorem, μ² = q² T (e^{1/σ²} − 1); no guarantee."""
     precision = math.log1p(mu_squared / (sample_rate * sample_rate * steps))
     return _Trial(precision**-0.5, 0.0, max(precision / math.expm1(-precision), _STEEPEST))
 
 
 def _solve(epsilon_at: EpsilonAt, target: float, window: tuple[float, float], start: _Trial) -> _Trial:
-    """A σ whose ε(σ)/target lies in `window`: secants in logarithms, kept in a bracket.
+    """Finds a σ with ε(σ)/target in `window`, by bracketed secants in logarithms.
 
-    ε(σ) falls like a power of σ, so the secant of the logarithms is nearly the curve. Where rounding makes ε(σ) too
-    ragged to hit the window, the best σ on the safe side.
+    ε(σ) falls like a power of σ, so the secant of the logarithms is nearly the curve. If rounding makes ε(σ) too
+    ragged to hit the window, returns the best σ on the safe side.
     """
     least, most = target * window[0], target * window[1]
     floor, ceiling = math.log(SIGMA_MIN), math.log(SIGMA_MAX)
@@ -200,13 +201,13 @@ def _solve(epsilon_at: EpsilonAt, target: float, window: tuple[float, float], st
 
 def _too_little_noise(target: float) -> InvalidRequest:
     detail = (
-        f"ε = {target:g} would need a noise multiplier below {SIGMA_MIN:g}: ask for less, or for more or larger steps"
+        f"ε = {target:g} needs a noise multiplier below {SIGMA_MIN:g}: lower the target, or take more or larger steps"
     )
     return InvalidRequest.at(_TARGET, detail)
 
 
 def _too_much_noise(target: float) -> InvalidRequest:
     detail = (
-        f"no noise multiplier up to {SIGMA_MAX:g} brings this plan to ε = {target:g}: ask for more, or for fewer steps"
+        f"no noise multiplier up to {SIGMA_MAX:g} meets ε = {target:g} with this plan: raise ε, or take fewer steps"
     )
     return InvalidRequest.at(_TARGET, detail)

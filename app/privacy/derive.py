@@ -1,7 +1,7 @@
-"""From a job's specification and public facts to its mechanism: derived once, for admission and for the worker.
+"""Derives a job's mechanism from its specification and public facts, for admission and for the worker.
 
-Admission prices the PlanRequest that `plan_request` returns. The worker derives it again from the same specification
-and compares (`check_agreement`).
+Admission prices the PlanRequest that `plan_request` returns. The worker derives the request again from the same
+specification and compares the two (`check_agreement`).
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from app.privacy.mechanism import DelayedMechanism, MechanismConfig
 from app.privacy.plans import FilterChoice, PlanRequest, TrainingPlan
 from app.privacy.releases import SCORE, BeforeFirstStep, NoisyCount, NoisyHistogram, NoisyMean, NoisySum
 
-# Public data have no account: a job on them is priced all the same, and charged nothing (app.jobs.service).
+# Public data have no account: a job on them is priced too, but charged nothing (app.jobs.service).
 ANY_FILTER = FilterChoice(kind="rdp", order=8.0)
 MOST_STEPS = 10_000_000
 
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """What a mechanism depends on of a data set: all of it public.
+    """The facts about a data set that a mechanism depends on: all of them are public.
 
     Attributes:
-        records_train, records_holdout: as declared. Where users are protected, so many users.
-        records_per_unit: how many records share the protection of one unit at most.
-        classification: the task is.
-        holdout_is_private: scores on it are noisy sums.
-        holdout_account: who pays for them.
-        delta: of a job that names none: the cap's; None: a power of ten by the number of records.
-        filter: of the ledger that pays.
+        records_train, records_holdout: the declared counts. Where users are protected, they count users.
+        records_per_unit: at most this many records share the protection of one unit.
+        classification: True if the task is classification.
+        holdout_is_private: True if scores on the hold-out are noisy sums.
+        holdout_account: the account that pays for these scores.
+        delta: default δ for jobs: the cap's δ; if None, a power of ten chosen by the number of records.
+        filter: the filter of the ledger that pays.
     """
 
     records_train: int
@@ -60,10 +60,10 @@ class PublicFacts:
 
 
 def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
-    """What there is to price; None without privacy.
+    """Builds the request to price; None without privacy.
 
     Raises:
-        InvalidRequest: as steps_of.
+        InvalidRequest: as in steps_of.
     """
     if spec.privacy is None:
         return None
@@ -93,12 +93,13 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
 
 
 def check_agreement(spec: JobSpec, facts: PublicFacts, stored: MechanismConfig) -> None:
-    """That the stored mechanism, which was charged, is the one that the specification asks for: what runs.
+    """Checks that the stored mechanism, which was charged, equals the one derived from the specification, which runs.
 
-    What was left to admission is as it was charged: σ of a target, and the noise of an adaptive norm's count.
+    Admission's own choices are taken from the stored mechanism: σ for a target ε, and the noise of an adaptive norm's
+    count.
 
     Raises:
-        PrivacyError: it is not.
+        PrivacyError: the two differ.
     """
     try:
         asked = plan_request(spec, facts)
@@ -106,11 +107,11 @@ def check_agreement(spec: JobSpec, facts: PublicFacts, stored: MechanismConfig) 
     except (InvalidRequest, ValidationError):
         derived = None
     if derived != stored:
-        raise PrivacyError("the job's specification and its stored mechanism do not agree")
+        raise PrivacyError("the job's specification and its stored mechanism differ")
 
 
 def _with_choices(asked: PlanRequest, stored: MechanismConfig) -> MechanismConfig:
-    """The mechanism that was asked for, with what admission chose."""
+    """Returns the requested mechanism with admission's choices filled in."""
     training, chosen = asked.training, stored.training.adaptive
     if training.adaptive is not None and training.adaptive.count_noise_multiplier is None and chosen is not None:
         noise = {"count_noise_multiplier": chosen.count_noise_multiplier}
@@ -120,37 +121,37 @@ def _with_choices(asked: PlanRequest, stored: MechanismConfig) -> MechanismConfi
 
 
 def batch_of(spec: JobSpec, records: int) -> int:
-    """L, the divisor of every step."""
+    """Returns L, the divisor of every step."""
     return spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else records
 
 
 def rate_of(spec: JobSpec, records: int) -> float:
-    """q = L / records; 1 where every step takes all."""
+    """Returns q = L / records; 1 where every step takes all records."""
     return spec.sampling.expected_batch_size / records if spec.sampling.kind == "poisson" else 1.0
 
 
 def steps_of(spec: JobSpec, records: int) -> int:
-    """T: floor(epochs · records / L), at least 1. Exact in the decimal number that was sent.
+    """Returns T: floor(epochs · records / L), at least 1. Exact for the decimal number in the request.
 
     Raises:
-        InvalidRequest: more than a job may have.
+        InvalidRequest: more than MOST_STEPS.
     """
     if spec.length.steps is not None:
         return spec.length.steps
     epochs = Fraction(repr(spec.length.epochs))
     steps = max(1, math.floor(epochs * records / batch_of(spec, records)))
     if steps > MOST_STEPS:
-        raise InvalidRequest.at("/length/epochs", f"that is {steps} steps; at most {MOST_STEPS}")
+        raise InvalidRequest.at("/length/epochs", f"that is {steps} steps; at most {MOST_STEPS} are allowed")
     return steps
 
 
 def delayed_of(optimizer: Optimizer) -> DelayedMechanism | None:
-    """What an optimizer changes in the mechanism. Only delayed preconditioners do."""
+    """Returns an optimizer's changes to the mechanism; None for all but delayed preconditioners."""
     return phases_of(optimizer) if isinstance(optimizer, Dp2Settings) else None
 
 
 def phases_of(settings: Dp2Settings) -> DelayedMechanism:
-    """The phases, or second queries, of a delayed preconditioner: the optimizer asks them which step is which."""
+    """Returns the phases, or second queries, of a delayed preconditioner. The optimizer asks them for a step's kind."""
     return DelayedMechanism(
         variant=settings.variant,
         delay_sgd=settings.delays[0],
@@ -160,12 +161,12 @@ def phases_of(settings: Dp2Settings) -> DelayedMechanism:
 
 
 def is_noisy(evaluation: Evaluation | None, facts: PublicFacts) -> bool:
-    """Whether scores are noisy sums, of a job that claims privacy. A public hold-out is scored exactly, free."""
+    """Returns True if a job that claims privacy scores by noisy sums. A public hold-out is scored exactly, for free."""
     return evaluation is not None and (evaluation.on == "train" or facts.holdout_is_private)
 
 
 def scores_of(evaluation: Evaluation | None, facts: PublicFacts, model: Model) -> tuple[NoisyCount | NoisySum, ...]:
-    """The noisy counts and sums released for evaluation."""
+    """Returns the noisy counts and sums released for evaluation."""
     if evaluation is None or not is_noisy(evaluation, facts):
         return ()
     of_training = evaluation.on == "train"
@@ -184,8 +185,8 @@ def scores_of(evaluation: Evaluation | None, facts: PublicFacts, model: Model) -
 
 
 def before_of(model: Model, records: int) -> tuple[BeforeFirstStep, ...]:
-    """What a job releases of its training part before the first step, as its model asks: how often items are, or the
-    mean of the features that it is centred by."""
+    """Returns the model's releases about the training part before the first step: the items' frequencies, or the mean
+    that centres the features."""
     match model:
         case TransformerRecModel() if model.re_attention.noise_mu is not None:
             return (NoisyHistogram(noise_mu=model.re_attention.noise_mu, max_items=model.max_length),)
@@ -197,6 +198,6 @@ def before_of(model: Model, records: int) -> tuple[BeforeFirstStep, ...]:
 
 
 def default_delta(records: int) -> float:
-    """The largest 10⁻ᵏ ≤ 1/records (and within the contract's bounds)."""
+    """Returns the largest 10⁻ᵏ ≤ 1/records, within the contract's bounds."""
     exponent = max(3, len(str(records)) - (records == 10 ** (len(str(records)) - 1)))
     return float(f"1e-{min(exponent, 15)}")

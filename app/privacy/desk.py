@@ -1,6 +1,6 @@
-"""What the pricing process answers to: a question's name and its arguments, JSON in and out.
+"""The pricing server: answers a question, given by its name and arguments, as JSON in and out.
 
-This is the one place on that side where JSON is read and written. A member that the question does not have is refused.
+In the pricing process only this module reads and writes JSON. It refuses members that a question does not have.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app.privacy.questions import Answer, Asked, Question
 
 @dataclass(frozen=True)
 class _Answered(Generic[Asked, Answer]):
-    """A question with the function that answers it."""
+    """A question and the function that answers it."""
 
     question: Question[Asked, Answer]
     function: Callable[[Asked], Answer]
@@ -31,8 +31,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Runs `request["function"]` on `request["arguments"]`.
 
     Raises:
-        ServiceError: what the function refuses.
-        ValidationError: arguments that are not what the question asks for.
+        ServiceError: the function refuses the request.
+        ValidationError: the arguments do not fit the question.
     """
     function: str = request["function"]
     answered = {each.question.name: each for each in _QUESTIONS}
@@ -40,13 +40,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def choose_order(request: OrderRequest) -> ChosenOrder:
-    """α* of an `rdp` filter."""
+    """Chooses α* for an `rdp` filter."""
     job: TypicalJob | None = request.typical_job
     return ChosenOrder(order=filters.choose_order(request.cap_epsilon, request.cap_delta, request.records, job))
 
 
 def warm(_request: WarmRequest) -> Warmed:
-    """Prices one plan of each kind, so that the libraries are loaded before somebody waits for them."""
+    """Prices one plan of each kind, so that the libraries are loaded before the first request."""
     full = TrainingPlan(
         sampling="full_batch", sample_rate=1.0, steps=10, max_grad_norm=1.0, clipping="flat", expected_batch_size=100
     )

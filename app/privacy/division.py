@@ -1,14 +1,14 @@
-"""How a study's total is divided among its runs, in integer units of the filter.
+"""Divides a study's total among its trials, in integer units of the filter.
 
-Full batch: Gaussian differential privacy does the sums, exactly. The final run's μ is what the others leave,
+Full batch: Gaussian differential privacy composes exactly. The final trial gets the μ that the others leave,
 
     μ_f² = μ(ε, δ)² − Σ μ_pilot² − Σ μ_score²
 
-so that the parts add up to the total to the unit. μ_f is frozen; T and σ of the runs may be chosen after scores were
-seen, as √T/σ = μ whatever T is.
+so that the parts add up to the total to the unit. μ_f is frozen. T and σ of a trial may be chosen after scores were
+seen, because √T/σ = μ for any T.
 
-Poisson sampling: choosing q or T after results were seen and composing privacy loss distributions would not be valid.
-q, T and σ of every run are fixed here, and only the learning rate (and C, which costs nothing) adapts.
+Poisson sampling: composing privacy loss distributions is not valid if q or T is chosen after results were seen. So q, T
+and σ of every trial are fixed here, and only the learning rate (and C, which costs nothing) adapts.
 
 Source: Panda et al. 2024, Algorithm 1; Dong, Roth & Su 2022, Corollary 2 (composition of μ's).
 """
@@ -35,7 +35,7 @@ _TOTAL, _LEVELS = "/privacy/target_epsilon", "/hpo/levels"
 
 @dataclass(frozen=True)
 class Share:
-    """A run's training, before its releases are added: as PricedRun."""
+    """The price of a trial's training, without its releases; see PricedRun for the fields."""
 
     units: int
     mu: float
@@ -45,18 +45,18 @@ class Share:
 
 @dataclass(frozen=True)
 class Released:
-    """What a run does to each account beside its training."""
+    """A trial's events on each account besides its training."""
 
     train: tuple[Event, ...]
     holdout: tuple[Event, ...]
 
 
 def price_runs(request: StudyRequest) -> list[PricedRun]:
-    """Divides the total among the runs of a study.
+    """Divides the total among the trials of a study.
 
     Raises:
-        InvalidRequest: the total does not cover it: `smallest_total_epsilon` says what would; or no noise of the
-            bounds fits.
+        InvalidRequest: the total is too small (`smallest_total_epsilon` is the least that works), or no noise within
+            the bounds fits.
     """
     filter_ = request.filter.build()
     released = [releases_of(request, run) for run in request.runs]
@@ -80,14 +80,14 @@ def price_runs(request: StudyRequest) -> list[PricedRun]:
 
 
 def releases_of(request: StudyRequest, run: StudyRun) -> Released:
-    """Its own of what comes before the first step, and its scores."""
+    """Returns a trial's own releases before the first step, and its scores."""
     before = [each.event for each in request.before]
     scores = {name: [each.event for each in run.releases if each.account == name] for name in ("train", "holdout")}
     return Released(train=(*before, *scores["train"]), holdout=tuple(scores["holdout"]))
 
 
 def others_of(request: StudyRequest, released: list[Released]) -> list[Event]:
-    """Of a study that draws batches: all but the trainings of the runs that share what is left."""
+    """For a Poisson-sampled study: all events but the trainings that share the rest of the total."""
     training = request.training
     others = [event for each in released for event in each.train]
     for run in request.runs:
@@ -102,7 +102,7 @@ def _charge(filter_: Filter, done: tuple[Event, ...]) -> int:
 
 
 def _full_batch(request: StudyRequest, filter_: Filter, scores: list[int]) -> list[Share]:
-    """Shares in units: pilots what their levels are worth, scores their charge, and the rest to who takes it."""
+    """Shares in units: pilots get their levels' worth, scores their charge; the other trials share the rest."""
     delta, runs = request.target_delta, request.runs
     total = units_of(gdp.mu_from_epsilon(request.total_epsilon, delta) ** 2, filter_)
     levels = [units_of(gdp.mu_from_epsilon(level, delta) ** 2, filter_) for level in request.levels]
@@ -126,14 +126,15 @@ def _full_batch(request: StudyRequest, filter_: Filter, scores: list[int]) -> li
 
 
 def _sampled(request: StudyRequest, filter_: Filter, released: list[Released]) -> list[Share]:
-    """σ of each level by itself, then that of the rest, with everything else beside it."""
+    """Calibrates σ for each level by itself, then for the rest, composed with everything else."""
     delta, training = request.target_delta, request.training
     steps, rate, double = training.steps, training.sample_rate, training.double_steps()
     at_level = [_at_level(request, level) for level in request.levels]
     others, takers = others_of(request, released), request.takers
-    if request.oracle:  # each by itself: they are all alike
+    if request.oracle:  # each trial is priced by itself, and all are alike
         others, takers = list(released[0].train), 1
-    # Where the final run would be noisier than the noisiest pilot, or next to nothing is left, no σ is looked for.
+    # Refuses before calibration if the final trial would be noisier than the noisiest pilot, or if hardly any budget
+    # is left.
     noisiest = at_level[0].noise_multiplier if at_level else SIGMA_MAX
     least = pld.epsilon(
         events.composed([*others, *[events.gradient_sums(rate, noisiest, steps, double)] * takers]), delta
@@ -159,45 +160,45 @@ def _at_level(request: StudyRequest, level: float) -> Calibration:
     return _calibrated(level, request.target_delta, training.sample_rate, training.steps, training.double_steps())
 
 
-@lru_cache(maxsize=64)  # a sweep asks for the same ones again, and so does what would fit
+@lru_cache(maxsize=64)  # sweeps and `largest_that_fits` ask for the same levels again
 def _calibrated(level: float, delta: float, rate: float, steps: int, double: int) -> Calibration:
     return calibration.calibrate(level, delta, "poisson", rate, steps, (), double)
 
 
 def _check_holdout(request: StudyRequest, released: list[Released]) -> None:
-    """Scores of the hold-out are on its own account, which has the same total."""
+    """Scores on the hold-out are charged to its own account, which has the same total."""
     if request.oracle:
         return
     mu = gdp.mu_of_event(events.composed(event for each in released for event in each.holdout)) or 0.0
     epsilon = gdp.epsilon_from_mu(mu, request.target_delta)
     if epsilon > request.total_epsilon:
-        raise _too_small(_round_up(epsilon), "the scores of the hold-out alone cost more than the total")
+        raise _too_small(_round_up(epsilon), "the scores on the hold-out alone cost more than the total")
 
 
 def _least_share(request: StudyRequest, filter_: Filter) -> int:
-    """The least that a run can spend: with the most noise that there is, at its longest."""
+    """Returns the least share of a trial: at SIGMA_MAX and its longest T."""
     steps = request.steps[1]
     queries = steps + request.training.double_steps(steps)
     return max(1, math.ceil(queries * units_per_mu2(filter_) / SIGMA_MAX**2 * (1.0 + 1e-9)))
 
 
 def _check_noise(request: StudyRequest, filter_: Filter, run: StudyRun, share: int) -> None:
-    """σ grows with T: its bounds hold for every T where they do for the least and the largest."""
+    """Checks σ at the least and the largest T; it grows with T, so every T between them is within the bounds too."""
     where = _TOTAL if run.level is None else f"{_LEVELS}/{run.level}"
     if share < 1:
-        raise InvalidRequest.at(where, "this is less than one unit of the data set's filter: ask for more")
+        raise InvalidRequest.at(where, "this is less than one unit of the data set's filter: raise it")
     for steps in request.steps:
         double = request.training.double_steps(steps)
         sigma = noise_multiplier(share, steps, double, filter_)
         if (of_two_queries(sigma) if double else sigma) < SIGMA_MIN:
-            raise InvalidRequest.at(where, f"{steps} steps would need a noise multiplier below {SIGMA_MIN:g}")
+            raise InvalidRequest.at(where, f"{steps} steps need a noise multiplier below {SIGMA_MIN:g}: lower ε")
         if sigma > SIGMA_MAX:
-            raise InvalidRequest.at(where, f"{steps} steps would need a noise multiplier above {SIGMA_MAX:g}")
+            raise InvalidRequest.at(where, f"{steps} steps need a noise multiplier above {SIGMA_MAX:g}: raise ε")
         run_mechanism(request.common, share=share, sigma=None, scores=(), steps=steps)
 
 
 def _smallest_gdp_total(request: StudyRequest, filter_: Filter, units: int) -> float:
-    """The least ε, to four digits, whose budget is at least so many units."""
+    """Returns the least ε, to four digits, with a budget of at least `units`."""
     delta = request.target_delta
     epsilon = _round_up(gdp.epsilon_from_mu(mu_of_share(units, filter_) * (1.0 + 1e-11), delta))
     while units_of(gdp.mu_from_epsilon(epsilon, delta) ** 2, filter_) < units:
@@ -210,12 +211,12 @@ def _round_up(epsilon: float) -> float:
 
 
 def rounded(epsilon: float, direction: str) -> float:
-    """To four digits."""
+    """Rounds to four significant digits; `direction` is a rounding mode of `decimal`."""
     value = Decimal(repr(epsilon))
     return float(value.quantize(Decimal(1).scaleb(value.adjusted() - 3), rounding=direction))
 
 
 def _too_small(smallest: float, why: str | None = None) -> InvalidRequest:
-    why = why or "trials and scores leave nothing of the total for the run whose model is handed out"
+    why = why or "trials and scores leave too little of the total for the final trial, whose model is delivered"
     detail = f"{why}: the smallest total that works is ε = {smallest:g}"
     return InvalidRequest.at(_TOTAL, detail, smallest_total_epsilon=smallest)

@@ -1,15 +1,15 @@
-"""Events: what a mechanism does to one account, as frozen classes with one JSON form.
+"""Events: a mechanism's effect on one account, as frozen classes with one JSON form.
 
     Composed        {"kind": "composed", "events": [event, …]}
     SelfComposed    {"kind": "self_composed", "count": T, "event": event}
     Gaussian        {"kind": "gaussian", "noise_multiplier": σ}                   noise std σ at sensitivity 1
     PoissonSampled  {"kind": "poisson_sampled", "sample_rate": q, "event": {"kind": "gaussian", …}}
 
-The same classes as dp_accounting's `DpEvent`, but stored, signed and read without it. Every accountant here is a pure
-function of such an event: nothing is accumulated, so asking twice cannot change an answer.
+The classes mirror dp_accounting's `DpEvent`, but are stored, signed and read without it. Every accountant here is a
+pure function of an event: it accumulates nothing, so repeated calls give the same answer.
 
-`event.model_dump(mode="json")` writes the JSON form, `read` reads it; documents with events in them do both by
-themselves.
+`event.model_dump(mode="json")` writes the JSON form and `read` reads it. Documents that contain events do both
+automatically.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 
 class Gaussian(Document):
-    """One noisy sum: noise of std `noise_multiplier` on a sum of sensitivity 1."""
+    """One noisy sum: noise of std `noise_multiplier` added to a sum of sensitivity 1.
+
+    >>> Gaussian(noise_multiplier=2.0).model_dump(mode="json")
+    {'kind': 'gaussian', 'noise_multiplier': 2.0}
+    """
 
     kind: Literal["gaussian"] = "gaussian"
     noise_multiplier: float
@@ -65,7 +69,7 @@ _EVENT: TypeAdapter[Gaussian | PoissonSampled | SelfComposed | Composed] = TypeA
 
 
 class AccountEvents(Document):
-    """All that something does to each account; None where it never touches the hold-out."""
+    """The events on each account; `holdout` is None if the hold-out is never touched."""
 
     train: Composed
     holdout: Composed | None
@@ -79,28 +83,29 @@ class Leaf(NamedTuple):
 
 
 def read(stored: object) -> Event:
-    """An event from its JSON form.
+    """Reads an event from its JSON form.
 
     Raises:
-        PrivacyError: it has an event of a kind that is not accounted here.
+        PrivacyError: an event's kind is unknown here.
     """
     try:
         return _EVENT.validate_python(stored)
     except ValidationError:
-        raise PrivacyError("no accountant for an event of this kind") from None
+        raise PrivacyError("no accountant knows an event of this kind") from None
 
 
 def composed(events: Iterable[Event]) -> Composed:
+    """Composes several events into one."""
     return Composed(events=tuple(events))
 
 
 def of_two_queries(noise_multiplier: float) -> float:
-    """The noise multiplier of two Gaussian queries of one batch together, each with σ: σ/√2, rounded down."""
+    """Returns the joint noise multiplier of two Gaussian queries on one batch, each with σ: σ/√2, rounded down."""
     return math.nextafter(noise_multiplier / math.sqrt(2.0), 0.0)
 
 
 def noisy_sums(sample_rate: float, noise_multiplier: float, count: int) -> SelfComposed:
-    """`count` noisy sums, each over a fresh Poisson sample of rate q; at q = 1 nothing is sampled."""
+    """Returns `count` noisy sums, each over a fresh Poisson sample of rate q; q = 1 takes every unit."""
     event = Gaussian(noise_multiplier=noise_multiplier)
     if sample_rate < 1.0:
         return SelfComposed(count=count, event=PoissonSampled(sample_rate=sample_rate, event=event))
@@ -113,8 +118,9 @@ def gradient_sums(
     """T-fold Gaussian(σ) for full batch, T-fold PoissonSampled(q, Gaussian(σ)) for Poisson sampling.
 
     Args:
-        double_steps: of the T, those that query their batch twice. Two Gaussian queries with noise multiplier σ of one
-            batch, the second chosen by releases of earlier steps, are one with σ/√2; the sample is drawn once.
+        double_steps: how many of the T steps query their batch twice. Two Gaussian queries with noise multiplier σ on
+            one batch equal one query with σ/√2, even if releases of earlier steps chose the second query. The sample is
+            drawn once.
     """
     if double_steps == 0:
         return noisy_sums(sample_rate, noise_multiplier, steps)
@@ -123,9 +129,9 @@ def gradient_sums(
 
 
 def leaves(event: Event) -> Counter[Leaf]:
-    """How often each distinct noisy sum occurs in `event`.
+    """Counts each distinct noisy sum in `event`.
 
-    Composition is commutative for every accountant used here, so this multiset is all that an ε depends on.
+    Composition is commutative for every accountant used here, so ε depends on this multiset alone.
     """
     match event:
         case Composed():
@@ -141,7 +147,7 @@ def leaves(event: Event) -> Counter[Leaf]:
 
 
 def to_dp_event(event: Event) -> DpEvent:
-    """The `dp_accounting.DpEvent` of an event."""
+    """Converts an event to a `dp_accounting.DpEvent`."""
     import dp_accounting as dp  # noqa: PLC0415 - slow to import: only pricing pays for it
 
     match event:

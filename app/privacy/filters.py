@@ -1,14 +1,14 @@
-"""Privacy filters: what a cap is worth, and what a job costs, in integers of one currency that adds up.
+"""Privacy filters: convert a cap to a budget and a job to a charge, in integer units of one additive currency.
 
-Across jobs the analyst chooses each next one after seeing results. Stopping when a composed privacy loss distribution
-reaches the cap is then not a valid filter; these two are, because each adds one number per job and compares the sum
-with a budget fixed in advance.
+The analyst chooses each next job after seeing results. So it is not a valid filter to stop when a composed privacy loss
+distribution reaches the cap. The two filters here are valid: each adds one number per job and compares the sum with a
+budget fixed in advance.
 
-    gdp   μ² in units of 1e-12    admits plain Gaussian jobs only     Smith & Thakurta 2022 (nothing is lost)
+    gdp   μ² in units of 1e-12    admits plain Gaussian jobs only     Smith & Thakurta 2022 (no loss)
     rdp   RDP at one order α*     admits every job                    Feldman & Zrnic 2021; Lécuyer 2021; with
           in units of 1e-9                                            concurrent jobs: Haney et al. 2023
 
-Every rounding is against the spender: budgets down, charges up, printed ε's up.
+All rounding is conservative: budgets down, charges up, printed ε's up.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from app.privacy import calibration, events, gdp, rdp
 from app.privacy.events import Event, Leaf
 from app.privacy.mechanism import MechanismConfig
 
-# Orders among which `choose_order` looks. Below 1.25 no cap of use has a budget; a cap of 0.1 at δ = 1e-5 needs > 64.
+# The orders that `choose_order` tries. Below 1.25 no useful cap has a budget; a cap of 0.1 at δ = 1e-5 needs > 64.
 ORDERS: tuple[float, ...] = (
     *(1.25 + x / 4 for x in range(36)),
     *map(float, range(11, 33)),
     *(36.0, 40.0, 44.0, 48.0, 56.0, 64.0, 80.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0, 768.0, 1024.0),
 )
 
-_ROUNDING = 1e-12  # relative: far more than the few float operations here err, far less than anyone's share
+_ROUNDING = 1e-12  # relative: far above the error of the few float operations here, far below any job's share
 _DEFAULT_EPOCHS, _DEFAULT_BATCH, _DEFAULT_SHARE = 20.0, 512, 0.25
-_MOST_STEPS = 10_000_000  # of a job, the contract's bound
+_MOST_STEPS = 10_000_000  # the contract's bound for a job
 _CAP = "/privacy/cap/epsilon"
 
 
 @dataclass(frozen=True)
 class GdpFilter:
-    """Σ μ², exact: (cap ε, δ) is worth μ² and T full-batch steps at σ cost T/σ²."""
+    """Σ μ², exact: a cap (ε, δ) is worth μ², and T full-batch steps at σ cost T/σ²."""
 
     kind: ClassVar[str] = "gdp"
     unit: ClassVar[str] = "mu^2 * 1e-12"
@@ -55,15 +55,19 @@ class GdpFilter:
         return _positive(math.floor(gdp.mu_from_epsilon(epsilon, delta) ** 2 * (1.0 - 4.0 * _ROUNDING) * 1e12))
 
     def charge(self, mechanism: MechanismConfig, account: AccountName) -> int:
-        """What `mechanism` costs on `account`: the sum over its lines of ⌈T/σ²⌉ units.
+        """Charges `mechanism` on `account`: the sum of ⌈T/σ²⌉ units over its lines.
 
         Raises:
-            InvalidRequest: the mechanism samples, so that it has no exact μ.
+            InvalidRequest: the mechanism samples, so it has no exact μ.
         """
         return sum(self.charge_event(line) for line in mechanism.event(account).events)
 
     def charge_event(self, event: Event) -> int:
-        """⌈Σ 1/σ²⌉ of one line, in units."""
+        """Charges one line ⌈Σ 1/σ²⌉, in units.
+
+        Raises:
+            InvalidRequest: as in `charge`.
+        """
         mu = gdp.mu_of_event(event)
         if mu is None:
             detail = "this data set's `gdp` filter admits full-batch jobs only: use full_batch sampling"
@@ -71,13 +75,13 @@ class GdpFilter:
         return math.ceil(mu * mu * (1.0 + _ROUNDING) * 1e12)
 
     def epsilon(self, amount: int, delta: float) -> float:
-        """The ε that `amount` units amount to at δ, rounded up."""
+        """Converts `amount` units to ε at δ, rounded up."""
         return gdp.epsilon_from_mu(math.sqrt(amount * 1e-12) * (1.0 + _ROUNDING), delta)
 
 
 @dataclass(frozen=True)
 class RdpFilter:
-    """RDP at one order, fixed when the data set is registered. Never a minimum over orders afterwards.
+    """RDP at one order, fixed when the data set is registered. Later it never takes a minimum over orders.
 
         B(ε, δ) = ε + ln(α/(α−1)) + (ln δ + ln α)/(α−1)
 
@@ -97,11 +101,11 @@ class RdpFilter:
         return _positive(math.floor((epsilon - self._conversion(delta)) * 1e9), self.order)
 
     def charge(self, mechanism: MechanismConfig, account: AccountName) -> int:
-        """What `mechanism` costs on `account`: the sum over its lines of ⌈T · ε_step(α*)⌉ units."""
+        """Charges `mechanism` on `account`: the sum of ⌈T · ε_step(α*)⌉ units over its lines."""
         return sum(self.charge_event(line) for line in mechanism.event(account).events)
 
     def charge_event(self, event: Event) -> int:
-        """⌈T · ε_step(α*)⌉ of one line, in units.
+        """Charges one line ⌈T · ε_step(α*)⌉, in units.
 
         Raises:
             PrivacyError: the divergence at this order is not finite.
@@ -112,33 +116,33 @@ class RdpFilter:
         return math.ceil(cost * (1.0 + _ROUNDING) * 1e9)
 
     def epsilon(self, amount: int, delta: float) -> float:
-        """The ε that `amount` units amount to at δ, rounded up. Nothing spent is 0."""
+        """Converts `amount` units to ε at δ, rounded up; 0 units give 0."""
         if amount <= 0:
             return 0.0
         return max(amount * 1e-9 + self._conversion(delta), 0.0)
 
     def _conversion(self, delta: float) -> float:
-        """What the conversion adds to the divergence, rounded up."""
+        """Returns the conversion's addition to the divergence, rounded up."""
         a = self.order
         terms = (math.log1p(-1.0 / a), -math.log(delta) / (a - 1.0), -math.log(a) / (a - 1.0))
         return math.fsum(terms) + _ROUNDING * max(1.0, *map(abs, terms))
 
 
 def load_numerics() -> None:
-    """Loads the libraries that charges of a part are computed with: seconds, which no transaction may be held for.
+    """Loads the libraries for charging a partly run job. This takes seconds, so call it outside transactions.
 
-    SQLite has one writer: while it imported, no lease in the whole service was renewed.
+    SQLite has one writer: an import inside a transaction stopped all lease renewals of the service.
     """
     from dp_accounting import rdp as _rdp  # noqa: F401, PLC0415
     from scipy import optimize as _optimize  # noqa: F401, PLC0415
 
 
-@lru_cache(maxsize=1024)  # the parts of a study are alike
+@lru_cache(maxsize=1024)  # a study's trials are alike
 def _step(order: float, leaf: Leaf) -> float:
-    """The divergence of one step, plus what summing its series in floats may hide.
+    """The divergence of one step, plus a bound on the error of summing its series in floats.
 
     Measured against 60 digits over σ in [0.1, 1e3], q in [1e-9, 1), α to 1024: ln A_α is off by at most
-    7e-16 · α (1 + ln A_α). Without the addition a tiny q could be charged less than nothing.
+    7e-16 · α (1 + ln A_α). Without the addition the charge for a tiny q could be negative.
     """
     value = rdp.rdp_at(events.noisy_sums(leaf.sample_rate, leaf.noise_multiplier, 1), order)
     log_moment = max(0.0, (order - 1.0) * value)
@@ -149,55 +153,58 @@ Filter = GdpFilter | RdpFilter
 
 
 def filter_of(kind: str, order: float | None = None) -> Filter:
-    """The filter that a data set was registered with.
+    """Returns the filter that a data set was registered with.
+
+    >>> filter_of("gdp").unit
+    'mu^2 * 1e-12'
 
     Raises:
-        InvalidRequest: an unknown kind, or an `rdp` filter whose order is not in (1, 1024].
+        InvalidRequest: the kind is unknown, or an `rdp` filter's order is not in (1, 1024].
     """
     if kind == "gdp":
         return GdpFilter()
     if kind != "rdp":
-        raise InvalidRequest.at("/privacy/filter", "the filter is `rdp` or `gdp`")
+        raise InvalidRequest.at("/privacy/filter", "the filter must be `rdp` or `gdp`")
     if order is None or not 1.0 < order <= 1024.0:
-        raise InvalidRequest.at("/privacy/order", "the order lies above 1 and is at most 1024")
+        raise InvalidRequest.at("/privacy/order", "the order must lie above 1 and be at most 1024")
     return RdpFilter(float(order))
 
 
 def choose_order(cap_epsilon: float, cap_delta: float, records: int, typical_job: TypicalJob | None = None) -> float:
-    """The order at which most jobs of the owner's typical size fit under the cap.
+    """Chooses the order at which the most jobs of the owner's typical size fit under the cap.
 
-    Compares budget over charge, not its whole part, so that a job which is larger than usual gains too.
+    Compares the ratio of budget to charge, not its integer part, so that a larger job than usual gains too.
 
     Args:
         cap_epsilon, cap_delta: the cap.
-        records: the public number of records of the training part.
-        typical_job: default 20 epochs of batches of 512 (at most all records) at a quarter of the cap.
+        records: the public number of records in the training part.
+        typical_job: default: 20 epochs of batches of 512 (at most all records) at a quarter of the cap.
 
     Returns:
-        α*, one of ORDERS. Public: a function of declared numbers. Frozen from then on.
+        α*, one of ORDERS. Public: a function of declared numbers. Frozen after registration.
 
     Raises:
-        InvalidRequest: no order leaves a positive budget under this cap, or the typical job cannot be run.
+        InvalidRequest: no order leaves a positive budget under this cap, or the typical job cannot run.
     """
     budgets = {order: RdpFilter(order)._conversion(cap_delta) for order in ORDERS}
     budgets = {order: cap_epsilon - added for order, added in budgets.items() if cap_epsilon - added > 1e-9}
     if not budgets:
         raise InvalidRequest.at(
-            _CAP, "the `rdp` filter has no budget under this cap at any order: raise it, or use `gdp`"
+            _CAP, "the `rdp` filter has no budget under this cap at any order: raise the cap, or use `gdp`"
         )
     sample_rate, steps, target = _typical_plan(cap_epsilon, records, typical_job)
     try:
         sigma = calibration.rough_noise_multiplier(target, cap_delta, sample_rate, steps)
     except InvalidRequest as error:
-        raise InvalidRequest.at("/privacy/typical_job", f"the typical job cannot be run: {error.message}") from error
+        raise InvalidRequest.at("/privacy/typical_job", f"the typical job cannot run: {error.message}") from error
     leaf = Leaf(sample_rate, sigma)
     return max(budgets, key=lambda order: budgets[order] / _step(order, leaf))
 
 
 def _typical_plan(cap_epsilon: float, records: int, job: TypicalJob | None) -> tuple[float, int, float]:
-    """(sample rate, steps, ε) of the typical job."""
+    """Returns the typical job's (sample rate, steps, ε)."""
     if job is None:
-        # A batch large enough that even the largest data sets are gone through in a number of steps one may ask for.
+        # A batch large enough that 20 epochs of the largest data sets need at most _MOST_STEPS steps.
         batch = max(_DEFAULT_BATCH, math.ceil(_DEFAULT_EPOCHS * records / _MOST_STEPS))
         job_epochs, target = _DEFAULT_EPOCHS, _DEFAULT_SHARE * cap_epsilon
     else:

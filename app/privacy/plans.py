@@ -1,6 +1,6 @@
-"""What the pricing process is asked, as frozen documents: a misspelt or a missing member is refused, never priced.
+"""Requests to the pricing process, as frozen documents: a misspelt or missing member is refused, never priced.
 
-The JSON form exists on the pipe to that process, and of StudyCommon in the database's columns, and nowhere between.
+Their JSON form exists only on the pipe to that process and, for StudyCommon, in the database's columns.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def _is_none(value: object) -> bool:
 
 
 def _without_empty(release: Score, write: SerializerFunctionWrapHandler) -> object:
-    """As version 1 stores what a study's runs release: without `groups`, `ranks` and `cutoff` where there are none."""
+    """Writes a trial's score as version 1 stores it: leaves out `groups`, `ranks` and `cutoff` if unset."""
     return {name: value for name, value in write(release).items() if value not in (None, {})}
 
 
 def _bound_first(mean: NoisyMean | None, write: SerializerFunctionWrapHandler) -> object:
-    """As version 1 stores the mean that a study's runs have in common."""
+    """Writes the mean that a study's trials share, as version 1 stores it."""
     written = write(mean)
     return written and {name: written[name] for name in ("max_norm", "noise_mu", "records")}
 
@@ -53,7 +53,7 @@ class FilterChoice(Document):
     order: float | None = None
 
     def build(self) -> Filter:
-        """Raises InvalidRequest where there is no such filter."""
+        """Returns the filter; raises InvalidRequest if it does not exist."""
         return filter_of(self.kind, self.order)
 
 
@@ -61,7 +61,7 @@ class TrainingPlan(Document):
     """A TrainingMechanism before its noise is known.
 
     Attributes:
-        adaptive: the count of an adaptive norm as it was asked for: its noise may be left to the price.
+        adaptive: the requested count of an adaptive norm; pricing chooses its noise if the request leaves it out.
     """
 
     sampling: Literal["full_batch", "poisson"]
@@ -75,14 +75,14 @@ class TrainingPlan(Document):
     delayed: DelayedMechanism | None = Field(default=None, exclude_if=_is_none)
 
     def double_steps(self, steps: int | None = None) -> int:
-        """How many of so many steps (default: T) query their batch twice."""
+        """Returns how many of `steps` steps (default: T) query their batch twice."""
         return self.delayed.double_steps(self.steps if steps is None else steps) if self.delayed else 0
 
     def with_noise(self, sigma: float) -> TrainingMechanism:
-        """The mechanism with noise multiplier σ.
+        """Returns the mechanism with noise multiplier σ.
 
         Raises:
-            InvalidRequest: the count of an adaptive norm was asked for with too little noise.
+            InvalidRequest: the requested count of an adaptive norm has too little noise.
         """
         return TrainingMechanism(
             sampling=self.sampling,
@@ -98,10 +98,10 @@ class TrainingPlan(Document):
         )
 
     def count(self, sigma: float) -> AdaptiveMechanism | None:
-        """The count of an adaptive norm with its noise: what was asked for, or max(L/10, 5σ).
+        """Returns an adaptive norm's count with its noise: the requested one, or max(L/10, 5σ).
 
         Raises:
-            InvalidRequest: less noise than MIN_COUNT_NOISE · σ was asked for.
+            InvalidRequest: the request has less noise than MIN_COUNT_NOISE · σ.
         """
         asked = self.adaptive
         if asked is None:
@@ -109,7 +109,7 @@ class TrainingPlan(Document):
         noise = asked.count_noise_multiplier or max(self.expected_batch_size / 10.0, 5.0 * sigma)
         if noise < MIN_COUNT_NOISE * sigma:
             least = MIN_COUNT_NOISE * sigma
-            detail = f"at least {least:.4g}, twice the step's σ: the count is paid for out of the gradient's own noise"
+            detail = f"must be at least {least:.4g}, twice the step's σ: less noise here adds noise to the gradient"
             raise InvalidRequest.at("/clipping/adaptive/count_noise_multiplier", detail)
         return AdaptiveMechanism(
             target_quantile=asked.target_quantile, learning_rate=asked.learning_rate, count_noise_multiplier=noise
@@ -117,11 +117,11 @@ class TrainingPlan(Document):
 
 
 class PlanRequest(Document):
-    """A job that trains once: everything of its mechanism but the noise that its ε is to be calibrated to.
+    """A job that trains once: its whole mechanism except the noise, which pricing calibrates to its ε.
 
     Attributes:
-        target_epsilon, noise_multiplier: one of them, for a price; what would fit looks at neither.
-        releases: as a mechanism's.
+        target_epsilon, noise_multiplier: a price needs exactly one of them; `largest_that_fits` ignores both.
+        releases: see MechanismConfig.
     """
 
     training: TrainingPlan
@@ -133,10 +133,10 @@ class PlanRequest(Document):
     filter: FilterChoice
 
     def mechanism(self, sigma: float) -> MechanismConfig:
-        """The mechanism with noise multiplier σ.
+        """Returns the mechanism with noise multiplier σ.
 
         Raises:
-            InvalidRequest: as TrainingPlan.with_noise.
+            InvalidRequest: as in TrainingPlan.with_noise.
         """
         return MechanismConfig(
             unit=self.unit,
@@ -146,19 +146,19 @@ class PlanRequest(Document):
         )
 
     def released_on(self, account: AccountName) -> list[Event]:
-        """All releases on an account."""
+        """Returns the events of all releases on an account."""
         return [each.event for each in self.releases if each.account == account]
 
 
 class FitRequest(Document):
-    """What would fit: the plan, and the units that its accounts still have."""
+    """Asks for the largest ε that fits: the plan, and the units that its accounts still have."""
 
     plan: PlanRequest
     remaining: Units
 
 
 class StudyRun(Document):
-    """A run of a study, before its price. `level` is that of a pilot, from 0."""
+    """A trial of a study, before its price. `level` is a pilot's level, from 0; None for other trials."""
 
     role: Role
     level: int | None
@@ -166,7 +166,7 @@ class StudyRun(Document):
 
 
 class StudyCommon(Document):
-    """What all runs of a study have in common; stored with it. Of `mean`, where there is one, each has its own."""
+    """The common part of a study's trials, stored with the study. If `mean` is set, each trial releases its own."""
 
     training: TrainingPlan
     target_delta: float
@@ -176,17 +176,17 @@ class StudyCommon(Document):
 
     @property
     def before(self) -> tuple[BeforeFirstStep, ...]:
-        """What each run releases before its first step."""
+        """Each trial's releases before its first step."""
         return (self.mean,) if self.mean is not None else ()
 
 
 class StudyRequest(StudyCommon):
-    """A search, whose total is divided among its runs.
+    """A study, whose total is divided among its trials.
 
     Attributes:
         levels: ε of each level of pilots.
-        steps: the least and the largest T of a full-batch run; under Poisson sampling every run has the plan's.
-        oracle: each run has the total, by itself.
+        steps: the least and the largest T of a full-batch trial; under Poisson sampling every trial has the plan's T.
+        oracle: each trial gets the whole total by itself.
     """
 
     runs: tuple[StudyRun, ...]
@@ -197,6 +197,7 @@ class StudyRequest(StudyCommon):
 
     @property
     def common(self) -> StudyCommon:
+        """The part that is stored with the study."""
         return StudyCommon(
             training=self.training,
             target_delta=self.target_delta,
@@ -207,22 +208,23 @@ class StudyRequest(StudyCommon):
 
     @property
     def takers(self) -> int:
-        """How many runs share what levels and scores leave."""
+        """How many trials share the rest that levels and scores leave."""
         return sum(run.level is None for run in self.runs)
 
     def with_total(self, epsilon: float) -> StudyRequest:
+        """Returns the same study with another total ε."""
         return self.model_copy(update={"total_epsilon": epsilon})
 
 
 class StudyFitRequest(Document):
-    """What total would fit: the study, and the units that its accounts still have."""
+    """Asks for the largest total that fits: the study, and the units that its accounts still have."""
 
     study: StudyRequest
     remaining: Units
 
 
 class FinalRunRequest(Document):
-    """A study like `study`, with another total, other levels (ε of each) and as many pilots at each of them."""
+    """A variant of `study`: another total, other levels (ε of each), and `runs_per_level` pilots at each level."""
 
     study: StudyRequest
     total_epsilon: float
@@ -231,14 +233,14 @@ class FinalRunRequest(Document):
 
 
 class CompareRequest(Document):
-    """What each job did to one account."""
+    """Each job's event on one account, to compare accountants on them."""
 
     events: tuple[Event, ...]
     delta: float
 
 
 class OrderRequest(Document):
-    """A data set whose `rdp` filter's order is to be chosen."""
+    """Asks for the order of a data set's `rdp` filter."""
 
     cap_epsilon: float
     cap_delta: float
@@ -247,4 +249,4 @@ class OrderRequest(Document):
 
 
 class WarmRequest(Document):
-    """Nothing: load the libraries."""
+    """Asks the pricing process to load its libraries."""

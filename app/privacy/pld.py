@@ -1,8 +1,8 @@
-"""Privacy loss distributions through dp_accounting: the accountant of record of Poisson-sampled jobs.
+"""Privacy loss distributions through dp_accounting: the accountant of record for Poisson-sampled jobs.
 
 Pessimistic throughout: the discretization is "connect the dots" (Doroshenko et al. 2022, Algorithm 1), an upper bound
-on any grid, and what floating-point convolution may hide is taken off δ. Composition is dp_accounting's; only δ(ε) of a
-single step is evaluated here for all grid points at once (six times faster than its loop, the same formula).
+on any grid, and δ is reduced by the possible error of floating-point convolution. dp_accounting composes. This module
+only evaluates a single step's δ(ε), for all grid points at once (six times faster than its loop, same formula).
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-GRID = 1e-4  # stated in every certificate: at 1e-3 some plans would be charged a fifth too much
+GRID = 1e-4  # stated in every certificate; at 1e-3 some plans would be charged a fifth too much
 
-# The T-th power of a discrete Fourier transform carries a relative error that grows with T. Against convolutions in
-# long double, over 750 plans, δ was off by at most 3.4e-16 · T, in either direction: three times that is taken off.
+# The T-th power of a discrete Fourier transform has a relative error that grows with T. Compared with convolutions in
+# long double, over 750 plans, δ was off by at most 3.4e-16 · T, in either direction: three times this is subtracted.
 CONVOLUTION_ERROR_PER_STEP = 1e-15
 
-# Tails of at most this share of δ are cut off and counted as lost: smaller arrays, and ε up by less than 1e-6.
+# Tails of at most this share of δ are cut and counted as infinite loss: smaller arrays, and ε up by less than 1e-6.
 TAIL_SHARE = 1e-7
 
-_LARGEST_PRECISION = 700.0  # Σ 1/σ² of plain Gaussians: beyond, e^ε overflows (ε > 350 at any δ < ½)
+_LARGEST_PRECISION = 700.0  # Σ 1/σ² of plain Gaussians: above it e^ε overflows (ε > 350 at any δ < ½)
 
 
 def resolves(delta: float, steps: int) -> bool:
-    """Whether δ stands clear of the rounding of a `steps`-fold convolution (less than half of it is taken off)."""
+    """Returns True if the rounding of a `steps`-fold convolution takes less than half of δ."""
     return CONVOLUTION_ERROR_PER_STEP * steps < 0.5 * delta
 
 
 def epsilon(event: Event, delta: float, grid: float = GRID) -> float:
-    """An upper bound on ε at δ, tight up to the grid.
+    """Computes an upper bound on ε at δ, tight up to the grid.
 
-    All plain Gaussians of the event are folded into one exactly (T-fold Gaussian(σ) = Gaussian(σ/√T)); equal sampled
-    events are composed T-fold by one Fourier transform.
+    Folds all plain Gaussians of the event into one exactly (T-fold Gaussian(σ) = Gaussian(σ/√T)). Composes equal
+    sampled events T-fold by one Fourier transform.
 
     Args:
-        event: what is done to one account.
+        event: an account's event.
         delta: δ in (0, 1).
         grid: spacing of the discretized privacy losses, in nats.
 
     Returns:
-        ε ≥ 0; ∞ where δ is too small for what double precision resolves after that many steps. Public.
+        ε ≥ 0; ∞ if double precision cannot resolve δ after this many steps. Public.
     """
     sampled = events.leaves(event)
     gaussian_precision = math.fsum(
@@ -67,14 +67,14 @@ def epsilon(event: Event, delta: float, grid: float = GRID) -> float:
 
 
 def _composed(leaf: Leaf, count: int, grid: float, tail: float) -> Any:
-    """The privacy loss distribution of `count` equal noisy sums, for adding and for removing a record, less a mass of
-    `tail` (once before, once after composing)."""
+    """Returns the privacy loss distribution of `count` equal noisy sums, for adding and for removing a record. It cuts
+    a mass of `tail` once before and once after composing."""
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution  # noqa: PLC0415 - slow to import
 
     def pmf(low: int, deltas: npt.NDArray[np.float64]) -> Any:
         high = low + len(deltas) - 1
         sparse = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, deltas)
-        # Composing a sparse one T times computes size**T, a number of millions of digits.
+        # Composing a sparse one T times computes size**T, which has millions of digits.
         return sparse.to_dense_pmf() if count == 1 else _power(sparse.to_dense_pmf(), count, tail)
 
     parts = _deltas(leaf, grid, tail / count)
@@ -82,11 +82,11 @@ def _composed(leaf: Leaf, count: int, grid: float, tail: float) -> Any:
 
 
 def _power(dense: Any, count: int, tail: float) -> Any:
-    """dp_accounting's `self_compose` of one distribution. Its Chernoff bounds on where the result's tails begin,
+    """Computes dp_accounting's `self_compose` of one distribution. Its Chernoff bounds on the result's tails,
 
         (T ln Σ p_i e^{ti} + ln(2/tail)) / t,    t = ±1/n … ±20/n,
 
-    are taken by multiplication here: as forty sums of logarithms they took most of a price's time.
+    use multiplication here: as forty sums of logarithms they took most of a price's time.
     """
     import numpy as np  # noqa: PLC0415
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415 - slow to import
@@ -111,11 +111,12 @@ def _power(dense: Any, count: int, tail: float) -> Any:
 
 
 def _deltas(leaf: Leaf, grid: float, tail: float) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
-    """(index of the first grid point, δ at every grid point): removing a record, then adding one where that differs.
+    """Yields (index of the first grid point, δ at every grid point): for removing a record, then for adding one if
+    that differs.
 
-    A record removed: P = (1−q)·N(0, σ²) + q·N(−1, σ²) against Q = N(0, σ²). A record added: P = N(0, σ²) against
-    Q = (1−q)·N(0, σ²) + q·N(1, σ²). The loss ln(dP/dQ) falls with x, so that δ(ε) = P(−∞, x] − e^ε Q(−∞, x] at the x
-    where the loss is ε.
+    Removing a record: P = (1−q)·N(0, σ²) + q·N(−1, σ²) against Q = N(0, σ²). Adding a record: P = N(0, σ²) against
+    Q = (1−q)·N(0, σ²) + q·N(1, σ²). The loss ln(dP/dQ) falls with x, so δ(ε) = P(−∞, x] − e^ε Q(−∞, x] at the x with
+    loss ε.
     """
     import numpy as np  # noqa: PLC0415
     from dp_accounting.pld import privacy_loss_mechanism  # noqa: PLC0415 - slow to import
@@ -131,7 +132,7 @@ def _deltas(leaf: Leaf, grid: float, tail: float) -> Iterator[tuple[int, npt.NDA
         eps = np.arange(low, high + 1) * grid
         sign = 1.0 if kind is adjacency.REMOVE else -1.0
         ratio = np.expm1(sign * eps) / q
-        inside = ratio > -1.0  # outside, the loss never is ε: the bounded side of a sampled mechanism
+        inside = ratio > -1.0  # outside, no x has loss ε: the bounded side of a sampled mechanism
         x = sign * (-0.5 - sigma * sigma * np.log1p(ratio[inside]))
         delta = np.maximum(0.0, -np.expm1(eps))
         delta[inside] = loss.mu_upper_cdf(x) - np.exp(eps[inside] + loss.mu_lower_log_cdf(x))

@@ -1,5 +1,5 @@
-"""What the pricing process answers, as frozen documents. Their JSON form is on the pipe, in the cache of prices and in
-the stored quotes."""
+"""Answers of the pricing process, as frozen documents. Their JSON form is used on the pipe, in the price cache and in
+stored quotes."""
 
 from __future__ import annotations
 
@@ -23,24 +23,27 @@ class Units(Document):
     holdout: int
 
     def of(self, account: AccountName) -> int:
+        """Returns the units on one account."""
         return self.train if account == "train" else self.holdout
 
     def covers(self, other: Units) -> bool:
+        """Returns True if `other` fits on both accounts."""
         return other.train <= self.train and other.holdout <= self.holdout
 
 
 class Charge(Units):
-    """What something is charged; `unit` names the filter's unit, and is None on public data, which have no account."""
+    """A charge. `unit` names the filter's unit; it is None on public data, which have no account."""
 
     unit: str | None
 
     @classmethod
     def nothing(cls) -> Charge:
+        """Returns an empty charge."""
         return cls(train=0, holdout=0, unit=None)
 
 
 class Line(Document):
-    """A line of the bill. `count`, in a study's: of how many runs."""
+    """A line of the bill. In a study's bill `count` is the number of releases or trainings that it sums."""
 
     what: str
     account: AccountName
@@ -50,7 +53,7 @@ class Line(Document):
 
 
 class Comparison(Document):
-    """What three accountants say of the account that costs most; None where one cannot."""
+    """Three accountants' ε for the account that costs most; None if an accountant does not apply."""
 
     gdp: float | None
     rdp: float
@@ -58,7 +61,7 @@ class Comparison(Document):
 
 
 class Bill(Document):
-    """What a job costs: ε by the accountant of record, and the charge with its lines."""
+    """A job's cost: ε by the accountant of record, and the charge with its lines."""
 
     epsilon: Epsilon | None
     comparison: Comparison | None
@@ -66,7 +69,7 @@ class Bill(Document):
     lines: tuple[Line, ...]
 
     def free(self) -> Self:
-        """The same on public data, which have no account."""
+        """Returns the same bill on public data, which have no account."""
         lines = tuple(line.model_copy(update={"charge": 0}) for line in self.lines)
         return self.model_copy(update={"charge": Charge.nothing(), "lines": lines})
 
@@ -78,20 +81,20 @@ class Price(Bill):
 
     @classmethod
     def nothing(cls) -> Price:
-        """Of a job without privacy on public data."""
+        """Returns the price of a job without privacy on public data."""
         return cls(mechanism=None, epsilon=None, comparison=None, charge=Charge.nothing(), lines=())
 
 
 class PricedRun(Document):
-    """A run's part of a study's total.
+    """A trial's part of a study's total.
 
     Attributes:
-        share: units of its training.
-        charge: units by account, with its releases.
-        mu: of its training; under Poisson sampling the μ of its ε, for the fit alone. None without privacy.
-        epsilon: of its training.
-        noise_multiplier: where it is fixed already.
-        epsilon_with_scores: of all that it does to the training part; None where nobody asked.
+        share: units for its training.
+        charge: units by account, its releases included.
+        mu: its training's μ; under Poisson sampling the μ of its ε, used only for the fit. None without privacy.
+        epsilon: its training's ε.
+        noise_multiplier: σ, if it is fixed already.
+        epsilon_with_scores: ε of all its events on the training part; None if it was not computed.
     """
 
     share: int
@@ -103,13 +106,13 @@ class PricedRun(Document):
 
     @classmethod
     def unpriced(cls) -> PricedRun:
-        """A run without privacy."""
+        """Returns the part of a trial without privacy."""
         nothing = Units(train=0, holdout=0)
         return cls(share=0, mu=None, epsilon=None, noise_multiplier=None, charge=nothing)
 
 
 class StudyPrice(Bill):
-    """The price of a whole study: of each run, and what all of it does to each account."""
+    """The price of a whole study: each trial's part, and the study's events on each account."""
 
     runs: tuple[PricedRun, ...]
     events: AccountEvents | None
@@ -121,15 +124,15 @@ class StudyPrice(Bill):
 
 
 class Largest(Document):
-    """The largest target ε that fits, None where none does; of a job's, the account that binds."""
+    """The largest target ε that fits, None if none does; for a job also the account that binds."""
 
     epsilon: float | None
     account: AccountName | None = None
 
 
 class FinalRun(Document):
-    """The ε and μ of a study's final run by itself. Where there is no such study both are None, `reason` says why, and
-    `smallest_total_epsilon` what total would do, where one would."""
+    """The ε and μ of a study's final trial by itself. If the study is not possible, both are None, `reason` explains
+    it, and `smallest_total_epsilon` is the least total that works, if there is one."""
 
     epsilon: float | None
     mu: float | None
@@ -138,7 +141,7 @@ class FinalRun(Document):
 
 
 class Compared(Document):
-    """What the accountants that are not enforced say of one account's jobs together."""
+    """ε of one account's jobs together, by the accountants that no filter enforces."""
 
     basic: float
     rdp_best_order: float
@@ -146,10 +149,10 @@ class Compared(Document):
 
 
 class ChosenOrder(Document):
-    """α* of an `rdp` filter."""
+    """The order α* chosen for an `rdp` filter."""
 
     order: float
 
 
 class Warmed(Document):
-    """The libraries are loaded."""
+    """Confirms that the libraries are loaded."""

@@ -1,7 +1,7 @@
-"""The one place where a job's price is made, run by the pricing process, cached by what was asked.
+"""Computes a job's price. Only the pricing process runs this module; answers are cached by request.
 
-`price` says what a plan costs, `largest_that_fits` what would still fit an account. Both are pure functions of public
-numbers: they never see data.
+`price` returns a plan's cost, `largest_that_fits` the largest ε that still fits an account. Both are pure functions of
+public numbers: they never see data.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from app.privacy.mechanism import MIN_COUNT_NOISE, MechanismConfig
 from app.privacy.plans import FitRequest, PlanRequest
 from app.privacy.prices import Charge, Largest, Line, Price
 
-_LARGEST_EPSILON, _SMALLEST_EPSILON = 100.0, 1e-4  # of a job, the contract's bounds
-_HOPELESS = 10.0 * _LARGEST_EPSILON  # an RDP ε beyond which no grid is laid: it would not fit in memory
-_DIGITS = 5  # of the largest ε that fits: rounded down by at most 1e-4 of it
+_LARGEST_EPSILON, _SMALLEST_EPSILON = 100.0, 1e-4  # the contract's bounds for a job
+_HOPELESS = 10.0 * _LARGEST_EPSILON  # above this RDP ε no grid is built: it would not fit in memory
+_DIGITS = 5  # digits of the largest ε that fits: rounded down by at most 1e-4 of it
 _ACCOUNTS: tuple[AccountName, ...] = ("train", "holdout")
 _SIGMA = "/privacy/noise_multiplier"
 
 
 def price(request: PlanRequest) -> Price:
-    """What a plan costs, and the mechanism that will run.
+    """Prices a plan and fixes the mechanism that will run.
 
     Returns:
         `mechanism`; `epsilon` of the account that costs most, by the accountant of record (gdp where nothing is
-        sampled, else pld); `comparison`, what gdp, rdp and pld say of that account (None where they cannot);
-        `charge` per account, in the filter's unit; `lines`, one for the training, for a histogram of items, for a mean
+        sampled, else pld); `comparison`: ε by gdp, rdp and pld for that account (None where one does not apply);
+        `charge` per account, in the filter's unit; `lines`: one for the training, for a histogram of items, for a mean
         of features, and for each release.
 
     Raises:
-        InvalidRequest: the plan cannot be run within the bounds, the filter does not admit it, or the evaluation
-            costs more than the target.
+        InvalidRequest: the plan cannot run within the bounds, the filter does not admit it, or the evaluation costs
+            more than the target.
     """
     filter_ = _filter(request)
     mechanism, calibrated = _mechanism(request)
@@ -62,14 +62,14 @@ def price(request: PlanRequest) -> Price:
 
 
 def largest_that_fits(request: FitRequest) -> Largest:
-    """The largest target ε whose price fits what is left; the plan's own ε or σ is not looked at.
+    """Finds the largest target ε whose price fits the remaining units; ignores the plan's own ε and σ.
 
-    Under either filter the charge falls as σ grows, and so does ε(σ); so the smallest σ that `train` can pay gives an ε
-    below which every target, calibrated, gets at least that σ.
+    Under either filter the charge falls as σ grows, and so does ε(σ). So the smallest σ that `train` can pay gives an
+    ε, and calibration gives every target below it at least this σ.
 
     Returns:
-        `epsilon`, rounded down to five digits, or None where no target fits; `account`, the one that binds.
-        A price asked for that ε fits; one for 0.1 % more does not (or is beyond the contract's bounds).
+        `epsilon`, rounded down to five digits, or None if no target fits; `account`, the one that binds.
+        A price for that ε fits; a price for 0.1 % more does not (or exceeds the contract's bounds).
     """
     plan, remaining = request.plan, request.remaining
     filter_ = _filter(plan)
@@ -85,7 +85,7 @@ def largest_that_fits(request: FitRequest) -> Largest:
         return Largest(epsilon=None, account="train")
     steps = events.gradient_sums(training.sample_rate, sigma, training.steps, double)
     event, delta = events.composed([steps, *others["train"]]), plan.target_delta
-    # A millionth less than the ε of that σ, so that calibrating to it ends above that σ whatever floats do.
+    # A millionth below the ε of that σ: calibration then ends above that σ despite float errors.
     most = min(epsilon_of(event, delta).value * (1.0 - 1e-6), _LARGEST_EPSILON)
     least = max(epsilon_of(events.composed(others["holdout"]), delta).value, _SMALLEST_EPSILON)
     return Largest(epsilon=max(_round_down(most), least) if most >= least else None, account="train")
@@ -100,7 +100,7 @@ def _filter(request: PlanRequest) -> Filter:
 
 
 def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
-    """The mechanism, with σ given or calibrated, and the train account's ε where calibrating has computed it."""
+    """Returns the mechanism, with σ given or calibrated, and the train account's ε if calibration computed it."""
     training, target, delta = request.training, request.target_epsilon, request.target_delta
     rate, steps, double = training.sample_rate, training.steps, training.double_steps()
     calibrated = None
@@ -112,11 +112,11 @@ def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
     elif target is not None or sigma is None:
         raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")
     elif not SIGMA_MIN <= sigma <= SIGMA_MAX:
-        raise InvalidRequest.at(_SIGMA, f"the noise multiplier lies between {SIGMA_MIN:g} and {SIGMA_MAX:g}")
+        raise InvalidRequest.at(_SIGMA, f"the noise multiplier must lie between {SIGMA_MIN:g} and {SIGMA_MAX:g}")
     elif rate < 1.0 and rdp.epsilon(events.gradient_sums(rate, sigma, steps, double), delta)[0] > _HOPELESS:
         raise InvalidRequest.at(_SIGMA, f"this plan costs far more than ε = {_LARGEST_EPSILON:g}: raise the noise")
     if double and of_two_queries(sigma) < SIGMA_MIN:
-        detail = f"a step of two queries has σ/√2 = {of_two_queries(sigma):.4g}, below {SIGMA_MIN:g}: take more noise"
+        detail = f"a step of two queries has σ/√2 = {of_two_queries(sigma):.4g}, below {SIGMA_MIN:g}: use more noise"
         raise InvalidRequest.at(_SIGMA if target is None else "/privacy/target_epsilon", detail)
     return request.mechanism(sigma), calibrated
 
@@ -129,15 +129,15 @@ def _check_total(target: float | None, epsilons: dict[AccountName, Epsilon]) -> 
     pointers: dict[AccountName, str] = {"train": _SIGMA, "holdout": "/evaluation/noise_mu"}
     for account, pointer in pointers.items():
         if epsilons[account].value > _LARGEST_EPSILON:
-            detail = f"this costs ε = {epsilons[account].value:.4g}, more than {_LARGEST_EPSILON:g}"
+            detail = f"this costs ε = {epsilons[account].value:.4g}; at most {_LARGEST_EPSILON:g} is allowed"
             raise InvalidRequest.at(pointer, detail)
 
 
 def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None) -> list[Line]:
-    """One line of the bill for the training and one for each release; their charges add up to the account's.
+    """Returns one line of the bill for the training and one for each release. Their charges add up to the account's.
 
     Args:
-        training: ε of the training, where it is known already.
+        training: the training's ε, if it is known already.
     """
     delta, unit = mechanism.target_delta, mechanism.unit
 
@@ -152,7 +152,7 @@ def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None
 
 
 def smallest_sigma(filter_: Filter, sample_rate: float, steps: int, double: int, remaining: int) -> float | None:
-    """The smallest σ of the range whose charge is at most `remaining` units, to 1e-9 of it; None where there is none.
+    """Returns the smallest σ in range whose charge is at most `remaining` units, to 1e-9 relative; None if none fits.
 
     Args:
         double: how many of the steps query their batch twice.
@@ -161,8 +161,8 @@ def smallest_sigma(filter_: Filter, sample_rate: float, steps: int, double: int,
     def charge(sigma: float) -> int:
         return filter_.charge_event(events.gradient_sums(sample_rate, sigma, steps, double))
 
-    least = SIGMA_MIN if double == 0 else SIGMA_MIN * 1.5  # σ/√2 is not below it either
-    low, high = least, SIGMA_MAX * (1.0 - 1e-3)  # room above, for a target slightly below the ε of the answer
+    least = SIGMA_MIN if double == 0 else SIGMA_MIN * 1.5  # keeps σ/√2 above SIGMA_MIN too
+    low, high = least, SIGMA_MAX * (1.0 - 1e-3)  # margin for a target slightly below the ε of the answer
     if remaining <= 0 or charge(high) > remaining:
         return None
     if charge(low) <= remaining:
@@ -178,6 +178,6 @@ def smallest_sigma(filter_: Filter, sample_rate: float, steps: int, double: int,
 
 
 def _round_down(value: float) -> float:
-    """To five significant digits, as a decimal that reads as it is written."""
+    """Rounds down to five significant decimal digits."""
     exact = Decimal(value)
     return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - _DIGITS + 1), rounding=ROUND_FLOOR))

@@ -1,4 +1,4 @@
-"""The questions that the pricing process answers: a name on the pipe, what is asked and what is answered."""
+"""The questions to the pricing process: each has a name on the pipe, a request type and an answer type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer", bound=Document)
 
 @dataclass(frozen=True)
 class Question(Generic[Asked, Answer]):
-    """A function of the pricing process, by its name and its types."""
+    """A function of the pricing process: its name and its types."""
 
     name: str
     asks: type[Asked]

@@ -11,7 +11,7 @@ import math
 from app.privacy import events
 from app.privacy.events import Event
 
-# dp_accounting's own default orders, written out so that reading them needs no import of it.
+# dp_accounting's default orders, copied so that reading them does not import it.
 ORDERS: tuple[float, ...] = (
     *(1 + x / 10 for x in range(1, 100)),
     *map(float, range(11, 64)),
@@ -31,17 +31,17 @@ def _divergences(event: Event, orders: tuple[float, ...]) -> list[float]:
 
 
 def rdp_at(event: Event, order: float) -> float:
-    """The Rényi divergence bound of `event` at one order, in nats.
+    """Computes the Rényi divergence bound of `event` at one order, in nats.
 
     For fractional orders dp_accounting's series sometimes does not converge. (α−1)·D_α is convex in α and 0 at α = 1,
-    so the line through its values at the neighbouring whole orders is an upper bound, used there instead.
+    so the line through its values at the neighbouring whole orders is an upper bound and replaces the series there.
 
     Args:
-        event: what is done to one account.
+        event: an account's event.
         order: α > 1.
 
     Returns:
-        An upper bound up to the rounding of floats (app.privacy.filters adds what that may cost). Public.
+        An upper bound up to float rounding (app.privacy.filters adds a bound on that). Public.
     """
     value = _divergences(event, (order,))[0]
     if math.isfinite(value) or order == math.floor(order):
@@ -52,12 +52,12 @@ def rdp_at(event: Event, order: float) -> float:
 
 
 def epsilon(event: Event, delta: float) -> tuple[float, float]:
-    """The best (ε, δ) over ORDERS, and the order that gives it.
+    """Returns the smallest ε at δ over ORDERS, and its order.
 
     Valid for one mechanism that is fixed in advance. The filter never takes this minimum: its order is fixed.
 
     Args:
-        event: what is done to one account.
+        event: an account's event.
         delta: δ in (0, 1).
     """
     from dp_accounting.rdp import compute_epsilon  # noqa: PLC0415 - slow to import

@@ -1,7 +1,7 @@
-"""Released statistics: each class knows its event, its account, its line on the bill, its sensitivity and its noise.
+"""Released statistics: each class knows its event, account, line on the bill, sensitivity and noise.
 
-A new one is a class here, in the union `Release`, and what releases it in the worker (worker.training.before for what
-is released before the first step, worker.metrics.scores for scores).
+A new statistic needs a class here, in the union `Release`, and code in the worker that releases it
+(worker.training.before for releases before the first step, worker.metrics.scores for scores).
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from app.privacy.events import SelfComposed, noisy_sums
 
 
 class NoisyScore(Document):
-    """A score: `times` releases of sums where one record weighs at most `sensitivity` in ℓ₂, and a unit
-    `records_per_unit` times it. Their noise has std sensitivity · records_per_unit / noise_mu.
+    """A score: `times` releases of noisy sums.
 
-    Of each score both the sum and its complement are released: (s, Δ − s) of one record has ℓ₂ norm at most Δ. With
-    `groups` of classes they are released for each group, and for all other classes together: the sums of one record's
-    group change, and no others.
+    One record contributes at most Δ = `sensitivity` in ℓ₂ norm, and a unit `records_per_unit` times that. The noise has
+    std sensitivity · records_per_unit / noise_mu.
 
-    With `ranks` the losses are those of single tokens, each clipped to [0, Δ], released for each of `rank_groups`. The
-    T tokens of a record weigh 1/T each: what it adds to all sums is at least 0 and adds up to Δ, so that its ℓ₂ norm is
-    at most Δ, however its tokens are spread over the groups.
+    Each score releases a sum and its complement: one record's (s, Δ − s) has ℓ₂ norm at most Δ. With `groups` of
+    classes there is such a pair for each group, and one for all other classes together: a record changes only the sums
+    of its own group.
 
-    `ranking`: of a record with HIT h ∈ {0, 1} and NDCG g ∈ [0, h] at `cutoff`, three sums, of (g, h − g, 1 − h): they
-    are at least 0 and add up to 1, so that their ℓ₂ norm is at most Δ = 1.
+    With `ranks` the losses are those of single tokens, each clipped to [0, Δ], and each of `rank_groups` has its sums.
+    Each of a record's T tokens has weight 1/T. So the record's contributions to all sums are non-negative and add up to
+    Δ. Their ℓ₂ norm is at most Δ for any spread of the tokens over the groups.
+
+    `ranking`: a record with HIT h ∈ {0, 1} and NDCG g ∈ [0, h] at `cutoff` contributes (g, h − g, 1 − h) to three sums.
+    These are non-negative and add up to 1, so their ℓ₂ norm is at most Δ = 1.
     """
 
     line: ClassVar[str] = "evaluation"
@@ -39,7 +41,7 @@ class NoisyScore(Document):
     sensitivity: Annotated[float, Field(gt=0.0)] = 1.0
     times: Annotated[int, Field(ge=1)] = 1
     records_per_unit: Annotated[int, Field(ge=1)] = 1
-    records: Annotated[int, Field(ge=1)]  # the public size of what is summed over; information, not a divisor
+    records: Annotated[int, Field(ge=1)]  # the public number of records in the sum; information, not a divisor
     groups: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     ranks: Annotated[int, Field(ge=1)] | None = None  # how many tokens there are
     cutoff: Annotated[int, Field(ge=1)] | None = None  # k of a ranking
@@ -48,60 +50,60 @@ class NoisyScore(Document):
     def _groups_are_disjoint(self) -> Self:
         places = [place for group in self.groups.values() for place in group]
         if len(set(places)) != len(places):
-            raise ValueError("groups that overlap would let one record change several sums")
+            raise ValueError("groups must not overlap: one record would change several sums")
         if (self.what == "ranking") != (self.cutoff is not None) or (self.cutoff is not None and self.groups):
-            raise ValueError("a ranking, and nothing else, has a cutoff; it has no groups")
+            raise ValueError("a ranking needs a cutoff and no groups; other scores must have no cutoff")
         if self.ranks is not None and (self.what != "loss" or self.groups):
-            raise ValueError("tokens have losses, and groups of their own")
+            raise ValueError("`ranks` needs losses, and no `groups`")
         return self
 
     @property
     def metric(self) -> str:
-        """The name that it is released under."""
+        """The name of the released number."""
         return f"ndcg@{self.cutoff}" if self.what == "ranking" else self.what
 
     @property
     def parts(self) -> frozenset[str]:
-        """The names of what leaves with it, out of the same release."""
+        """The names of the numbers derived from the same release."""
         if self.what == "ranking":
             return frozenset({f"hit@{self.cutoff}"})
         return frozenset(f"{self.what}:{name}" for name in self.group_names)
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """Of the groups, in the order of their sums."""
+        """The groups' names, in the order of their sums."""
         return tuple(self.groups if self.ranks is None else rank_groups(self.ranks))
 
     @property
     def noise_std(self) -> float:
-        """Of each sum."""
+        """The noise's std on each sum."""
         return self.sensitivity * self.records_per_unit / self.noise_mu
 
     @property
     def event(self) -> SelfComposed:
-        """A sum in which one record weighs `sensitivity`, with std sensitivity/μ: Gaussian(1/μ), `times` times."""
+        """The event: a sum of this sensitivity with std sensitivity/μ is Gaussian(1/μ), `times` times."""
         return noisy_sums(1.0, 1.0 / self.noise_mu, self.times)
 
 
 class NoisyCount(NoisyScore):
-    """The count of right predictions, which a record changes by one."""
+    """The noisy count of correct predictions; a record changes it by at most one."""
 
     what: Literal["accuracy"] = "accuracy"
     released_by: ClassVar[Literal["noisy_count"]] = "noisy_count"
 
 
 class NoisySum(NoisyScore):
-    """The sum of losses, or of gains and misses of a ranking."""
+    """The noisy sum of losses, or of a ranking's gains and misses."""
 
     what: Literal["loss", "ranking"]
     released_by: ClassVar[Literal["noisy_sum"]] = "noisy_sum"
 
 
 class NoisyHistogram(Document):
-    """Of each item, of how many users' sequences it is: one histogram of the training part, before the first step.
+    """One histogram of the training part, before the first step: for each item the number of users with it.
 
-    A user adds one to each of at most `max_items` bins: ℓ₂ norm at most √max_items. The noise has std √max_items /
-    noise_mu, and the histogram is one Gaussian mechanism with noise multiplier 1 / noise_mu.
+    A user adds one to each of at most `max_items` bins: ℓ₂ norm at most √max_items. The noise has std
+    √max_items / noise_mu, so the histogram is one Gaussian mechanism with noise multiplier 1 / noise_mu.
     """
 
     account: ClassVar[AccountName] = "train"
@@ -112,22 +114,26 @@ class NoisyHistogram(Document):
 
     @property
     def sensitivity(self) -> float:
+        """The ℓ₂ sensitivity: √max_items."""
         return math.sqrt(self.max_items)
 
     @property
     def noise_std(self) -> float:
+        """The noise's std on each bin."""
         return self.sensitivity / self.noise_mu
 
     @property
     def event(self) -> SelfComposed:
-        """A histogram of sensitivity √T with std √T/μ: Gaussian(1/μ), once."""
+        """The event: a histogram of sensitivity √T with std √T/μ is Gaussian(1/μ), once."""
         return noisy_sums(1.0, 1.0 / self.noise_mu, 1)
 
 
 class NoisyMean(Document):
-    """The sum of the features of the training part, before the first step, each record's clipped to `max_norm`: its ℓ₂
-    sensitivity. The noise has std max_norm / noise_mu, and the sum is one Gaussian mechanism with noise multiplier
-    1 / noise_mu. Divided by the public `records` it is their mean."""
+    """The noisy sum of the training part's features, before the first step, divided by the public `records`: a mean.
+
+    Each record's features are clipped to `max_norm`, the sum's ℓ₂ sensitivity. The noise has std max_norm / noise_mu,
+    so the sum is one Gaussian mechanism with noise multiplier 1 / noise_mu.
+    """
 
     account: ClassVar[AccountName] = "train"
     line: ClassVar[str] = "mean"
@@ -138,16 +144,17 @@ class NoisyMean(Document):
 
     @property
     def sensitivity(self) -> float:
+        """The sum's ℓ₂ sensitivity: `max_norm`."""
         return self.max_norm
 
     @property
     def noise_std(self) -> float:
-        """Of the sum."""
+        """The noise's std on the sum."""
         return self.sensitivity / self.noise_mu
 
     @property
     def event(self) -> SelfComposed:
-        """A sum of sensitivity B with std B/μ: Gaussian(1/μ), once."""
+        """The event: a sum of sensitivity B with std B/μ is Gaussian(1/μ), once."""
         return noisy_sums(1.0, 1.0 / self.noise_mu, 1)
 
 

@@ -1,4 +1,4 @@
-"""The price of a private search: one total (ε, δ) for trials, scores and the final run (app.privacy.division)."""
+"""The price of a private study: one total (ε, δ) for trials, scores and the final trial (app.privacy.division)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _ACCOUNTS: tuple[AccountName, ...] = ("train", "holdout")
 
 
 def price(request: StudyRequest) -> StudyPrice:
-    """What a whole study costs, before anything of it runs.
+    """Prices a whole study before any trial runs.
 
     Raises:
-        InvalidRequest: as price_runs.
+        InvalidRequest: as in price_runs.
     """
     runs = _with_scores(request, price_runs(request))
-    # Of an oracle each run is by itself, and nothing says what they cost together.
+    # An oracle's trials are priced one by one; they have no joint price.
     counted = slice(1) if request.oracle else slice(None)
     part = request.model_copy(update={"runs": request.runs[counted]})
     done = {name: study_event(part, runs[counted], name) for name in _ACCOUNTS}
@@ -44,13 +44,13 @@ def price(request: StudyRequest) -> StudyPrice:
 
 
 def charge_of(runs: list[PricedRun]) -> Units:
-    """All runs together."""
+    """Sums the charges of all trials."""
     return Units(train=sum(run.charge.train for run in runs), holdout=sum(run.charge.holdout for run in runs))
 
 
 def study_event(request: StudyRequest, priced: list[PricedRun], account: AccountName) -> Composed:
-    """All that a study does to one account. A full-batch run's training is one Gaussian sum with noise 1/μ: whatever T
-    it has, it is that, exactly."""
+    """Composes a study's events on one account. A full-batch trial's training equals one Gaussian sum with noise 1/μ,
+    exactly and for any T."""
     found: list[Event] = []
     for run, price in zip(request.runs, priced, strict=True):
         released = releases_of(request, run)
@@ -62,7 +62,7 @@ def study_event(request: StudyRequest, priced: list[PricedRun], account: Account
 
 
 def training_event(request: StudyRequest, price: PricedRun) -> Event:
-    """The training of one run."""
+    """Returns the event of one trial's training."""
     training, sigma = request.training, price.noise_multiplier
     if sigma is None:
         return events.noisy_sums(1.0, noise_multiplier(price.share, 1, 0, request.filter.build()), 1)
@@ -70,7 +70,7 @@ def training_event(request: StudyRequest, price: PricedRun) -> Event:
 
 
 def largest_that_fits(request: StudyFitRequest) -> Largest:
-    """The largest total ε that what is `remaining` covers; None where none does."""
+    """Finds the largest total ε that the remaining units cover; None if they cover none."""
     study, remaining = request.study, request.remaining
     filter_ = study.filter.build()
     if remaining.train < 1:
@@ -88,7 +88,7 @@ def largest_that_fits(request: StudyFitRequest) -> Largest:
 
 
 def _most_sampled(request: StudyRequest, filter_: Filter, remaining: int) -> float:
-    """ε of the study whose final run has the least noise that what the others leave can pay; 0 where there is none."""
+    """Returns the study's ε if its final trial has the least noise that the rest can pay for; 0 if none fits."""
     training = request.training
     rate, steps, double = training.sample_rate, training.steps, training.double_steps()
     others = others_of(request, [releases_of(request, run) for run in request.runs])
@@ -102,7 +102,7 @@ def _most_sampled(request: StudyRequest, filter_: Filter, remaining: int) -> flo
 
 
 def _with_scores(request: StudyRequest, runs: list[PricedRun]) -> list[PricedRun]:
-    """Each with ε of all that it does to the training part, which runs that are alike have in common."""
+    """Fills in each trial's ε of all its events on the training part; equal trials share the computation."""
     alike: dict[tuple[int, str], float] = {}
     found = []
     for asked, run in zip(request.runs, runs, strict=True):
@@ -115,8 +115,8 @@ def _with_scores(request: StudyRequest, runs: list[PricedRun]) -> list[PricedRun
 
 
 def _lines(request: StudyRequest, runs: list[PricedRun], filter_: Filter) -> list[Line]:
-    """The bill: one line for the trainings of each level, of candidates and of the final run, one for their scores and
-    one for their means."""
+    """Builds the bill: one line each for the trainings of a level, of candidates and of the final trial, one for their
+    scores and one for their means."""
     bill: dict[tuple[str, AccountName], list[tuple[Event, int]]] = {}
 
     def add(what: str, account: AccountName, event: Event, charge: int | None = None) -> None:
@@ -142,5 +142,5 @@ def _lines(request: StudyRequest, runs: list[PricedRun], filter_: Filter) -> lis
 
 
 def _named(run: StudyRun) -> str:
-    """Its line on the bill."""
+    """Returns the name of a trial's line on the bill."""
     return f"pilots of level {run.level + 1}" if run.level is not None else run.role

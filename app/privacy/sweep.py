@@ -1,4 +1,4 @@
-"""What another total, other levels or more runs would leave a study's final run: the questions before a search.
+"""Prices a study's final trial under another total, other levels or more trials, before the study starts.
 
 Answers are functions of the plan alone.
 """
@@ -12,7 +12,7 @@ from app.privacy.prices import FinalRun
 
 
 def final_run(request: FinalRunRequest) -> FinalRun:
-    """The privacy of the final run of a study like another one, which has a pilot and a final run."""
+    """Computes the final trial's privacy in a variant of a study, which must have a pilot and a final trial."""
     study, levels = request.study, request.levels
     pilot = next(run for run in study.runs if run.level is not None)
     places = [place for place in range(len(levels)) for _ in range(request.runs_per_level)]

@@ -1,12 +1,12 @@
-"""Deliveries: made of events, claimed, tried, tried again. Runs in threads of the relay's process.
+"""Deliveries: created from events, claimed, tried and retried. Runs in threads of the relay's process.
 
     event's transaction ──▶ webhook_events ──fan out──▶ webhook_deliveries ──claim──▶ POST ──▶ delivered
                                                             ▲                           │
                                                             └──── waits, with jitter ◀──┘ no 2xx
 
-At least once: a delivery is done when it is recorded as done. Several relays may run: a claim is a compare-and-set with
-a lease, and what a try has found is written only while its claim is the last one. When the next try is due, and when a
-lease has run out, is told by the database's clock, whatever the relays' own say.
+Delivery is at least once: a delivery is done when it is recorded as done. Several relays may run. A claim is a
+compare-and-set with a lease, and a try's result is written only while its claim is the last one. Only the database's
+clock decides when the next try is due and when a lease has expired.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ POLL_S = 0.5
 THREADS = 4
 LEASE = timedelta(seconds=60)  # longer than a lookup and a try
 BATCH = 200
-# Seconds from a failed try to the next one, as Standard Webhooks recommends.
+# Seconds from a failed try to the next try, as Standard Webhooks recommends.
 WAITS_S = (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
 JITTER = 0.2
 DISABLE_AFTER = timedelta(days=5)
 FORGET_AFTER = timedelta(days=30)
 FORGET_EVERY = timedelta(hours=1)
-# What the job was when it happened; a certificate comes after the end.
+# The job's status at the event. A certificate comes after the end.
 STATUS = {
     "job.queued": "queued",
     "job.started": "running",
@@ -62,28 +62,30 @@ STATUS = {
 
 
 class Deliverer:
-    """Sends what is due. Safe to run in several threads and processes at once."""
+    """Sends due deliveries. Safe to run in several threads and processes at once."""
 
     def __init__(
         self, db: Database, keys: Sequence[bytes], policy: Policy, tls: ssl.SSLContext, retry_scale: float
     ) -> None:
         self.db, self.keys, self.policy, self.tls, self.retry_scale = db, keys, policy, tls, retry_scale
-        self._busy: set[str] = set()  # keys: the slow receivers of one take one thread, not all of them
+        self._busy: set[str] = set()  # keys: one key's slow receivers occupy one thread, not all
         self._lock = threading.Lock()
         self._look_at = 0.0
         self._forget_at = now()
 
     @classmethod
     def of(cls, db: Database, settings: Settings) -> Deliverer:
+        """Builds the deliverer from the settings."""
         keys, tls = load_secrets(settings, "webhook_key"), trust(settings.webhooks_ca_file)
         return cls(db, keys, Policy.of(settings), tls, settings.webhooks_retry_scale)
 
     def start(self, stop: threading.Event) -> list[threading.Thread]:
+        """Starts the threads; they end after `stop` is set."""
         senders = [in_thread(f"webhooks-{i}", self._look, stop, POLL_S) for i in range(THREADS)]
         return [in_thread("webhooks", self.fan_out, stop, POLL_S), *senders]
 
     def fan_out(self) -> int:
-        """Makes deliveries of events; returns of how many events."""
+        """Turns waiting events into deliveries; returns the number of events."""
         self._forget()
         with self.db.glance() as connection:
             if connection.scalar(ANY_EVENT) is None:
@@ -97,16 +99,16 @@ class Deliverer:
             return len(events)
 
     def _look(self) -> bool:
-        """`deliver_one`, unless another thread has just found nothing and none was sending."""
+        """Runs `deliver_one`, unless another thread has just found nothing and none was sending."""
         if time.monotonic() < self._look_at:
             return False
         found = self.deliver_one()
-        if not found and not self._busy:  # what is due to a receiver that is busy is nothing only to other threads
+        if not found and not self._busy:  # a busy receiver's due delivery is hidden from other threads only
             self._look_at = time.monotonic() + POLL_S
         return found
 
     def deliver_one(self) -> bool:
-        """Tries one delivery that is due; False where there is none."""
+        """Tries one due delivery; returns False if there is none."""
         taken = self._claim()
         if taken is None:
             return False
@@ -120,7 +122,8 @@ class Deliverer:
         return True
 
     def _claim(self) -> tuple[WebhookDelivery, str] | None:
-        """Takes the delivery that is due longest, of a key for which no thread of this process sends; with the key."""
+        """Takes the delivery that has been due the longest, and its key. Skips keys that a thread of this process
+        serves."""
         with self._lock:
             due = (
                 select(WebhookDelivery, Webhook.key_id)
@@ -156,7 +159,7 @@ class Deliverer:
             return (claimed, key_id) if claimed is not None else None
 
     def _try(self, delivery: WebhookDelivery) -> Result:
-        """One try, if the webhook's key may still see what it would be told."""
+        """Tries a delivery once, if the webhook's key may still see its content."""
         with self.db.read() as session:
             webhook = session.get(Webhook, delivery.webhook_id)
             if webhook is None or not (webhook.enabled or delivery.type == WEBHOOK_TEST):
@@ -168,19 +171,19 @@ class Deliverer:
             target = parse(webhook.url)
             addresses = self.policy.addresses(target)
         except vault.Unreadable:
-            logger.error("the secret of %s cannot be read: was webhook_key changed?", webhook.id)
+            logger.error("cannot read the secret of %s: was webhook_key changed?", webhook.id)
             return Result(None, "secret-unreadable")
         except TargetRefused as refused:
-            # Not told apart: whether a name is unknown or leads inside is the network's own affair.
+            # One answer for all reasons: the caller must not learn if a name is unknown or leads to an inside address.
             logger.info("no target for %s: %s", webhook.id, refused.why)
             return Result(None, "target-refused")
-        except InvalidRequest:  # registered under rules that were laxer
+        except InvalidRequest:  # registered under laxer rules
             return Result(None, "target-refused")
         body = canonical_json(delivery.payload)
         return send(target, addresses, signed(delivery.id, body, secrets, now()), body, self.tls)
 
     def _record(self, delivery: WebhookDelivery, result: Result) -> None:
-        """Writes down how a try went, unless another one has begun since."""
+        """Records a try's result, unless another try has begun since."""
         with self.db.write() as session:
             webhook = session.get(Webhook, delivery.webhook_id, with_for_update=True)
             if webhook is None:
@@ -195,7 +198,7 @@ class Deliverer:
                 self._judge(session, webhook, result)
 
     def _then(self, delivery: WebhookDelivery, result: Result, moment: datetime) -> dict[str, object]:
-        """What becomes of a delivery after a try. `moment`: by the database's clock."""
+        """Returns a delivery's new columns after a try. `moment`: by the database's clock."""
         if result.error is None:
             return {"status": "delivered", "ended_at": now()}
         if result.error in ("gone", "no-access", "disabled"):
@@ -206,7 +209,7 @@ class Deliverer:
         return {"next_at": moment + timedelta(seconds=wait * (1 + JITTER * random.random()))}  # noqa: S311 - jitter
 
     def _judge(self, session: Session, webhook: Webhook, result: Result) -> None:
-        """What becomes of the webhook: disabled where it is gone, or where nothing has arrived for days."""
+        """Disables the webhook if its receiver is gone, or if all deliveries have failed for days."""
         if result.error is None:
             webhook.failing_since = None
         elif result.error == "gone":
@@ -217,7 +220,7 @@ class Deliverer:
                 disable(session, webhook, "failing")
 
     def _forget(self) -> None:
-        """Deletes what ended long ago, once in a while."""
+        """Deletes deliveries that ended long ago, once every FORGET_EVERY."""
         if now() < self._forget_at:
             return
         self._forget_at = now() + FORGET_EVERY
@@ -226,14 +229,14 @@ class Deliverer:
 
 
 def disable(session: Session, webhook: Webhook, because: str) -> None:
-    """Stops a webhook on the service's own account. What was still to be sent is dropped when it is due."""
+    """Disables a webhook on the service's own decision. Its pending deliveries are dropped when they are due."""
     if webhook.enabled:
         webhook.enabled, webhook.disabled_because = False, because
         audit.record(session, "webhook.disabled", webhook.id, because=because)
 
 
 def _deliveries(session: Session, of: WebhookEvent) -> list[WebhookDelivery]:
-    """One for each webhook that wants this event, of a key that may see it."""
+    """Builds one delivery for each webhook that wants this event and whose key may see it."""
     event, job = session.get_one(JobEvent, (of.job_id, of.seq)), session.get_one(Job, of.job_id)
     kind = ANNOUNCED[event.type]  # type: ignore[index]
     data = {
@@ -245,7 +248,7 @@ def _deliveries(session: Session, of: WebhookEvent) -> list[WebhookDelivery]:
     }
     listening = select(Webhook).where(
         Webhook.enabled,
-        # An event's time is its whole second: one of the webhook's own first second may have been before it.
+        # An event's time is its whole second: an event in the webhook's first second may be older than the webhook.
         Webhook.created_at < event.created_at + timedelta(seconds=1),
         or_(Webhook.dataset_id.is_(None), Webhook.dataset_id == job.dataset_id),
     )
@@ -258,7 +261,7 @@ def _deliveries(session: Session, of: WebhookEvent) -> list[WebhookDelivery]:
 
 
 def _secrets(webhook: Webhook) -> list[str]:
-    """The stored secrets to sign with: after a rotation the old one too, for a while."""
+    """Returns the stored secrets to sign with: for a while after a rotation also the old one."""
     old = webhook.previous_secret
     still = old is not None and webhook.previous_until is not None and webhook.previous_until > now()
     return [webhook.secret, *([old] if still and old is not None else [])]

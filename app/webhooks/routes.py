@@ -28,10 +28,12 @@ router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
 
 def get_policy(request: Request) -> Policy:
+    """Returns the policy for targets."""
     return cast(Policy, request.app.state.webhook_policy)
 
 
 def get_key(request: Request) -> bytes:
+    """Returns the key that secrets are encrypted with."""
     return cast(bytes, request.app.state.webhook_key)
 
 
@@ -43,7 +45,7 @@ SecretKey = Annotated[bytes, Depends(get_key)]
 def create_webhook(
     body: WebhookRequest, db: Db, targets: Targets, key: SecretKey, caller: CurrentKey, response: Response
 ) -> NewSecret:
-    """A new webhook. The secret that its messages are signed with is in this answer and nowhere else."""
+    """Creates a webhook. Its signing secret appears in this response only."""
     targets.check(body.url)
     with db.write() as session:
         webhook, secret = service.create(session, key, caller, **body.model_dump())
@@ -53,7 +55,7 @@ def create_webhook(
 
 @router.get("")
 def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50) -> WebhookList:
-    """The key's own webhooks, newest first; an admin sees all."""
+    """Lists the key's own webhooks, newest first; an admin sees all."""
     with db.read() as session:
         found = service.page(session, caller, after=_place(after), limit=limit)
     more, found = len(found) > limit, found[:limit]
@@ -62,15 +64,16 @@ def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit 
 
 @router.get("/{webhook_id}")
 def show_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> WebhookView:
+    """Shows a webhook: its address, events and state."""
     with db.read() as session:
         return WebhookView.of(service.get(session, caller, webhook_id))
 
 
 @router.patch("/{webhook_id}")
 def change_webhook(webhook_id: str, body: WebhookChange, db: Db, targets: Targets, caller: CurrentKey) -> WebhookView:
-    """Changes address, events or description; enables or disables."""
+    """Changes a webhook's address, events or description, or enables or disables it."""
     with db.read() as session:
-        service.get(session, caller, webhook_id)  # before a name is looked up for somebody whose it is not
+        service.get(session, caller, webhook_id)  # before the lookup of a name for another key's webhook
     if body.url is not None:
         targets.check(body.url)
     with db.write() as session:
@@ -79,14 +82,14 @@ def change_webhook(webhook_id: str, body: WebhookChange, db: Db, targets: Target
 
 @router.delete("/{webhook_id}", status_code=204)
 def delete_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> None:
-    """Deletes a webhook with its deliveries."""
+    """Deletes a webhook and its deliveries."""
     with db.write() as session:
         service.remove(session, caller, webhook_id)
 
 
 @router.post("/{webhook_id}/rotate-secret")
 def rotate_webhook_secret(webhook_id: str, db: Db, key: SecretKey, caller: CurrentKey) -> NewSecret:
-    """A new secret, in this answer and nowhere else. For 24 h messages carry signatures of both."""
+    """Gives a webhook a new secret, which appears in this response only. For 24 h messages carry signatures by both."""
     with db.write() as session:
         webhook, secret = service.rotate_secret(session, key, caller, webhook_id)
     return NewSecret(webhook=WebhookView.of(webhook), secret=secret)
@@ -94,7 +97,7 @@ def rotate_webhook_secret(webhook_id: str, db: Db, key: SecretKey, caller: Curre
 
 @router.post("/{webhook_id}/test", status_code=202)
 def test_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> DeliveryView:
-    """Sends a `webhook.test` now, once. How it went stands in the deliveries a moment later."""
+    """Sends a `webhook.test` now, once. The deliveries show its result a moment later."""
     with db.write() as session:
         return DeliveryView.of(service.test(session, caller, webhook_id))
 
@@ -103,7 +106,7 @@ def test_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> DeliveryView:
 def list_deliveries(
     webhook_id: str, db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50
 ) -> DeliveryList:
-    """What was sent, newest first, and how it went. Kept for 30 days."""
+    """Lists a webhook's deliveries and their results, newest first. They are kept for 30 days."""
     with db.read() as session:
         found = service.deliveries(session, caller, webhook_id, after=_place(after), limit=limit)
     more, found = len(found) > limit, found[:limit]

@@ -1,4 +1,4 @@
-"""What /v1/webhooks takes and shows."""
+"""Requests and answers of /v1/webhooks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Description = Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)]
 
 
 class WebhookRequest(Document):
-    """A webhook to make."""
+    """A webhook to create."""
 
     url: Url
     events: Events
     dataset: Annotated[str, StringConstraints(max_length=100, pattern=NO_NUL)] | None = Field(
-        None, description="Only of jobs on this data set; null: of all that the key may see."
+        None, description="Only events of jobs on this data set; null: of all jobs that the key may see."
     )
     description: Description = ""
 
 
 class WebhookChange(Document):
-    """What to change; what is left out or null stays."""
+    """Changes to a webhook; members that are left out or null stay."""
 
     url: Url | None = None
     events: Events | None = None
@@ -37,6 +37,8 @@ class WebhookChange(Document):
 
 
 class WebhookView(Document):
+    """A webhook, without its secret."""
+
     id: str
     key: str
     url: str
@@ -44,7 +46,7 @@ class WebhookView(Document):
     dataset: str | None
     description: str
     enabled: bool
-    disabled_because: str | None  # gone | failing; null where a person did it
+    disabled_because: str | None  # gone | failing; null if a person disabled it
     failing_since: datetime | None
     created_at: datetime
 
@@ -65,27 +67,29 @@ class WebhookView(Document):
 
 
 class NewSecret(Document):
-    """A webhook with a secret that was just made; it is shown this once."""
+    """A webhook with its new secret, which is shown only once."""
 
     webhook: WebhookView
     secret: str
 
 
 class WebhookList(Document):
+    """A page of webhooks."""
+
     items: list[WebhookView]
     next: str | None
 
 
 class DeliveryView(Document):
-    """A message, and how its tries went."""
+    """A message and the result of its tries."""
 
     id: str  # the header webhook-id
     type: str
     job: str | None
     status: str  # pending | delivered | failed | dropped
     attempts: int
-    status_code: int | None  # of the last answer
-    error: str | None  # of the last try: a name from a fixed list
+    status_code: int | None  # the last answer's
+    error: str | None  # the last try's: a name from a fixed list
     created_at: datetime
     next_at: datetime | None
     ended_at: datetime | None
@@ -107,5 +111,7 @@ class DeliveryView(Document):
 
 
 class DeliveryList(Document):
+    """A page of deliveries."""
+
     items: list[DeliveryView]
     next: str | None

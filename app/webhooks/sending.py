@@ -1,8 +1,8 @@
-"""One try of one delivery: a signed POST to an address that was checked, under one deadline.
+"""Tries one delivery: a signed POST to a checked address, under one deadline.
 
-The URL keeps its name, so that TLS checks the certificate of the name and the Host header says it; only the connection
-is made to the checked address. httpcore is used below httpx because httpx has no place for that, and knows neither
-proxies of the environment nor redirects by itself.
+The URL keeps its host name, so TLS checks the name's certificate and the Host header carries the name. Only the
+connection goes to the checked address. This module uses httpcore directly because httpx cannot do that. httpcore by
+itself follows neither the environment's proxies nor redirects.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ Error = Literal[
 
 @dataclass(frozen=True)
 class Result:
-    """How a try went. What the receiver said is not kept: its status alone."""
+    """A try's result. Of the receiver's answer only the status is kept."""
 
     status_code: int | None
     error: Error | None  # None: delivered
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection of which every operation ends by the deadline."""
+    """A connection; every operation on it ends by the deadline."""
 
     def __init__(self, stream: httpcore.NetworkStream, deadline: float) -> None:
         self.stream, self.deadline = stream, deadline
@@ -82,7 +82,7 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _Pinned(httpcore.NetworkBackend):
-    """Connects to given addresses, the first one that answers, whatever name is asked for."""
+    """Connects to the first given address that answers, for any host name."""
 
     def __init__(self, addresses: Sequence[str], deadline: float) -> None:
         self.addresses, self.deadline, self.plain = addresses, deadline, httpcore.SyncBackend()
@@ -109,7 +109,7 @@ class _Pinned(httpcore.NetworkBackend):
 
 
 def trust(ca_file: Path | None) -> ssl.SSLContext:
-    """Who may vouch for receivers: the usual authorities, and the operator's own."""
+    """Returns the TLS context: trusts the usual certificate authorities and the operator's own."""
     context: ssl.SSLContext = httpcore.default_ssl_context()
     if ca_file is not None:
         context.load_verify_locations(ca_file)
@@ -117,7 +117,7 @@ def trust(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def signed(message_id: str, body: bytes, secrets: Sequence[str], at: datetime) -> dict[str, str]:
-    """The headers of Standard Webhooks: one signature for each secret, the newest first."""
+    """Returns the headers of Standard Webhooks: one signature for each secret, the newest first."""
     at = at.astimezone(UTC)
     signatures = [Webhook(secret).sign(message_id, at, body.decode()) for secret in secrets]
     return {
@@ -128,14 +128,14 @@ def signed(message_id: str, body: bytes, secrets: Sequence[str], at: datetime) -
 
 
 def send(target: Target, addresses: Sequence[str], headers: dict[str, str], body: bytes, tls: ssl.SSLContext) -> Result:
-    """POSTs a body, and tells how that went. Never raises for what the other side does."""
+    """POSTs a body and returns the result. Never raises for the receiver's errors."""
     deadline = time.monotonic() + TOTAL_S
     fixed = {
         "host": target.authority,
         "content-type": "application/json",
         "user-agent": AGENT,
     }
-    # From the parts that were checked, however another parser would read the whole.
+    # Built from the checked parts, as another parser might read the whole URL differently.
     url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
     backend = _Pinned(addresses, deadline)
     try:
@@ -149,14 +149,14 @@ def send(target: Target, addresses: Sequence[str], headers: dict[str, str], body
     except httpcore.TimeoutException:
         return Result(None, "timeout")
     except (httpcore.NetworkError, OSError) as error:
-        by_tls = any(isinstance(each, ssl.SSLError) for each in error.args)  # httpcore keeps what it was told as this
+        by_tls = any(isinstance(each, ssl.SSLError) for each in error.args)  # httpcore keeps the original error here
         return Result(None, "tls-failed" if by_tls else "not-connected")
     except httpcore.ProtocolError:
         return Result(None, "not-http")
 
 
 def _drain(answer: httpcore.Response) -> None:
-    """Reads what little a receiver may say, so that it need not see a broken connection."""
+    """Reads the answer up to MAX_ANSWER_BYTES, so that the receiver sees no broken connection."""
     received = 0
     for chunk in answer.iter_stream():
         received += len(chunk)

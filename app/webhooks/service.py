@@ -1,4 +1,4 @@
-"""Webhooks: a key's wishes to be told of events. Seen and changed by that key and by admins."""
+"""Webhooks: a key's subscriptions to events. Only that key and admins see and change them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from app.keys.service import Caller
 from app.webhooks import vault
 
 MAX_PER_KEY = 20
-OVERLAP = timedelta(hours=24)  # both secrets sign for so long after a rotation
+OVERLAP = timedelta(hours=24)  # how long both secrets sign after a rotation
 
 
 def may_see(session: Session, key_id: str, dataset_id: str | None) -> bool:
-    """Whether a key still holds, and may see a data set; None: nothing in particular."""
+    """Returns True if a key is still valid and may see a data set; with None it only has to be valid."""
     key = session.get(ApiKey, key_id)
     if key is None or not keys.is_alive(key):
         return False
@@ -41,19 +41,19 @@ def create(
     dataset: str | None,
     description: str,
 ) -> tuple[Webhook, str]:
-    """A new webhook and its secret, which is shown once.
+    """Creates a webhook and its secret, which is shown only once.
 
     Args:
-        key: what secrets are encrypted under.
-        url: one that `Policy.check` has let pass.
-        dataset: only of jobs on this data set.
+        key: the key that secrets are encrypted with.
+        url: a URL that `Policy.check` has accepted.
+        dataset: limits the webhook to jobs on this data set.
 
     Raises:
-        NotFound: no such data set, or one that the key may not see.
+        NotFound: there is no such data set, or the key may not see it.
         Conflict: `too-many-webhooks`.
     """
     dataset_id = None if dataset is None else require(session, caller, dataset, "view").id
-    keys.locked(session, caller.id)  # of two at once not both take the last place
+    keys.locked(session, caller.id)  # so that two concurrent requests cannot both take the last place
     count = session.scalar(select(func.count()).select_from(Webhook).where(Webhook.key_id == caller.id)) or 0
     if count >= MAX_PER_KEY:
         raise Conflict("too-many-webhooks", f"a key has at most {MAX_PER_KEY} webhooks: delete one first")
@@ -76,10 +76,10 @@ def create(
 
 
 def get(session: Session, caller: Caller, webhook_id: str, *, lock: bool = False) -> Webhook:
-    """A webhook of the caller's key; an admin sees all.
+    """Returns a webhook of the caller's key; an admin sees all.
 
     Raises:
-        NotFound: there is none, or it is another key's.
+        NotFound: there is no such webhook, or it belongs to another key.
     """
     webhook = session.get(Webhook, webhook_id, with_for_update=lock or None)
     if webhook is None or not (caller.is_admin or webhook.key_id == caller.id):
@@ -88,7 +88,7 @@ def get(session: Session, caller: Caller, webhook_id: str, *, lock: bool = False
 
 
 def page(session: Session, caller: Caller, *, after: tuple[datetime, str] | None, limit: int) -> list[Webhook]:
-    """Newest first, one more than asked for so that the caller knows whether there is a next page."""
+    """Reads a page of webhooks, newest first, and one row more to show if there is a next page."""
     query = select(Webhook).order_by(Webhook.created_at.desc(), Webhook.id.desc()).limit(limit + 1)
     if not caller.is_admin:
         query = query.where(Webhook.key_id == caller.id)
@@ -107,7 +107,7 @@ def change(
     description: str | None = None,
     enabled: bool | None = None,
 ) -> Webhook:
-    """Changes what is given. Enabling forgets that it was failing."""
+    """Changes the given members. Setting `enabled` clears the record of failures."""
     webhook = get(session, caller, webhook_id, lock=True)
     if url is not None:
         webhook.url = url
@@ -122,7 +122,7 @@ def change(
 
 
 def remove(session: Session, caller: Caller, webhook_id: str) -> None:
-    """Deletes a webhook with its deliveries; what is under way may still arrive."""
+    """Deletes a webhook and its deliveries; a delivery in progress may still arrive."""
     webhook = get(session, caller, webhook_id, lock=True)
     session.execute(delete(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id))
     session.delete(webhook)
@@ -130,7 +130,7 @@ def remove(session: Session, caller: Caller, webhook_id: str) -> None:
 
 
 def rotate_secret(session: Session, key: bytes, caller: Caller, webhook_id: str) -> tuple[Webhook, str]:
-    """A new secret. For a day messages are signed with both, so that a receiver changes over without a gap."""
+    """Gives a webhook a new secret. For a day both sign messages, so that a receiver can switch without a gap."""
     webhook = get(session, caller, webhook_id, lock=True)
     secret = vault.new_secret()
     webhook.previous_secret, webhook.previous_until = webhook.secret, now() + OVERLAP
@@ -140,11 +140,11 @@ def rotate_secret(session: Session, key: bytes, caller: Caller, webhook_id: str)
 
 
 def test(session: Session, caller: Caller, webhook_id: str) -> WebhookDelivery:
-    """Sends a `webhook.test` now, once, the way of all others; its delivery tells how that went.
+    """Queues a `webhook.test` for now, once, like any other delivery; the delivery shows the result.
 
     Raises:
-        NotFound: as `get`.
-        Conflict: `wrong-state`: the test before has not been sent yet.
+        NotFound: as in `get`.
+        Conflict: `wrong-state`: the previous test has not been sent yet.
     """
     webhook = get(session, caller, webhook_id, lock=True)
     under_way = select(WebhookDelivery.id).where(
@@ -164,7 +164,8 @@ def test(session: Session, caller: Caller, webhook_id: str) -> WebhookDelivery:
 def deliveries(
     session: Session, caller: Caller, webhook_id: str, *, after: tuple[datetime, str] | None, limit: int
 ) -> list[WebhookDelivery]:
-    """Newest first, one more than asked for. Of data sets that the caller may not see any more there is nothing."""
+    """Reads a page of deliveries, newest first, and one row more. It omits data sets that the caller may no longer
+    see."""
     webhook = get(session, caller, webhook_id)
     seen = or_(WebhookDelivery.dataset_id.is_(None), visible(caller, WebhookDelivery.dataset_id))
     query = select(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id, seen)
@@ -177,7 +178,7 @@ def deliveries(
 def message(
     webhook: Webhook, kind: str, dataset_id: str | None, at: datetime, data: dict[str, object], *, due: datetime
 ) -> WebhookDelivery:
-    """A delivery to make, from `due` on by the database's clock."""
+    """Builds a delivery that is due from `due` on, by the database's clock."""
     return WebhookDelivery(
         id=new_id("msg"),
         webhook_id=webhook.id,

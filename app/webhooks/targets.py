@@ -1,8 +1,8 @@
-"""Where webhooks may go. A URL is a wish of whoever holds a key: it must not reach what is inside.
+"""Decides which targets webhooks may have. Any holder of a key chooses the URL: it must not reach inside addresses.
 
-A host's addresses are looked up, and each of them must be of the public internet; the connection then goes to an
-address that was checked, not to the name, so that a name that resolves otherwise a moment later (DNS rebinding) gains
-nothing. Looked up at registration, to tell the caller at once, and again at every delivery.
+A host's addresses are looked up, and each of them must be on the public internet. The connection then goes to a checked
+address, not to the name, so a name that resolves differently a moment later (DNS rebinding) gains nothing. The lookup
+happens at registration, to tell the caller at once, and again at every delivery.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Resolver = Callable[[str, int], Sequence[str]]
 Why = Literal["target-refused", "name-not-found", "timeout"]
 
 LOOKUP_S = 5.0
-MAX_LOOKUPS = 8  # more than the deliverer's threads; fewer than an API process has for requests
+MAX_LOOKUPS = 8  # more than the deliverer's threads; fewer than an API process's threads for requests
 MAX_URL = 2000
 PORTS = {"http": 80, "https": 443}
-# Printable ASCII without what parsers read in different ways: spaces, quotes, backslashes, braces.
+# Printable ASCII without characters that parsers read differently: spaces, quotes, backslashes, braces.
 URL = re.compile(r"[A-Za-z0-9!#$%&'()*+,\-./:;=?@\[\]_~]+")
 LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?"
 NAME = re.compile(rf"{LABEL}(\.{LABEL})*")
 # WHATWG: a host whose last part is a number is an IPv4 address, in decimal, octal or hex.
 NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
-# Public by the registries' letter, and yet no place for a webhook: relays and translations, which carry another
-# address inside (6to4 and its anycast relays, Teredo, NAT64, IPv4-mapped and -compatible), and what is obsolete.
+# Formally public, but not allowed for webhooks: relays and translations, which contain another address (6to4 and its
+# anycast relays, Teredo, NAT64, IPv4-mapped and -compatible), and obsolete ranges.
 NOT_PUBLIC: tuple[IPv4Network | IPv6Network, ...] = tuple(
     map(
         ipaddress.ip_network,
@@ -63,7 +63,7 @@ NOT_PUBLIC: tuple[IPv4Network | IPv6Network, ...] = tuple(
 
 
 class TargetRefused(Exception):
-    """This target cannot be sent to now; `why` is one of a closed set."""
+    """Nothing can be sent to this target now; `why` is one of a fixed set."""
 
     def __init__(self, why: Why) -> None:
         super().__init__(why)
@@ -72,7 +72,7 @@ class TargetRefused(Exception):
 
 @dataclass(frozen=True)
 class Target:
-    """A URL, taken apart once."""
+    """A parsed URL."""
 
     url: str
     scheme: str
@@ -82,13 +82,13 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """What the Host header says."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is an ordinary one of the public internet."""
+    """Returns True if an address is an ordinary address on the public internet."""
     if isinstance(address, IPv6Address) and (address.scope_id is not None or address.ipv4_mapped is not None):
         return False
     special = address.is_multicast or address.is_reserved or address.is_unspecified or address.is_loopback
@@ -97,10 +97,13 @@ def is_public(address: Address) -> bool:
 
 
 def parse(url: str) -> Target:
-    """Takes a webhook's URL apart.
+    """Parses a webhook's URL.
+
+    >>> parse("https://Example.org/hook?a=1").host
+    'example.org'
 
     Raises:
-        InvalidRequest: it is no absolute http(s) URL of the plain kind, or spells an address in an unusual way.
+        InvalidRequest: it is not a plain absolute http(s) URL, or writes an address in an unusual form.
     """
     try:
         parts = urlsplit(url)
@@ -115,7 +118,7 @@ def parse(url: str) -> Target:
     if not _is_plain_host(host) or ("[" in parts.netloc) != (":" in host):
         raise _refuse("write the host as a name, or as an address in its usual form")
     if port == 0:
-        raise _refuse("port 0 is none")
+        raise _refuse("port 0 is not a port: name another one")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(url, parts.scheme, host, port or PORTS[parts.scheme], path)
 
@@ -140,19 +143,19 @@ def _refuse(detail: str) -> InvalidRequest:
 
 
 def look_up(host: str, port: int) -> list[str]:
-    """The system's resolver."""
+    """Looks up a host's addresses with the system's resolver."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
     return [str(each[4][0]) for each in found]
 
 
 class Policy:
-    """Which targets are allowed: public addresses over https, and what the operator excepted.
+    """Allows targets: public addresses over https, and the operator's exceptions.
 
     Args:
-        allow_http: whether http is allowed at all.
-        allow_private: hosts, and networks in CIDR, that are allowed though they are inside; over http too.
+        allow_http: if True, http is allowed for all targets.
+        allow_private: inside hosts, and networks in CIDR, that are allowed too, also over http.
         resolver: finds a host's addresses.
-        ports: the ones that may be sent to, also of hosts inside; None: any.
+        ports: the allowed ports, for inside hosts too; None: any.
     """
 
     def __init__(
@@ -175,6 +178,7 @@ class Policy:
 
     @classmethod
     def of(cls, settings: Settings) -> Policy:
+        """Builds the policy from the settings."""
         return cls(
             allow_http=settings.webhooks_allow_http,
             allow_private=settings.webhooks_allow_private,
@@ -182,10 +186,10 @@ class Policy:
         )
 
     def addresses(self, target: Target) -> list[str]:
-        """The addresses to connect to, in the resolver's order. One that is not allowed refuses all of them.
+        """Returns the addresses to connect to, in the resolver's order. One forbidden address refuses all of them.
 
         Raises:
-            TargetRefused: the name has no address in time, or one that is not allowed.
+            TargetRefused: the lookup finds no address in time, or finds a forbidden one.
         """
         if self.ports is not None and target.port not in self.ports:
             raise TargetRefused("target-refused")
@@ -201,10 +205,10 @@ class Policy:
         return [str(each) for each in addresses]
 
     def check(self, url: str) -> Target:
-        """What registration demands of a URL.
+        """Checks a URL at registration.
 
         Raises:
-            InvalidRequest: it is malformed, or may not be sent to. Which names exist inside is not told.
+            InvalidRequest: it is malformed or not allowed. The answer does not reveal which inside names exist.
         """
         target = parse(url)
         if target.scheme == "http" and not self.allow_http and not (self.hosts or self.networks):
@@ -223,7 +227,7 @@ class Policy:
     def _looked_up(self, target: Target) -> Sequence[str]:
         if _address(target.host) is not None:
             return [target.host]
-        # In a thread of its own: the system's resolver knows no deadline. Those that hang are bounded in number.
+        # In a separate thread: the system's resolver has no deadline. The number of hanging lookups is bounded.
         if not self._free.acquire(blocking=False):
             raise TargetRefused("timeout")
         answer: queue.SimpleQueue[Sequence[str]] = queue.SimpleQueue()

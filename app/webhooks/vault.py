@@ -1,4 +1,4 @@
-"""Webhooks' signing secrets: made, and stored encrypted under a key that the API and the relay hold."""
+"""Creates webhooks' signing secrets and encrypts them with a key that the API and the relay hold."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ NONCE_BYTES = 12
 
 
 class Unreadable(Exception):
-    """A stored secret is not one of this key and this webhook."""
+    """A stored secret does not belong to this key and this webhook."""
 
 
 def new_secret() -> str:
-    """A secret as receivers are given it: `whsec_` and 256 random bits in base64."""
+    """Returns a new secret in the form for receivers: `whsec_` and 256 random bits in base64."""
     return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
 def encrypt(key: bytes, webhook_id: str, secret: str) -> str:
-    """AES-256-GCM under a random nonce; bound to the webhook, so that a row's secret opens no other row."""
+    """Encrypts a secret by AES-256-GCM with a random nonce; bound to the webhook, so it is useless in another row."""
     nonce = os.urandom(NONCE_BYTES)
     return base64.b64encode(nonce + AESGCM(key).encrypt(nonce, secret.encode(), webhook_id.encode())).decode()
 
 
 def decrypt(keys: bytes | Sequence[bytes], webhook_id: str, stored: str) -> str:
-    """The secret back.
+    """Decrypts a stored secret.
 
     Args:
-        keys: one key; or the one in use and those that it replaced.
+        keys: one key, or the current key and those that it replaced.
 
     Raises:
-        Unreadable: it was encrypted under another key, for another webhook, or is damaged.
+        Unreadable: the secret was encrypted with another key or for another webhook, or it is damaged.
     """
     for key in (keys,) if isinstance(keys, bytes) else keys:
         try:
