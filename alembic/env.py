@@ -1,8 +1,9 @@
-"""Runs migrations, on the connection that app.db.migrate hands over or, from the command line, on one of its own.
+"""Runs migrations, on the connection that app.db.migrate provides or, from the command line, on one of its own.
 
     alembic upgrade head                          the database of SCRIMP_DATABASE_URL, or the embedded home's
     alembic -x url=postgresql+psycopg://… check   another one
     alembic upgrade head --sql                    no database: prints the statements
+
 The service itself calls app.db.migrate.upgrade().
 """
 

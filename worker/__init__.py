@@ -1,7 +1,7 @@
-"""The worker. Before torch is loaded: kernels whose results depend neither on a row's place nor on its address."""
+"""The worker. Before torch is loaded, selects kernels whose results depend on no row's position or memory address."""
 
 import os
 
-# MKL otherwise chooses kernels by addresses and tails; at odd widths a tenth of all products then move a bit.
+# Without this, MKL chooses kernels by addresses and tails: at odd widths a tenth of all products then differ by a bit.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -1,4 +1,4 @@
-"""The Celery app of workers: one task, rung by the relay. `celery -A worker.celery_app worker --pool solo`."""
+"""The workers' Celery app: one task, sent by the relay. `celery -A worker.celery_app worker --pool solo`."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ app.conf.update(celery_options(get_settings()), worker_log_format=log.FORMAT, wo
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _stop_attempt(**_: Any) -> None:
-    """Runs in the signal's handler: the attempt under way is ended, and its job queued again."""
+    """Runs in the signal handler: ends the running attempt, whose job is then queued again."""
     STOPPING.set()

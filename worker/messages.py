@@ -1,19 +1,20 @@
-"""What an attempt's process and its supervisor say to each other: one JSON document a line, over a socket pair.
+"""The messages between an attempt's process and its supervisor: one JSON document a line, over a socket pair.
 
     supervisor → child                          child → supervisor
     start   the whole job, once                 ready      the data are loaded and checked
-    written the digest is on record             digest     the state at step 0, and at the end of every block: answered
-                                                           by written or stop
-    go      the block is written ahead          block      about to start these steps: answered by go or stop
-    stop    cancelled: end now (at any time)    mismatch   a replay differs from the record: answered by resalt or stop
-    resalt  fresh keys from a step on           metric     a released number, after the digest of its block
-                                                finished | stopped | failed   the last word
+    written the digest is recorded              digest     the state at step 0 and at the end of every block;
+                                                           the answer is written or stop
+    go      the block is recorded in advance    block      about to start these steps; the answer is go or stop
+    stop    cancelled: end now (at any time)    mismatch   a replay differs from its record; the answer is resalt
+                                                           or stop
+    resalt  fresh keys from a step on           metric     a released number, after its block's digest
+                                                finished | stopped | failed   the last message
 
-The process has no database and no secret but the keys in `start` and `resalt`. Everything that depends on the data
+The process has no database. The keys in `start` and `resalt` are its only secrets. Everything that depends on the data
 leaves through worker.telemetry and this pipe.
 
-Steps are numbered from 1; "step 0" is the state before the first one. A segment is a stretch of steps under one salt:
-it rules from `from_step` until a later segment of the list begins, and what it recorded from there on is void.
+Steps are numbered from 1; "step 0" is the state before the first step. A segment is a range of steps under one salt. It
+applies from `from_step` until a later segment in the list begins. Blocks that it recorded from there on are void.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from app.errors import WorkerError
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import Numerics, NumericsReport, PublicSizes
 
-MAX_LINE_BYTES = 64 * 1024 * 1024  # a start message names every block recorded so far
+MAX_LINE_BYTES = 64 * 1024 * 1024  # a start message lists every block recorded so far
 
 KeyHex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), Field(repr=False)]
 Sha256Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Step = Annotated[int, Field(ge=0)]
 
-# The closed set of what can go wrong in an attempt, with the only texts that leave it: no value, no path, no traceback.
+# All failure codes, with the only texts that leave a failed attempt: no value, no path, no traceback.
 FailureCode = Literal[
     "data-damaged",
     "out-of-memory",
@@ -50,36 +51,36 @@ FailureCode = Literal[
     "internal",
 ]
 FAILURE_TEXTS: dict[FailureCode, str] = {
-    "data-damaged": "A stored part of the data set is missing, or is not what was registered.",
-    "out-of-memory": "The attempt needs more memory than there is; set a smaller physical_batch_size.",
+    "data-damaged": "A stored part of the data set is missing or differs from what was registered.",
+    "out-of-memory": "The attempt ran out of memory; set a smaller physical_batch_size.",
     "privacy-invariant": "A privacy invariant does not hold; nothing was released.",
-    "protocol": "The attempt and its supervisor disagree about the protocol.",
+    "protocol": "The attempt and its supervisor do not follow the same protocol.",
     "storage": "The model's files could not be written.",
-    "model-missing": "The model is not in this worker's models root, or is not the one that was admitted.",
-    "extractor-missing": "The extractor is not in this worker's models root, or is not the one that was admitted.",
-    "numerics": "On this worker a record's numbers depend on other records; nothing private was computed.",
+    "model-missing": "The model is missing from this worker's models root, or differs from the admitted one.",
+    "extractor-missing": "The extractor is missing from this worker's models root, or differs from the admitted one.",
+    "numerics": "On this worker a record's results depend on other records; nothing private was computed.",
     "internal": "The attempt failed.",
 }
 
-# Warnings that `finished` may carry.
+# Warnings in `finished`.
 WarningCode = Literal[
-    "steps-short",  # fewer than T: a replay was not identical and the hold was used up
-    "evaluation-skipped",  # a score was not measured again, because it was charged once
+    "steps-short",  # fewer than T steps: a replay differed and the hold was used up
+    "evaluation-skipped",  # a score was not measured again: it was charged only once
     "parameters-not-finite",
-    "metric-not-finite",  # an exact score on public data
-    "device-unavailable",  # the model was trained on the CPU
-    "one-record-passes",  # the self-test found that products depend on neighbours
+    "metric-not-finite",  # an exact score on public data is not finite
+    "device-unavailable",  # the model was trained on the CPU instead
+    "one-record-passes",  # the self-test found that products depend on neighbouring records
 ]
 
 
 class ProtocolError(WorkerError):
-    """A message that does not belong here."""
+    """An unexpected or malformed message."""
 
     code = "protocol"
 
 
 class Shape(Document):
-    """A data set's public numbers. `outputs`: classes, or 1 for regression."""
+    """A data set's public sizes. `outputs`: the number of classes, or 1 for regression."""
 
     records_train: Annotated[int, Field(ge=1)]
     records_holdout: Annotated[int, Field(ge=0)]
@@ -88,20 +89,20 @@ class Shape(Document):
     sparse: bool
 
     def public_sizes(self, mechanism: MechanismConfig | None) -> PublicSizes:
-        """What numerics are made from."""
+        """The public sizes that determine the numerics."""
         per_unit = mechanism.training.records_per_unit if mechanism else 1
         return PublicSizes(self.records_train, per_unit, self.features, self.outputs, self.sparse)
 
 
 class Part(Document):
-    """A stored part of the data set: an absolute path and the SHA-256 of the file."""
+    """A stored part of the data set: its absolute path and its file's SHA-256."""
 
     path: str
     sha256: Sha256Hex
 
 
 class Parts(Document):
-    """`public`: the training part of another data set that is declared public, for an optimizer's side information."""
+    """The data set's parts. `public`: another, public data set's training part, as an optimizer's side information."""
 
     train: Part
     holdout: Part | None = None
@@ -109,7 +110,7 @@ class Parts(Document):
 
 
 class Recorded(Document):
-    """Steps first…last were started; `digest` is the state after them, null where their end was not recorded.
+    """A block: steps first…last were started. `digest`: the state after them; null if the block's end is not recorded.
 
     The state before the first step is recorded as the block 0…0.
     """
@@ -126,7 +127,7 @@ class Recorded(Document):
 
 
 class Keys(Document):
-    """32 bytes each, as hex: HKDF of the server's secret and the segment's salt (worker.noise.keys), one a purpose."""
+    """One key per purpose: 32 bytes as hex, HKDF of the server's secret and the segment's salt (worker.noise.keys)."""
 
     noise_key: KeyHex
     sampler_key: KeyHex
@@ -136,12 +137,14 @@ class Keys(Document):
 
 
 class Segment(Keys):
+    """One salt's keys, its first step, and the blocks recorded under it."""
+
     from_step: Step
     recorded: tuple[Recorded, ...] = ()
 
 
 class Released(Document):
-    """A metric that is recorded as released: it is not measured again."""
+    """A metric that is recorded as released; it is not measured again."""
 
     name: str
     step: Step
@@ -154,20 +157,22 @@ class Start(Document):
     """Everything that an attempt needs.
 
     Attributes:
-        data_public: the data set is declared public: only then a job may lack a mechanism or have a seed.
-        holdout_public: the hold-out is (a public file, or a part of public data): scores on it are exact and free.
-        holdout_account: what noisy scores are charged to: `train` where the hold-out is of the users trained on.
-        numerics: the stored ones; null of a job that was admitted before there were any.
+        data_public: the data set is declared public. Only then may a job lack a mechanism or have a seed.
+        holdout_public: the hold-out is public (a public file, or a part of public data). Scores on it are exact and
+            free.
+        holdout_account: the account that noisy scores are charged to; `train` if the hold-out belongs to the training
+            users.
+        numerics: the stored numerics; null for a job that was admitted before numerics were stored.
         steps: T of the stored plan.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
-        score_only: a trial of a study: of what it releases, its score alone leaves, and no norm.
-        keeps_weights: whether its model is handed out.
-        allowed_steps: how many steps that were not started yet may still be charged.
-        extractor_dir: the extractor's folder, where the job has one.
-        models_root: where its Hugging Face model is, where it has one.
-        cache_dir: where its features are kept: within the data set's own folder.
-        output_dir: an existing folder of this attempt's own for its artifacts; nothing in it is published before
+        score_only: the job is a trial of a study. Only its score leaves: no other release and no norm.
+        keeps_weights: the job's model is published.
+        allowed_steps: how many further steps may still be charged.
+        extractor_dir: the extractor's folder, if the job uses one.
+        models_root: the folder of Hugging Face models, if the job uses one.
+        cache_dir: the cache of extracted features, within the data set's own folder.
+        output_dir: an existing folder of this attempt's own for its artifacts. Nothing in it is published before
             `finished`.
     """
 
@@ -196,14 +201,16 @@ class Start(Document):
 
 
 class Predict(Document):
-    """A model on a caller's own inputs: in place of `start`, for a process that does nothing else. Nothing private.
+    """A prediction on a caller's own inputs. Sent instead of `start` to a process that does nothing else.
+
+    Nothing in it is private.
 
     Attributes:
-        spec: the job's.
-        weights: model.safetensors, or adapter_model.safetensors, as published.
-        records: what app.formats.inputs made of the request.
-        top: how many classes, items or tokens are named.
-        models_root: where the job's extractor or Hugging Face model is, where it has one.
+        spec: the job's specification.
+        weights: model.safetensors or adapter_model.safetensors, as published.
+        records: the request's inputs, as app.formats.inputs parsed them.
+        top: how many classes, items or tokens to return.
+        models_root: the folder of the job's extractor or Hugging Face model, if it uses one.
     """
 
     kind: Literal["predict"] = "predict"
@@ -218,21 +225,25 @@ class Predict(Document):
 
 
 class Go(Document):
+    """The block is recorded in advance; its steps may run."""
+
     kind: Literal["go"] = "go"
 
 
 class Written(Document):
-    """The digest is on record: what its block made may leave now, and a crash from here on replays the same state."""
+    """The digest is recorded. The block's results may leave now; after a crash, a replay reaches the same state."""
 
     kind: Literal["written"] = "written"
 
 
 class Stop(Document):
+    """The attempt must end now."""
+
     kind: Literal["stop"] = "stop"
 
 
 class Resalt(Keys):
-    """Fresh keys for `from_step` (the matched step + 1) and everything after; nothing is recorded under them yet."""
+    """Fresh keys for `from_step` (the matched step + 1) and all later steps. Nothing is recorded under them yet."""
 
     kind: Literal["resalt"] = "resalt"
     from_step: Step
@@ -243,14 +254,17 @@ class Resalt(Keys):
 
 
 class Alive(Document):
-    """Data are still being loaded: hours, where an extractor reads them. Said by the clock, whatever is loaded."""
+    """The data are still loading, which takes hours with an extractor. Sent on a timer, whatever has been loaded."""
 
     kind: Literal["alive"] = "alive"
 
 
 class Ready(Document):
-    """The data are loaded. `fallbacks`: layers without a rule, whose gradients are formed record by record. `numerics`:
-    what the attempt computes in."""
+    """The data are loaded.
+
+    `fallbacks`: layers without a rule; their gradients are formed record by record. `numerics`: what the attempt
+    computes in.
+    """
 
     kind: Literal["ready"] = "ready"
     device: str
@@ -259,7 +273,7 @@ class Ready(Document):
 
 
 class BlockStart(Document):
-    """About to start these steps, replayed ones too. Nothing of them runs before `go`."""
+    """About to start these steps, also in a replay. None of them runs before `go`."""
 
     kind: Literal["block"] = "block"
     first_step: Annotated[int, Field(ge=1)]
@@ -267,7 +281,7 @@ class BlockStart(Document):
 
 
 class Digest(Document):
-    """SHA-256 of parameters and optimizer state after `step`, under the segment that rules it."""
+    """SHA-256 of parameters and optimizer state after `step`, under the segment that applies to it."""
 
     kind: Literal["digest"] = "digest"
     step: Step
@@ -275,13 +289,13 @@ class Digest(Document):
 
 
 class Mismatch(Document):
-    """The state differs from what was recorded. `matched_step`: the last one that did not; −1: not even step 0."""
+    """The state differs from its record. `matched_step`: the last step that matched; −1 if not even step 0 matched."""
 
     kind: Literal["mismatch"] = "mismatch"
     matched_step: Annotated[int, Field(ge=-1)]
 
 
-# A score of a group of classes has the group's name behind it.
+# A score on a group of classes ends with the group's name.
 MetricName = Annotated[
     str,
     StringConstraints(
@@ -291,7 +305,7 @@ MetricName = Annotated[
 
 
 class PartValue(Document):
-    """Another number out of the same release: that of one group of classes, or HIT beside NDCG."""
+    """Another number from the same release: the score on one group of classes, or HIT with NDCG."""
 
     name: MetricName
     value: float
@@ -299,8 +313,10 @@ class PartValue(Document):
 
 
 class MetricValue(Document):
-    """A released number. `std`: of the noise on `value`; 0 where it is exact: on public data, or what the training
-    itself made of noised numbers. `parts` go with it: all of one release leaves at once, or nothing of it."""
+    """A released number, with all other numbers of the same release in `parts`: they leave together or not at all.
+
+    `std` is the noise's on `value`. It is 0 for exact values: on public data, or computed from released numbers alone.
+    """
 
     kind: Literal["metric"] = "metric"
     name: MetricName
@@ -313,7 +329,7 @@ class MetricValue(Document):
 
 
 class ArtifactFile(Document):
-    """A file under the attempt's `output_dir`; `path` is absolute."""
+    """A file in the attempt's `output_dir`; `path` is absolute."""
 
     name: str
     path: str
@@ -322,6 +338,8 @@ class ArtifactFile(Document):
 
 
 class Finished(Document):
+    """The attempt succeeded: its model's files, after `steps_effective` steps."""
+
     kind: Literal["finished"] = "finished"
     steps_effective: Step
     artifacts: tuple[ArtifactFile, ...]
@@ -336,13 +354,15 @@ class Predicted(Document):
 
 
 class Stopped(Document):
-    """Ended because it was told to. `steps_started`: the last step that this attempt started; 0: none."""
+    """The attempt ended on request. `steps_started`: the last step that this attempt started, or 0."""
 
     kind: Literal["stopped"] = "stopped"
     steps_started: Step
 
 
 class Failed(Document):
+    """The attempt failed, with a code and its fixed text."""
+
     kind: Literal["failed"] = "failed"
     code: FailureCode
     message: str
@@ -360,7 +380,7 @@ class Channel:
 
     Args:
         connection: one socket of a pair; the channel owns it.
-        receives: what may arrive at this end, TO_CHILD or TO_SUPERVISOR.
+        receives: the messages that may arrive at this end, TO_CHILD or TO_SUPERVISOR.
     """
 
     def __init__(self, connection: socket.socket, receives: TypeAdapter[Any]) -> None:
@@ -369,15 +389,15 @@ class Channel:
         self._buffer = bytearray()
 
     def send(self, message: Document) -> None:
-        """Raises OSError (BrokenPipeError) where the other end is gone."""
+        """Sends a message. Raises OSError (BrokenPipeError) if the other end is gone."""
         self._socket.sendall(message.model_dump_json().encode() + b"\n")
 
     def receive(self) -> Any:
-        """The next message, waited for.
+        """Waits for the next message and returns it.
 
         Raises:
             EOFError: the other end is gone.
-            ProtocolError: the line is not a message for this end. Its text holds nothing of the line.
+            ProtocolError: the line is not a message for this end. The error's text quotes nothing from the line.
         """
         while (end := self._buffer.find(b"\n")) < 0:
             if len(self._buffer) > MAX_LINE_BYTES:
@@ -391,14 +411,16 @@ class Channel:
         try:
             return self._receives.validate_json(line)
         except ValidationError:
-            raise ProtocolError("a line is not a message that is expected here") from None
+            raise ProtocolError("a line is not a message for this end") from None
 
     def pending(self, timeout_s: float = 0.0) -> bool:
-        """Whether something (a message, or the end) can be received within the time given."""
+        """Returns True if a message, or the connection's end, can be received within `timeout_s`."""
         return bool(self._buffer) or bool(select.select([self._socket], [], [], timeout_s)[0])
 
     def fileno(self) -> int:
+        """The socket's descriptor."""
         return self._socket.fileno()
 
     def close(self) -> None:
+        """Closes the socket."""
         self._socket.close()

@@ -1,4 +1,4 @@
-"""The one task: claim a job, run an attempt, settle. The message is a doorbell; the database decides."""
+"""The one task: claim a job, run an attempt, settle. The message is only a wake-up; the database picks the job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from worker.celery_app import app
 from worker.predicting.supervise import predict
 
 logger = logging.getLogger(__name__)
-# What this worker takes jobs for. An attempt runs on the CPU where its device is missing, and says so.
+# The devices that this worker takes jobs for. If an attempt's device is missing, it runs on the CPU and warns.
 DEVICES = frozenset(("cpu", "cuda"))
 
 
@@ -48,15 +48,17 @@ def _nursery() -> Nursery:
 
 
 def _sandbox() -> dict[str, object] | None:
-    """What attempts of this worker are kept from, tried out once; None where that could not be found out."""
+    """Probes once how attempts on this worker are confined; None if the probe fails."""
     try:
         found = probe(get_settings().attempt_memory_bytes or default_memory_bytes())
     except (OSError, SubprocessError, ValueError) as error:
-        logger.error("the sandbox of attempts cannot be tried out: %s", type(error).__name__)
+        logger.error("the attempt sandbox cannot be probed: %s", type(error).__name__)
         return None
     off = [name for name, state in (("seccomp", found.seccomp), ("landlock", found.landlock)) if not state]
     if off or found.network == "host":
-        logger.warning("attempts are not confined by: %s", ", ".join([*off, *["network"] * (found.network == "host")]))
+        logger.warning(
+            "attempts run without these confinements: %s", ", ".join([*off, *["network"] * (found.network == "host")])
+        )
     return found.model_dump()
 
 
@@ -72,12 +74,12 @@ def _leave(**_: Any) -> None:
 
 @app.task(name=RUN_JOB)  # type: ignore[untyped-decorator]
 def run_job(job_id: str) -> None:
-    """Runs one attempt of the job whose turn it is. The message names one that is queued, and says only that there is
-    something to do; a late or doubled one finds nothing to claim.
+    """Claims the next job in turn and runs one attempt of it.
 
-    A worker that was told to stop may be handed one more message, even that of the job it just gave back.
+    The message names a queued job, but is only a wake-up: a late or duplicate message finds nothing to claim. A worker
+    that was told to stop may receive one more message, even for the job that it just gave back.
 
-    The bell of a prediction rings here too.
+    Wake-ups for predictions arrive here too.
     """
     settings, db = get_settings(), _database()
     if predictions.is_prediction(job_id):

@@ -1,12 +1,12 @@
-"""The one exit: whatever depends on the data leaves an attempt through here, and only if it was paid for.
+"""The only exit: everything that depends on the data leaves an attempt here, and only if it was paid for.
 
-    state digests   of parameters and optimizer state, functions of noised gradients
-    metrics         noisy sums that the mechanism declares, as often as it declares them; exact values of public data;
-                    an adaptive norm, which is made of noisy counts
-    the model       after the digest of the last step
+    state digests   of parameters and optimizer state, which are functions of noised gradients
+    metrics         noisy sums that the mechanism declares, at most as often as declared; exact values on public data;
+                    an adaptive norm, which is computed from noisy counts
+    the model       after the last step's digest
 
-Anything else raises PrivacyError. Blocks, step numbers and failure codes say nothing about the data, and go straight
-to the supervisor.
+Anything else raises PrivacyError. Blocks, step numbers and failure codes do not depend on the data; they go straight to
+the supervisor.
 """
 
 from __future__ import annotations
@@ -27,23 +27,27 @@ from worker.metrics.scores import Score
 
 
 class Sender(Protocol):
-    def send(self, message: Document) -> None: ...
+    """The supervisor's end of the pipe."""
+
+    def send(self, message: Document) -> None:
+        """Sends a message and does not wait."""
+        ...
 
     def record(self, digest: Digest) -> None:
-        """Returns once it is on record."""
+        """Returns once the digest is recorded."""
         ...
 
 
 class Telemetry:
-    """Knows what was charged, and lets nothing else out.
+    """Knows what was charged, and releases nothing else.
 
     Args:
         sender: the supervisor's end.
-        mechanism: the stored one; None for a job without privacy on public data.
+        mechanism: the stored mechanism; None for a job without privacy on public data.
         data_public: the training data are declared public.
-        holdout_public: the hold-out is.
+        holdout_public: the hold-out is public.
         released: what earlier attempts released.
-        score_only: a trial of a study, of which nothing leaves but its score.
+        score_only: the job is a trial of a study; only its score leaves.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class Telemetry:
         self._declared: dict[str, NoisyCount | NoisySum] = {}
         for release in mechanism.scores if mechanism else ():
             if release.metric in self._declared:
-                raise PrivacyError("a mechanism declares each release once")
+                raise PrivacyError("the mechanism declares a release twice")
             self._declared[release.metric] = release
         self._adaptive = mechanism is not None and mechanism.training.adaptive is not None
         self.data_public = data_public
@@ -72,81 +76,81 @@ class Telemetry:
         self._digested: int | None = None
 
     def digest(self, step: int, digest: str) -> None:
-        """The state after `step`, at the end of its block: on record before anything else that the block makes."""
+        """Records the state after `step`, at its block's end. This comes before every other release of the block."""
         self._sender.record(Digest(step=step, digest=digest))
         self._digested = step
 
     def may_release(self, name: str, step: int) -> bool:
-        """Whether a noisy sum is still paid for and not released at this step by an earlier attempt."""
+        """Returns True if a noisy sum is paid for and no earlier attempt released it at this step."""
         release = self._declared.get(name)
         used = sum(1 for released, _ in self._released if released == name)
         return release is not None and (name, step) not in self._released and used < release.times
 
     def was_released(self, name: str, step: int) -> bool:
-        """Whether a score of this step is out already, from this attempt or an earlier one."""
+        """Returns True if this attempt or an earlier one already released this step's score."""
         return (name, step) in self._released
 
     def noisy_metric(self, step: int, score: Score) -> None:
-        """A declared noisy sum over private records.
+        """Releases a declared noisy sum over private records.
 
         Raises:
-            PrivacyError: it is not declared, was released as often as declared, says another noise than was charged,
-                or comes before its block's digest.
+            PrivacyError: the sum is not declared, was already released as often as declared, has other noise than was
+                charged, or comes before its block's digest.
         """
         self._behind_digest(step)
         if not self.may_release(score.name, step):
-            raise PrivacyError("a noisy sum is released only as declared, and as often")
+            raise PrivacyError("this noisy sum is not declared, or was already released as often as declared")
         release = self._declared[score.name]
         if not math.isclose(score.noise_std, release.noise_std, rel_tol=1e-9):
-            raise PrivacyError("a noisy sum has the noise that was charged")
+            raise PrivacyError("a noisy sum's noise differs from the noise that was charged")
         if not {each.name for each in score.parts} <= release.parts:
-            raise PrivacyError("parts are those that the mechanism declares")
+            raise PrivacyError("a release has parts that the mechanism does not declare")
         self._released.add((score.name, step))
         self._metric(step, score, release.account, release.released_by)
 
     def clipping_norm(self, step: int, max_grad_norm: float) -> None:
-        """C after `step` where it adapts: a function of counts that were charged with the steps.
+        """Releases an adaptive C after `step`: a function of counts that were charged with the steps.
 
         Raises:
             PrivacyError: the mechanism has no such counts, or the value comes before its block's digest.
         """
         self._behind_digest(step)
         if not self._adaptive:
-            raise PrivacyError("this mechanism's C does not move")
+            raise PrivacyError("the clipping norm of this mechanism is fixed")
         if self._score_only:
             return
         self._metric(step, Score("clipping_norm", max_grad_norm, 0.0), "train", "post_processing")
 
     def public_metric(self, step: int, score: Score, on: Literal["train", "holdout"]) -> bool:
-        """An exact value of public data. False, and nothing sent, where it is not a finite number.
+        """Releases an exact value on public data. Returns False and sends nothing if the value is not finite.
 
         Raises:
             PrivacyError: these data are not public, or the value comes before its block's digest.
         """
         self._behind_digest(step)
         if not self._public[on] or score.std != 0.0:
-            raise PrivacyError("exact values are released of public data only")
+            raise PrivacyError("exact values may be released for public data only")
         if not math.isfinite(score.value):
             return False
         self._metric(step, score, on, "public_data")
         return True
 
     def finished(self, steps: int, artifacts: tuple[ArtifactFile, ...], warnings: tuple[WarningCode, ...]) -> None:
-        """The model, as the state after `steps`; the last word.
+        """Sends the last message: the model is the state after `steps`.
 
         Raises:
-            PrivacyError: the digest of that state was not sent.
+            PrivacyError: that state's digest was not sent.
         """
         self._behind_digest(steps)
         self._sender.send(Finished(steps_effective=steps, artifacts=artifacts, warnings=warnings))
 
     def restored(self, step: int) -> None:
-        """The attempt went back to the state after `step`, whose digest is on record."""
+        """Notes that the attempt went back to the state after `step`, whose digest is already recorded."""
         self._digested = step
 
     def _behind_digest(self, step: int) -> None:
         if self._digested != step:
-            raise PrivacyError("nothing of a block leaves before its digest")
+            raise PrivacyError("nothing from a block may leave before its digest")
 
     def _metric(
         self,
@@ -161,9 +165,10 @@ class Telemetry:
 
 
 def state_digest(step: int, *parts: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, types, shapes and bytes of all tensors, and the step.
+    """SHA-256 over the step and the names, types, shapes and bytes of all tensors.
 
-    A function of noised gradients only, so it may leave. Two states with one digest are bit for bit the same.
+    It is a function of noised gradients only, so it may leave. Two states with the same digest are identical in every
+    bit.
     """
     digest = hashlib.sha256(f"scrimp/v1/state/{step}".encode())
     for number, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""The first tables, with what protects the ledger: CHECKs, and triggers that keep it append-only.
+"""The first tables, with the ledger's protection: CHECKs, and triggers that keep it append-only.
 
 Revision: 0001, after nothing
 """
@@ -44,17 +44,17 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # There is no reset: what was spent cannot be forgotten by going back.
+    # There is no reset: a downgrade must not forget what was spent.
     if not context.is_offline_mode() and op.get_bind().scalar(sa.text("SELECT count(*) FROM ledger_entries")):
-        raise RuntimeError("the ledger has entries: going below the first migration would forget what was spent")
+        raise RuntimeError("the ledger has entries: downgrading below the first migration would forget what was spent")
     for table in reversed(TABLES):
         op.drop_table(table)
     if op.get_context().dialect.name == "postgresql":
         op.execute("DROP FUNCTION scrimp_refuse()")
 
 
-# Write protection of the ledger. Refused: any change of an entry, deleting or replacing an account, and changing what
-# is frozen when an account is opened (filter, order, δ).
+# Write protection of the ledger. Refused: changing an entry, deleting or replacing an account, and changing the fields
+# that are frozen when an account is opened (filter, order, δ).
 
 SQLITE = [
     *(

@@ -1,4 +1,4 @@
-"""Worker processes, by what they last said of themselves.
+"""Worker processes, as they last reported.
 
 Revision: 0002, after 0001
 """

@@ -1,4 +1,4 @@
-"""Grants per data set; viewers; keys that expire, rotate and have limits of their own.
+"""Grants per data set; viewers; keys that expire, rotate and have their own limits.
 
 Revision: 0003, after 0002
 """
@@ -18,7 +18,7 @@ depends_on = None
 ROLES_BEFORE = "role in ('admin', 'owner', 'analyst')"
 ROLES = "role in ('admin', 'owner', 'analyst', 'viewer')"
 KEPT = ("id", "name", "role", "secret_hmac", "created_at", "created_by", "revoked_at")
-# What goes back to code that knows no expiry and no viewers may not come alive there.
+# Older code knows neither expiry nor viewers, so a downgrade must not revive such keys.
 REVOKE_WHAT_IS_UNKNOWN_BELOW = (
     "UPDATE api_keys SET revoked_at = COALESCE(revoked_at, CURRENT_TIMESTAMP) "
     "WHERE role = 'viewer' OR expires_at IS NOT NULL",
@@ -48,7 +48,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("dataset_id", "key_id", name=op.f("pk_grants")),
     )
     op.create_index("ix_grants_key", "grants", ["key_id", "dataset_id"])
-    # A key's queued and running jobs are counted at every admission.
+    # Every admission counts a key's queued and running jobs.
     op.drop_index("ix_jobs_key", "jobs")
     op.create_index("ix_jobs_key_status", "jobs", ["key_id", "status", "created_at", "id"])
 
@@ -69,9 +69,9 @@ def downgrade() -> None:
 
 
 def _remake_api_keys(roles: str, added: list[sa.Column[Any]]) -> None:
-    """SQLite changes no CHECK: the table is made again under its own name. It has no triggers to lose.
+    """Recreates the table under its own name, because SQLite cannot change a CHECK. It has no triggers to lose.
 
-    Foreign keys point at it by name. They are checked at the commit, when the new table holds the rows that they need.
+    Foreign keys refer to it by name. They are checked at the commit, when the new table holds the rows that they need.
     """
     kept = ", ".join(KEPT)
     op.execute("PRAGMA defer_foreign_keys = ON")

@@ -18,8 +18,8 @@ depends_on = None
 GENESIS = "59a571f83f7cfde658b47a776116add0776f3fd59e41b70dd03d804ac2403416"  # SHA-256 of "scrimp/audit/v1"
 SAID = ("id", "at", "action", "actor", "target", "address", "user_agent", "outcome", "details")
 
-# Refused: deleting or replacing an entry, any change of a sealed one, any change of another one but sealing it, writing
-# one that is sealed already; and taking the chain's head back.
+# Refused: deleting or replacing an entry, changing a sealed entry, changing an unsealed entry other than by sealing it,
+# inserting a sealed entry; and moving the chain's head back.
 SQLITE = [
     "CREATE TRIGGER audit_entries_no_delete BEFORE DELETE ON audit_entries "
     "BEGIN SELECT RAISE(ABORT, 'audit_entries is append-only'); END",
@@ -93,7 +93,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     if not context.is_offline_mode() and op.get_bind().scalar(sa.text("SELECT count(*) FROM audit_entries")):
-        raise RuntimeError("the audit log has entries: going below its migration would forget who did what")
+        raise RuntimeError("the audit log has entries: downgrading below its migration would forget who did what")
     op.drop_table("audit_head")
     op.drop_table("audit_entries")
 

@@ -1,4 +1,4 @@
-"""Webhooks, what is sent to them, and the events that deliveries are made of.
+"""Webhooks, their deliveries, and the events that deliveries come from.
 
 Revision: 0005, after 0004
 """

@@ -1,4 +1,4 @@
-"""Sign-outs that end sessions on the server; the keys that sign certificates; the audit log by action.
+"""Sign-outs that end sessions on the server; the keys that sign certificates; an index of the audit log by action.
 
 Revision: 0006, after 0005
 """

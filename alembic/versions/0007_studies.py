@@ -1,4 +1,4 @@
-"""Studies: jobs whose work is done by runs, jobs of their own that name their study.
+"""Studies: jobs whose work is done by trials, which are jobs of their own that name their study.
 
 Revision: 0007, after 0006
 """

@@ -1,4 +1,4 @@
-"""Content is compared within one owner at registration and across owners by the relay; ledgers can be joined.
+"""Content is compared within one owner at registration, and across owners by the relay; ledgers can be joined.
 
 Revision: 0009, after 0008
 """
@@ -31,8 +31,8 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     if not op.get_context().as_sql and op.get_bind().scalar(sa.text(CLOSED)) is not None:
-        # Code from before would admit jobs there again.
-        raise RuntimeError("a ledger was joined to another one, and would be open again: there is no way back")
+        # Older code would admit jobs on the closed ledger again.
+        raise RuntimeError("a ledger was joined to another one; a downgrade would reopen it, so it is refused")
     op.drop_index("ix_dataset_contents_compared", "dataset_contents")
     op.drop_index("ix_dataset_contents_owner", "dataset_contents")
     op.drop_column("dataset_contents", "compared")

@@ -1,4 +1,4 @@
-"""Whose job was claimed when: keys and owners take turns.
+"""When each key's and owner's job was last claimed: keys and owners take turns.
 
 Revision: 0010, after 0009
 """

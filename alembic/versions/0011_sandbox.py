@@ -1,4 +1,4 @@
-"""What a worker's attempts are kept from.
+"""How a worker's attempts are confined.
 
 Revision: 0011, after 0010
 """

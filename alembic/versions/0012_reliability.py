@@ -1,4 +1,4 @@
-"""Leases by the database's clock; each worker's clock; what was found of each ledger; signed heads.
+"""Leases by the database's clock; each worker's clock; findings on each ledger; signed heads.
 
 Revision: 0012, after 0011
 """
@@ -14,7 +14,7 @@ branch_labels = None
 depends_on = None
 
 LEASED = ("jobs", "predictions")
-# Of a clock that nobody has: what runs while the service is migrated is taken back when it starts.
+# No machine has this clock, so the service takes running attempts back when it starts after the migration.
 END_LEASES = "UPDATE {table} SET lease_until = 0, lease_clock = 'none' WHERE status IN ('running', 'cancelling')"
 END_LEASES_BELOW = "UPDATE {table} SET lease_expires_at = CURRENT_TIMESTAMP WHERE status IN ('running', 'cancelling')"
 

@@ -1,4 +1,4 @@
-"""Under which data key a content's hash is.
+"""The data key under which a content's hash was computed.
 
 Revision: 0014, after 0013
 """

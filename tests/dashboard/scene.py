@@ -180,7 +180,7 @@ def everything(scene: Scene) -> Everything:
     failed = scene.job(incomes, "large batch", privacy={"noise_multiplier": 30.0})
     log = scene.start(failed)
     scene.step(log, 10)
-    log.fail("out-of-memory", "The attempt needs more memory than there is; set a smaller physical_batch_size.")
+    log.fail("out-of-memory", "The attempt ran out of memory; set a smaller physical_batch_size.")
     scene.certify(failed)
     public = scene.succeeded(
         digits,

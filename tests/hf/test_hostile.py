@@ -94,7 +94,7 @@ def test_a_config_makes_nothing_larger_than_the_file(
 ) -> None:
     folder = model_folder.read(models_root, kind)
     copied(models_root, tmp_path, kind, **config)
-    with pytest.raises(ModelMissingError, match="not those of its class"):
+    with pytest.raises(ModelMissingError, match="do not fit its class"):
         load(model_folder.read(tmp_path, "m"), HfModel(path="m"), (), torch.float32)
     assert load(folder, HfModel(path=kind), (), torch.float32)
 

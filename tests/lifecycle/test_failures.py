@@ -57,10 +57,10 @@ def test_on_private_data_a_cause_that_may_follow_from_them_is_internal(
 def test_on_public_data_the_cause_is_told(db: Database, submit: Submit) -> None:
     public = add_dataset(db, privacy={"sensitivity": "public", "records": 100})
     log = claimed(db, job_id := submit(public, privacy=None, evaluation=None))
-    log.fail("out-of-memory", "The attempt needs more memory than there is.")
+    log.fail("out-of-memory", "The attempt ran out of memory.")
     assert job_row(db, job_id).failure == {
         "code": "out-of-memory",
-        "message": "The attempt needs more memory than there is.",
+        "message": "The attempt ran out of memory.",
     }
 
 

@@ -359,5 +359,5 @@ def test_more_positions_than_are_paid_for_are_refused() -> None:
         return made.private_sum(parameters, batch)
 
     assert torch.isfinite(asked(6)["layer.weight"]).all()
-    with pytest.raises(PrivacyError, match="at 6 positions of a record, where 5 are paid for"):
+    with pytest.raises(PrivacyError, match="at 6 positions, but only 5 are paid for"):
         asked(5)

@@ -231,7 +231,7 @@ def test_a_lease_outlasts_a_slow_start(db: Database, settings: Settings) -> None
                 expires = session.get_one(Prediction, "pred_1").lease_until
             assert expires is not None
             self.lease_s = expires - boottime()
-            raise TransientError("the process of an attempt cannot be started")
+            raise TransientError("the attempt's process cannot be started")
 
     failing = Failing()
     predict(db, "pred_1", settings, failing)

@@ -1,8 +1,7 @@
-"""The attempt's own process, with one socket to its supervisor: a fork of the nursery (worker.attempt.nursery), or
-`python -m worker.attempt.child FD` to look at one by itself.
+"""The attempt's own process, with one socket to its supervisor. The fork server (worker.attempt.nursery) forks it.
 
-It has no database and dies with its supervisor. Whatever happens, its last word is one message of a closed set; on
-private data nothing else is ever printed.
+To inspect one by itself: `python -m worker.attempt.child FD`. The process has no database and dies with its supervisor.
+However it ends, its last output is one message from a closed set. On private data it prints nothing else.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ M = TypeVar("M")
 
 
 def _processor() -> str:
-    """Its name, as the kernel has it; that of the machine's kind where there is none."""
+    """The processor's name as the kernel reports it, else the machine's architecture."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -85,11 +84,11 @@ def _processor() -> str:
     return platform.machine()
 
 
-PROCESSOR = _processor()  # read before the sandbox closes
+PROCESSOR = _processor()  # read before the process enters the sandbox
 
 
 class StopRequested(Exception):
-    """The supervisor said stop."""
+    """The supervisor sent stop."""
 
 
 class StorageFailed(Exception):
@@ -97,7 +96,7 @@ class StorageFailed(Exception):
 
 
 class SupervisorLink:
-    """The loop's side of the pipe. Remembers the last step that was started."""
+    """The training loop's end of the pipe. Remembers the last step that was started."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -105,31 +104,34 @@ class SupervisorLink:
         self._alive_at = time.monotonic()
 
     def loading(self) -> None:
-        """While data are loaded, as often as one likes: whether to stop; and a sign of life every `ALIVE_S`."""
+        """Call often while data are loading. Checks for stop, and sends a keep-alive every `ALIVE_S` seconds."""
         self.poll(0)
         if time.monotonic() >= self._alive_at + ALIVE_S:
             self._alive_at = time.monotonic()
             self._channel.send(Alive())
 
     def begin(self, first_step: int, last_step: int) -> None:
+        """Announces a block and returns once it is recorded."""
         self._channel.send(BlockStart(first_step=first_step, last_step=last_step))
         self._expect(Go)
 
     def poll(self, step: int) -> None:
+        """Checks for stop and notes that `step` starts."""
         while self._channel.pending():
             self._expect(Stop)
         self.steps_started = step
 
     def send(self, message: Document) -> None:
-        """A metric, or the last word."""
+        """Sends a metric or the last message."""
         self._channel.send(message)
 
     def record(self, digest: Digest) -> None:
-        """Returns once the digest is on record."""
+        """Returns once the digest is recorded."""
         self._channel.send(digest)
         self._expect(Written)
 
     def mismatch(self, matched_step: int) -> Resalt:
+        """Reports that a replay differs, and waits for fresh keys."""
         self._channel.send(Mismatch(matched_step=matched_step))
         return self._expect(Resalt)
 
@@ -138,12 +140,12 @@ class SupervisorLink:
         if isinstance(message, Stop):
             raise StopRequested
         if not isinstance(message, kind):
-            raise ProtocolError("another message was expected here")
+            raise ProtocolError("unexpected message kind")
         return message
 
 
 def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
-    """One attempt, from the start message to `finished`."""
+    """Runs one attempt, from the start message to `finished`."""
     plan, tested = _tested_plan(start)
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
     telemetry = Telemetry(
@@ -160,7 +162,8 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     scored = start.parts.holdout is not None and plan.scores.points > 0 and plan.scores.on == "holdout"
     held_out = load(start.parts.holdout) if start.parts.holdout and scored else None
     if held_out is not None and not start.holdout_public:
-        users_of(held_out, start.mechanism)  # no user has more of them than the scores' noise is for
+        # Checks that no user has more hold-out records than the scores' noise covers.
+        users_of(held_out, start.mechanism)
     holdout = records_of(held_out) if held_out is not None else None
     public = records_of(load(start.parts.public)) if start.parts.public else None
     channel.send(Ready(device="cpu", fallbacks=plan.fallbacks, numerics=_report(plan, tested)))
@@ -183,10 +186,10 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
 
 
 def _tested_plan(start: Start) -> tuple[Plan, SelfTest]:
-    """The plan, with passes in which a record's numbers are its own on this machine.
+    """The plan, with passes that keep each record's results independent on this machine.
 
     Raises:
-        NumericsError: there are none.
+        NumericsError: no passes achieve this.
     """
     plan = _plan(start)
     if plan.public:
@@ -196,7 +199,7 @@ def _tested_plan(start: Start) -> tuple[Plan, SelfTest]:
     plan = _plan(start, one_record=True)
     if self_test.holds(plan):
         return plan, "one_record"
-    raise self_test.NumericsError("a record's numbers depend on other records")
+    raise self_test.NumericsError("a record's results depend on other records")
 
 
 def _plan(start: Start, *, one_record: bool = False) -> Plan:
@@ -233,7 +236,7 @@ def _report(plan: Plan, tested: SelfTest) -> NumericsReport:
 
 
 def _saved(start: Start, model: Model, parameters: Parameters) -> tuple[ArtifactFile, ...]:
-    """The model's files.
+    """Saves the model and returns its files.
 
     Raises:
         StorageFailed: they could not be written.
@@ -245,7 +248,7 @@ def _saved(start: Start, model: Model, parameters: Parameters) -> tuple[Artifact
 
 
 def _loader(start: Start, link: SupervisorLink, model: Model) -> Callable[[Part], StoredPart]:
-    """What loads a stored part, through the job's extractor or its model's tokenizer where it has one."""
+    """The function that loads a stored part, through the job's extractor or its model's tokenizer if it has one."""
     if isinstance(model, HfTuning):
         tokens = Tokens(model.folder, model.spec.max_length)
         return lambda part: tokens.of_part(load_stored(part, start.shape), link.loading)
@@ -281,7 +284,7 @@ CODES: dict[type[BaseException], FailureCode] = {
 
 
 def failure_code(error: BaseException) -> FailureCode:
-    """The closed code of whatever ended an attempt. It is all that is said."""
+    """The code of the error that ended an attempt. Nothing else about the error leaves."""
     for kind, code in CODES.items():
         if isinstance(error, kind):
             return code
@@ -293,12 +296,12 @@ def failure_code(error: BaseException) -> FailureCode:
 def serve(
     channel: Channel, be_silent: Callable[[], None], confine: Callable[[Start | Predict], object] = lambda _: None
 ) -> int:
-    """One attempt over a channel, to its last word. Returns the exit status: 0 where it finished or was stopped.
+    """Runs one attempt over a channel, to its last message. Returns the exit status: 0 if it finished or was stopped.
 
     Args:
         channel: to the supervisor.
         be_silent: called before anything private is touched.
-        confine: has this process give up all but what the message needs; called before anything of it is touched.
+        confine: drops every right that the message does not need; called before any of its files is touched.
     """
     link = SupervisorLink(channel)
     tell = False
@@ -310,7 +313,7 @@ def serve(
             channel.send(Predicted(outputs=predicted(start)))
             return 0
         if not isinstance(start, Start):
-            raise ProtocolError("the first message is start")
+            raise ProtocolError("the first message must be start or predict")
         if not start.data_public:
             be_silent()
         tell = start.data_public
@@ -318,7 +321,7 @@ def serve(
     except StopRequested:
         channel.send(Stopped(steps_started=link.steps_started))
     except (EOFError, ConnectionError):
-        return 1  # the supervisor is gone: there is nobody to tell
+        return 1  # the supervisor is gone
     except BaseException as error:
         if tell:
             traceback.print_exc()
@@ -330,24 +333,24 @@ def serve(
 
 
 def main(fd: int, memory_limit_bytes: int) -> int:
-    """The process: its limits, then one attempt over the socket `fd`, in a sandbox."""
+    """The process: sets its limits, then runs one attempt over the socket `fd`, in a sandbox."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold data and keys
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the supervisor decides
     torch.use_deterministic_algorithms(True)
-    # Nothing reads what is not initialized, and filling it would cost a pass.
+    # Nothing reads uninitialized memory, and filling it would cost a pass.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
     def confine(message: Start | Predict) -> None:
         sandbox.enter(policy_of(message, memory_limit_bytes))
-        # A fixed number: sums are then repeatable. Threads are started within the sandbox, or it would not hold them.
+        # A fixed number makes sums repeatable. Threads must start inside the sandbox, or it would not confine them.
         torch.set_num_threads(torch.get_num_threads())
 
     return serve(Channel(socket.socket(fileno=fd), TO_CHILD), _be_silent, confine)
 
 
 def in_fork(fd: int) -> int:
-    """As `main`, in a process of one thread: this one has those that numpy started when it was loaded."""
+    """Runs `main` in a fork, which has one thread: numpy started threads in this process when it was loaded."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -364,7 +367,7 @@ def in_fork(fd: int) -> int:
 
 
 def _be_silent() -> None:
-    """Nothing on stdout and stderr from now on: warnings and tracebacks of libraries can depend on the data."""
+    """Silences stdout and stderr from now on: library warnings and tracebacks can depend on the data."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
     null = os.open(os.devnull, os.O_WRONLY)

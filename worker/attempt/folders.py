@@ -1,6 +1,6 @@
-"""Where an attempt writes its files: jobs/<job>/attempt-<number> under the storage root, its own folder alone.
+"""Where an attempt writes its files: jobs/<job>/attempt-<number> under the storage root, a folder of its own.
 
-A slow attempt may come to its removals after a later one has published: it removes older attempts' folders only, and
+A slow attempt may delete files after a later attempt has published. So it deletes only older attempts' folders, and
 never one that an artifact's row names.
 """
 
@@ -20,22 +20,22 @@ FOLDER = re.compile(r"attempt-(\d+)")
 
 
 def output_folder(storage_root: Path, held: Claim, begun: Begun) -> Path:
-    """Makes the attempt's empty folder, and removes what older attempts left unpublished.
+    """Makes the attempt's empty folder and removes unpublished files of older attempts.
 
-    Beside it lies the id of the job's data set, on disk before this returns: should a restored database have forgotten
-    the job, it tells whose budget was spent (app.ledger.behind).
+    Next to it, a file holds the id of the job's data set. It is on disk before this returns: if a restored database has
+    forgotten the job, the file tells whose budget was spent (app.ledger.behind).
 
     Args:
         begun: as `AttemptLog.begin` found it after its fence.
 
     Raises:
-        FileExistsError: this attempt's own folder holds a published file: it is not this attempt's to write.
+        FileExistsError: this attempt's own folder holds a published file, so this attempt must not write to it.
     """
     job = storage_root / "jobs" / held.job_id
     keep = {storage_root / Path(path).parent for path in begun.published}
     for folder in sorted(job.glob("attempt-*")):
         number = FOLDER.fullmatch(folder.name)
-        # Its own number: what a database that was restored from a backup has forgotten.
+        # A folder may exist under this attempt's own number if the database was restored from a backup.
         if number is not None and int(number[1]) <= held.attempt and folder not in keep:
             shutil.rmtree(folder, ignore_errors=True)
     output = job / f"attempt-{held.attempt}"

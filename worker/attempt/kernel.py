@@ -1,6 +1,6 @@
-"""What the kernel offers to a process that gives rights up, by its system calls: namespaces, Landlock, seccomp.
+"""The system calls by which a process gives up rights: namespaces, Landlock, seccomp.
 
-Each function says whether it could be done; that it could not is no error. None of them needs a privilege.
+Each function returns False, without an error, if the kernel or container does not offer it. None needs a privilege.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-# The kernel has no such thing, or somebody (a container's own filter, a setting) does not let us.
+# The kernel lacks the feature, or a container's filter or a setting forbids it.
 NOT_OFFERED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSPC, errno.EUSERS)
 
 PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
@@ -26,7 +26,7 @@ CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 NEW_NAMESPACES = 0x7E020000
 SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
 
-# Landlock. Rights on files that are handled by its first version, and what later ones added.
+# Landlock. The file rights that its first version handles, and those that later versions added.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION, PATH_BENEATH = 1, 1
 WRITE_FILE, READ_FILE, READ_DIR = 1 << 1, 1 << 2, 1 << 3
@@ -49,10 +49,10 @@ X32 = 0x40000000
 
 @dataclass(frozen=True)
 class Arch:
-    """One architecture: the audit's name of it, and the numbers of the calls that are made or judged here.
+    """One architecture: its audit number, and the numbers of the system calls used or filtered here.
 
     Attributes:
-        refused: those that an attempt has no use for; `others` lists the rest by what they are about.
+        refused: the calls that an attempt does not need; `others` groups the rest by topic.
     """
 
     audit: int
@@ -67,6 +67,7 @@ class Arch:
 
     @property
     def refused(self) -> Iterator[int]:
+        """All refused system calls of this architecture."""
         yield from self.programs
         for group in (*self.others, REFUSED_EVERYWHERE):
             yield from group
@@ -74,7 +75,7 @@ class Arch:
 
 # pidfd_send_signal, io_uring_*, the mount calls from open_tree to fspick, pidfd_getfd, mount_setattr, quotactl_fd
 REFUSED_EVERYWHERE = (*range(424, 434), 438, 442, 443)
-CLONE3 = 435  # its flags lie in memory that a filter cannot see: "no such call" makes the C library use clone
+CLONE3 = 435  # a filter cannot read its flags from memory: ENOSYS makes the C library use clone
 ARCHITECTURES = {
     "x86_64": Arch(
         audit=0xC000003E,
@@ -86,7 +87,7 @@ ARCHITECTURES = {
         tgkill=234,
         programs=(59, 322),
         others=(
-            (101, 310, 311, 312, 200, 129, 297),  # tracing, others' memory, other ways of signals
+            (101, 310, 311, 312, 200, 129, 297),  # tracing, other processes' memory, other ways to signal
             (165, 166, 155, 161, 272, 308),  # mounts, roots, namespaces
             (175, 176, 313, 246, 320, 169),  # modules, kexec, reboot
             (159, 164, 227, 305, 167, 168, 170, 171, 172, 173),  # clocks, swap, names, ports
@@ -116,10 +117,10 @@ ARCHITECTURES = {
 
 
 def _offered(result: int) -> bool:
-    """Whether a call was carried out.
+    """Returns True if a call succeeded, False if it is not offered here.
 
     Raises:
-        OSError: it failed for another reason than that it is not offered.
+        OSError: it failed for another reason.
     """
     if result >= 0:
         return True
@@ -130,12 +131,12 @@ def _offered(result: int) -> bool:
 
 
 def no_new_privileges() -> bool:
-    """No program that this process starts gains rights, by its owner's bit or its capabilities."""
+    """No program started by this process gains rights, by a setuid bit or by capabilities."""
     return _offered(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 
 
 def drop_capabilities() -> None:
-    """Gives up what root, or the first process of a user namespace, has beyond a plain user."""
+    """Drops every capability that root, or the first process of a user namespace, has beyond a plain user."""
     arch = ARCHITECTURES.get(platform.machine())
     if arch is None:
         return
@@ -145,12 +146,12 @@ def drop_capabilities() -> None:
 
 
 def own_network() -> bool:
-    """A network namespace of this process's own, with a loopback and nothing else in it."""
+    """Enters a new network namespace that has only a loopback."""
     uid, gid = os.getuid(), os.getgid()
     if LIBC.unshare(CLONE_NEWNET) < 0:
         if not _offered(LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNET)):
             return False
-        # The same user and group as before: files are read as before.
+        # Keeps the same user and group, so that file access stays the same.
         for name, line in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             Path(f"/proc/self/{name}").write_bytes(line.encode())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
@@ -159,11 +160,11 @@ def own_network() -> bool:
 
 
 def join_network(pid: int) -> bool:
-    """The network namespace of another process of this user, which has one of its own."""
+    """Joins the network namespace of another process of this user."""
     for name, kind in (("user", CLONE_NEWUSER), ("net", CLONE_NEWNET)):
         theirs, ours = Path(f"/proc/{pid}/ns/{name}"), Path(f"/proc/self/ns/{name}")
         if theirs.samefile(ours):
-            continue  # as in root's case: one user namespace
+            continue  # already shared, as root's user namespace is
         descriptor = os.open(theirs, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if not _offered(LIBC.setns(descriptor, kind)):
@@ -174,12 +175,12 @@ def join_network(pid: int) -> bool:
 
 
 def landlock(rules: Iterable[tuple[Path, int]]) -> bool:
-    """Leaves of the file system what the rules name; also no signal to others, and no abstract socket of theirs.
+    """Restricts file access to the rules. Also blocks signals to other processes and their abstract sockets.
 
-    For the thread that asks and those that it starts: the process must have one thread.
+    It holds for the calling thread and the threads that it starts, so the process must have one thread.
 
     Args:
-        rules: paths, with the rights on all that is beneath them. What is not there is left out.
+        rules: paths, with the rights on everything beneath them. Missing paths are skipped.
     """
     version = LIBC.syscall(CREATE_RULESET, None, 0, VERSION)
     if not _offered(version):
@@ -188,7 +189,7 @@ def landlock(rules: Iterable[tuple[Path, int]]) -> bool:
     for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
         handled |= right if version >= since else 0
     scopes = SCOPES if version >= 6 else 0
-    # A structure that is longer than the kernel's is taken where the rest of it is zero.
+    # The kernel accepts a longer structure than its own if the rest is zero.
     ruleset = LIBC.syscall(CREATE_RULESET, struct.pack("QQQ", handled, 0, scopes), 24, 0)
     if not _offered(ruleset):
         return False
@@ -211,8 +212,10 @@ def _add(ruleset: int, path: Path, rights: int) -> None:
 
 
 def seccomp(families: Collection[int]) -> bool:
-    """Refuses, for all threads, the system calls that an attempt has no use for: programs, other processes, mounts,
-    namespaces, keys, bpf; and sockets but of these address families. A socket pair, which reaches nobody, can be made.
+    """Refuses system calls that an attempt does not need, for all threads.
+
+    Refused are programs, other processes, mounts, namespaces, keys, bpf, and sockets outside these address families.
+    Socket pairs stay possible: they reach no other process.
     """
     arch = ARCHITECTURES.get(platform.machine())
     if arch is None:
@@ -225,7 +228,7 @@ def seccomp(families: Collection[int]) -> bool:
 
 
 def _program(arch: Arch, families: Collection[int]) -> Iterator[bytes]:
-    """The filter. A jump's distances count from the next instruction: each check is followed by its own verdict."""
+    """The filter. Jump distances count from the next instruction, so each check is followed by its own verdict."""
     refuse = ERRNO | errno.EPERM
     yield _step(LOAD, ARCH)
     yield from _unless(EQUAL, arch.audit, refuse)  # another architecture's numbers mean other calls

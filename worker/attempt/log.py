@@ -1,6 +1,6 @@
-"""worker.log: every line names the job and the attempt that it is about, as JOB/ATTEMPT; "-" where it is about none.
+"""worker.log: every line names its job and attempt, as JOB/ATTEMPT, or "-".
 
-How an attempt's process ended is said here, to operators, and nowhere else: it may depend on private data.
+Only this log, for operators, says how an attempt's process ended: it may depend on private data.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 FORMAT = "[%(asctime)s: %(levelname)s] %(attempt)s %(name)s: %(message)s"
 NOTHING = "-"
-# Celery's own lines on a task know neither: one said "succeeded" of every attempt that did not raise.
+# Celery's own task lines know neither job nor attempt, and log "succeeded" for every attempt that did not raise.
 MUTED = ("celery.app.trace", "celery.worker.strategy")
 CURRENT: ContextVar[str] = ContextVar("attempt", default=NOTHING)
 
 
 @contextmanager
 def about(subject: str) -> Iterator[None]:
-    """Lines of this block, and of threads that are started with its context, are about `subject`."""
+    """Log lines within this block, and from threads started with its context, name `subject`."""
     token = CURRENT.set(subject)
     try:
         yield
@@ -29,7 +29,7 @@ def about(subject: str) -> Iterator[None]:
 
 
 def install() -> None:
-    """Gives every log record of this process its `attempt`. Once a process."""
+    """Gives every log record of this process its `attempt`. Call once in a process."""
     make = logging.getLogRecordFactory()
 
     def named(*arguments: Any, **keywords: Any) -> logging.LogRecord:

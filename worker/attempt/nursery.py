@@ -1,15 +1,15 @@
-"""Where attempts' processes come from: one process that has loaded torch, and forks.
+"""The fork server: one process that has loaded torch and forks each attempt's process.
 
-Loading torch takes seconds of a processor, again for every attempt; a fork of a process that has it takes milliseconds,
-which a study of short trials and a retried job notice. The nursery is started with a plain environment, hears nothing
-but "fork" and "how", and is handed neither a job nor a key: what it forks is as clean as a fresh process. It runs no
-kernel of torch itself, so that it has no threads of torch's and no CUDA context to inherit. It ends with its worker
-(with the thread that started it, which is the kernel's rule), and its children end with it.
+Loading torch takes seconds of processor time for every attempt. A fork of a process that has it loaded takes
+milliseconds, which matters for studies with short trials and for retries. The fork server starts with a plain
+environment, understands only "fork" and "how", and receives neither a job nor a key, so its forks are as clean as fresh
+processes. It runs no torch kernel itself, so forks inherit no torch threads and no CUDA context. It ends with its
+worker (by the kernel's rule, with the thread that started it), and its children end with it.
 
-`python -m worker.attempt.nursery FD BYTES`: on the socket FD each message carries the descriptor of an attempt's
-channel; the answer carries a pidfd of the process that was forked for it, and its number, or nothing where the machine
-has no place for one. Each of them may have so many BYTES of memory (worker.attempt.sandbox). Asked how a process ended,
-it answers with the exit status, which the kernel tells a parent alone.
+`python -m worker.attempt.nursery FD BYTES`: each message on the socket FD carries the descriptor of an attempt's
+channel. The answer carries the forked process's pidfd and its pid, or neither if the machine cannot fork. Each process
+may use BYTES of memory (worker.attempt.sandbox). To "how" it answers with a process's exit status, which the kernel
+tells only a parent.
 """
 
 from __future__ import annotations
@@ -34,40 +34,41 @@ from app.processes import ATTEMPT_ENVIRONMENT, plain_environment
 from worker.attempt import sandbox
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
-START_S = 120.0  # torch on a slow, busy machine takes twenty
+START_S = 120.0  # loading torch takes twenty seconds on a slow, busy machine
 FORKED, REFUSED, HOW, UNKNOWN = b"forked", b"refused", b"how", b"unknown"
-REMEMBERED = 64  # exit statuses
+REMEMBERED = 64  # exit statuses kept
 READ = 32
 LIBC = ctypes.CDLL(None, use_errno=True)
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Process:
-    """A process that is not ours to wait for, by its pidfd: a number that no other process is ever given."""
+    """A process that is not our child, by its pidfd: unlike a pid, it is never reused."""
 
     def __init__(self, handle: int, how: Callable[[], str | None] = lambda: None) -> None:
         self._handle, self._how = handle, how
 
     def ended(self, within_s: float = 0.0) -> bool:
-        """Whether it has ended, waiting for that so long."""
+        """Returns True if the process has ended, waiting up to `within_s` seconds."""
         return bool(select.select([self._handle], [], [], within_s)[0])
 
     def kill(self) -> None:
-        """Ends it, and returns when it has ended."""
+        """Kills the process and returns once it has ended."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         select.select([self._handle], [], [])
 
     def how(self) -> str | None:
-        """How it ended: "exit code 1", "SIGKILL"; None where it has not, or nobody can say."""
+        """How it ended, such as "exit code 1" or "SIGKILL"; None if it still runs or its status is unknown."""
         return self._how() if self.ended() else None
 
     def close(self) -> None:
+        """Closes the pidfd."""
         os.close(self._handle)
 
 
 class Nursery:
-    """The worker's end: started when it is first needed, and again where it has ended. For all threads of a worker."""
+    """The worker's client of the fork server. Starts it on first use, and again if it ended. Thread-safe."""
 
     def __init__(self, memory_limit_bytes: int | None = None) -> None:
         self._memory_limit_bytes = memory_limit_bytes or sandbox.default_memory_bytes()
@@ -79,19 +80,20 @@ class Nursery:
         """Forks an attempt's process, which owns a copy of the descriptor `channel`.
 
         Raises:
-            TransientError: the nursery does not start in time, or cannot fork.
+            TransientError: the fork server does not start in time, or cannot fork.
         """
         with self._lock:
-            for _ in range(2):  # one that ended unnoticed, and a fresh one
+            for _ in range(2):  # the first may have ended unnoticed; the second is fresh
                 answer, handle = self._asked(channel)
                 if handle is not None:
                     return Process(handle, partial(self._ended_how, int(answer.removeprefix(FORKED))))
-                if answer == REFUSED:  # the processes that there are live on
+                if answer == REFUSED:  # running attempts go on
                     break
                 self._end()
-        raise TransientError("the process of an attempt cannot be started")
+        raise TransientError("the attempt's process cannot be started")
 
     def close(self) -> None:
+        """Ends the fork server and its children."""
         with self._lock:
             self._end()
 
@@ -111,10 +113,10 @@ class Nursery:
         return f"exit code {status}" if status >= 0 else signal.Signals(-status).name
 
     def _asked(self, channel: int) -> tuple[bytes, int | None]:
-        """The answer, and a pidfd; both empty from a nursery that is gone.
+        """The answer and a pidfd; both empty if the fork server is gone.
 
         Raises:
-            TransientError: no answer in time. Who has none to give has forked nobody.
+            TransientError: no answer in time. Without an answer, nothing was forked.
         """
         connection = self._socket or self._begin()
         try:
@@ -122,7 +124,7 @@ class Nursery:
             answer, handles, _, _ = socket.recv_fds(connection, READ, 1)
         except TimeoutError:
             self._end()
-            raise TransientError("the process of an attempt did not start in time") from None
+            raise TransientError("the attempt's process did not start in time") from None
         except OSError:
             return b"", None
         return answer, handles[0] if handles else None
@@ -151,15 +153,15 @@ class Nursery:
 
 
 def main(fd: int, memory_limit_bytes: int) -> None:
-    """The nursery's process: forks until its worker is gone."""
+    """The fork server's process: forks until its worker is gone."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     LIBC.prctl(PR_SET_NAME, b"scrimp-nursery", 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the worker decides
     sandbox.sweep()
-    from worker.attempt import child  # noqa: PLC0415  # seconds; what a fork is spared
+    from worker.attempt import child  # noqa: PLC0415  # takes seconds, once for all forks
 
     gc.collect()
-    gc.freeze()  # what is loaded stays shared: no collection in a child writes to it
+    gc.freeze()  # loaded objects stay shared: no garbage collection in a child writes to them
     asked, nursery = socket.socket(fileno=fd), os.getpid()
     ended: dict[int, int] = {}
     while True:
@@ -191,7 +193,7 @@ def _answer(asked: socket.socket, pid: int) -> None:
     if pid < 0:
         asked.send(REFUSED)
         return
-    handle = os.pidfd_open(pid)  # it is there, ended or not: its number is free only once it is buried
+    handle = os.pidfd_open(pid)  # valid even if it has ended: its pid is free only after the wait
     try:
         socket.send_fds(asked, [FORKED + b" %d" % pid], [handle])
     finally:
@@ -199,22 +201,22 @@ def _answer(asked: socket.socket, pid: int) -> None:
 
 
 def _bury(ended: dict[int, int]) -> None:
-    """Clears away the processes that have ended, and notes how. A pidfd says that they have, before and after."""
+    """Reaps processes that have ended and notes their exit status. Their pidfds report the end before and after."""
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             sandbox.leave(found[0])
-            ended.pop(found[0], None)  # a number that was given out again
+            ended.pop(found[0], None)  # a reused pid
             ended[found[0]] = os.waitstatus_to_exitcode(found[1])
             while len(ended) > REMEMBERED:
                 del ended[next(iter(ended))]
 
 
 def _attempt(run: Callable[[int], int], asked: socket.socket, channel: int, nursery: int) -> NoReturn:
-    """The child: without the nursery's socket, to its end. It dies with the nursery from its first moment on."""
+    """The child: runs without the fork server's socket, and never returns. It always dies with the fork server."""
     status = 1
     try:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != nursery:  # it was gone before the request reached the kernel
+        if os.getppid() != nursery:  # the fork server ended before the request reached the kernel
             os._exit(status)
         asked.close()
         LIBC.prctl(PR_SET_NAME, b"scrimp-attempt", 0, 0, 0)

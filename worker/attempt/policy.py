@@ -1,4 +1,4 @@
-"""What one attempt, or one prediction, needs of the machine: read from the message that starts it."""
+"""What one attempt or prediction needs from the machine, derived from its start message."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from worker.messages import Part, Predict, Start
 
 
 def policy_of(message: Start | Predict, memory_limit_bytes: int) -> Policy:
-    """The parts, model folder and output that a message names, for the process that asks. Makes its scratch folder, and
-    the cache's, which may be new."""
+    """The parts, model folder and output that a message names, as the calling process's policy.
+
+    Makes its scratch folder, and the cache folder if it is new.
+    """
     scratch = scratch_of(os.getpid())
     if isinstance(message, Predict):
         readable = _paths(message.weights.path, message.models_root)

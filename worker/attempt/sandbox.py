@@ -1,12 +1,12 @@
-"""The attempt's process gives up what it has no use for before it touches data: files, network, processes, memory.
+"""The attempt's process drops rights before it touches data: files, network, processes, memory.
 
     readable   interpreter, libraries, this program, its parts, its model's folder, GPU nodes
     writable   its output, the cache of its features
-    network    a loopback of its own; where there are no namespaces, no sockets at all
-    memory     a cgroup where it may make one, else RLIMIT_DATA; and it goes first where the machine runs out
+    network    a loopback of its own; no sockets at all without namespaces
+    memory     a cgroup if it may make one, else RLIMIT_DATA; first to be killed if the machine runs out
 
-No server, no privilege. What this kernel or container does not offer is off, and said to be: `python -m
-worker.attempt.sandbox BYTES` tries it out in a process of its own and prints what is on.
+It needs no server and no privilege. Protections that this kernel or container does not offer are off and reported.
+`python -m worker.attempt.sandbox BYTES` probes them in a separate process and prints which are on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from worker.attempt import kernel
 ROOT = Path(__file__).resolve().parents[2]
 OWN_PACKAGES = ("app", "worker")
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache")
-# What libraries ask of the machine: its processors and memory. Not other processes' folders.
+# Libraries read about processors and memory here. Other processes' folders stay closed.
 MACHINE = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm", "/proc/filesystems")
 PROCESSORS = ("/sys/devices/system", "/sys/fs/cgroup", "/etc/localtime")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
@@ -42,7 +42,7 @@ GPU_NODES = ("nvidia*", "nvidia-caps/*", "dri/*", "kfd")
 GPU_FILES = ("/proc/driver/nvidia", "/proc/devices", "/proc/modules", "/sys/bus/pci", "/sys/devices", "/usr/local/cuda")
 PR_SET_PDEATHSIG = 1
 OOM_SCORE = 800
-SHARE = 0.9  # of the machine's memory, where nothing is set
+SHARE = 0.9  # of the machine's memory, if no limit is set
 PROBE_S = 60.0
 SCRATCH = "scrimp-attempt-{pid}-"
 CGROUP = Path("/sys/fs/cgroup")
@@ -53,11 +53,11 @@ class Policy:
     """What one process needs beyond the interpreter.
 
     Attributes:
-        readable: files and folders, with all that is in them.
+        readable: files and folders, with everything in them.
         writable: folders in which it may do everything but run programs.
-        scratch: one of its own for what libraries keep on the disk for a while; `leave` removes it.
-        memory_limit_bytes: what it may have.
-        network_of: the first process of the same attempt, whose loopback it shares; None: it is the first.
+        scratch: its own folder for temporary files of libraries; `leave` removes it.
+        memory_limit_bytes: the most memory it may use.
+        network_of: the same attempt's first process, whose loopback it shares; None if it is the first itself.
     """
 
     readable: tuple[Path, ...]
@@ -68,16 +68,16 @@ class Policy:
 
 
 def enter(policy: Policy) -> Sandbox:
-    """Gives up all but the policy, for good. For a process with one thread.
+    """Drops everything outside the policy, for good. The process must have one thread.
 
     Returns:
-        What is on.
+        The protections that are on.
 
     Raises:
-        RuntimeError: it has several.
-        OSError: what is offered here cannot be had.
+        RuntimeError: the process has several threads.
+        OSError: a protection that is offered here failed.
     """
-    # Namespaces and Landlock hold one thread, and those that it starts from then on.
+    # Namespaces and Landlock confine the calling thread, and threads that it starts later.
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         raise RuntimeError("a process with several threads cannot be confined")
     if policy.scratch is not None:
@@ -91,7 +91,7 @@ def enter(policy: Policy) -> Sandbox:
     landlock = inherits and kernel.landlock(_rules(policy))
     families = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK) if loopback else ()
     seccomp = inherits and kernel.seccomp(families)
-    _die_with(parent)  # the kernel forgets it where rights change
+    _die_with(parent)  # the kernel forgets it when rights change
     network = "loopback" if loopback else "none" if seccomp else "host"
     return Sandbox.model_validate(
         {"seccomp": seccomp, "landlock": landlock, "network": network, "memory_limit_bytes": limit}
@@ -99,7 +99,7 @@ def enter(policy: Policy) -> Sandbox:
 
 
 def default_memory_bytes() -> int:
-    """Most of what this machine, or this container, has."""
+    """Nine tenths of the memory of this machine or container."""
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in (CGROUP / "memory.max", CGROUP / "memory" / "memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
@@ -122,7 +122,7 @@ def _rules(policy: Policy) -> Iterator[tuple[Path, int]]:
 
 
 def _interpreter() -> Iterator[Path]:
-    """Where Python, its packages and this program lie: not the folder around it, in which a home may be."""
+    """The folders of Python, its packages and this program. Not the folder around them, which may hold a home."""
     yield from (ROOT / name for name in OWN_PACKAGES)
     paths = {name: Path(path) for name, path in sysconfig.get_paths().items()}
     yield from (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -132,7 +132,7 @@ def _interpreter() -> Iterator[Path]:
 
 
 def _limit_memory(limit_bytes: int) -> int:
-    """By a cgroup where this process may make one, which counts pages; else by what it may map for itself."""
+    """Limits memory by a cgroup, which counts pages, if this process may make one; else by RLIMIT_DATA."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_bytes(b"%d" % OOM_SCORE)
     if not join_cgroup(own_cgroup(), limit_bytes):
@@ -143,7 +143,7 @@ def _limit_memory(limit_bytes: int) -> int:
 
 
 def own_cgroup() -> Path | None:
-    """This process's folder in the second version's tree, where that is mounted."""
+    """This process's folder in the cgroup v2 tree, if that is mounted."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::/"):
@@ -152,7 +152,7 @@ def own_cgroup() -> Path | None:
 
 
 def join_cgroup(parent: Path | None, limit_bytes: int) -> bool:
-    """Moves this process into a group of its own below `parent`, where memory is delegated to whoever runs it."""
+    """Moves this process into its own group below `parent`, if memory control is delegated to this user."""
     if parent is None:
         return False
     made = parent / f"scrimp-{os.getpid()}"
@@ -171,12 +171,12 @@ def join_cgroup(parent: Path | None, limit_bytes: int) -> bool:
 
 
 def scratch_of(pid: int) -> Path:
-    """A new folder for what a process keeps on the disk while it lives."""
+    """Makes a new folder for a process's temporary files."""
     return Path(tempfile.mkdtemp(prefix=SCRATCH.format(pid=pid)))
 
 
 def leave(pid: int) -> None:
-    """Removes what a process that has ended had of its own: its scratch folder, its cgroup."""
+    """Removes the scratch folder and the cgroup of a process that has ended."""
     for folder in Path(tempfile.gettempdir()).glob(SCRATCH.format(pid=pid) + "*"):
         shutil.rmtree(folder, ignore_errors=True)
     parent = own_cgroup()
@@ -186,24 +186,24 @@ def leave(pid: int) -> None:
 
 
 def sweep() -> None:
-    """Removes what processes left behind whose fork server did not live to do it."""
+    """Removes what dead processes left because their fork server died first."""
     for folder in Path(tempfile.gettempdir()).glob(SCRATCH.format(pid="*") + "*"):
         pid = folder.name.split("-")[2]
         if not Path("/proc", pid).exists():
-            shutil.rmtree(folder, ignore_errors=True)  # another user's stays
+            shutil.rmtree(folder, ignore_errors=True)  # another user's folder stays
 
 
 def _die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before the request reached the kernel
+    if os.getppid() != parent:  # the parent ended before the request reached the kernel
         os._exit(1)
 
 
 def probe(memory_limit_bytes: int) -> Sandbox:
-    """What is on for the attempts of this machine: a process tries it.
+    """Starts a process that enters a sandbox, and returns the protections that attempts on this machine have.
 
     Raises:
-        subprocess.SubprocessError, ValueError: it does not get to its end.
+        subprocess.SubprocessError, ValueError: the process fails.
     """
     done = subprocess.run(
         [sys.executable, "-m", "worker.attempt.sandbox", str(memory_limit_bytes)],

@@ -1,7 +1,7 @@
-"""The supervisor of one attempt: starts its process, keeps its lease, writes down what it says, and ends it.
+"""The supervisor of one attempt: starts its process, keeps its lease, records its messages, and ends it.
 
-The attempt's process has no database credentials and no secret: it is handed the keys of this one job. What it says is
-written fenced, so that an attempt whose lease was taken writes nothing.
+The attempt's process has no database credentials and no secret except this job's keys. Its messages are recorded behind
+a fence: an attempt that lost its lease writes nothing.
 """
 
 from __future__ import annotations
@@ -38,41 +38,41 @@ logger = logging.getLogger(__name__)
 STOPPING = threading.Event()  # set when this worker is told to stop
 
 RUNNING = "its process runs"
-TIME_LIMIT = "The job ran for as long as it may; its whole hold is spent."
+TIME_LIMIT = "The job reached its time limit; its whole hold is spent."
 EXIT_S = 1.0
 
 WARNINGS = {
-    "steps-short": "fewer steps than planned were run: a replay differed, and was charged again out of the same hold",
-    "evaluation-skipped": "an evaluation was left out: its release was charged to an earlier, different replay",
+    "steps-short": "fewer steps than planned ran: a replay differed and was charged again from the same hold",
+    "evaluation-skipped": "an evaluation was skipped: its release was charged to an earlier replay that differed",
     "parameters-not-finite": "the released parameters are not finite: lower the learning rate",
-    "device-unavailable": "the device that was asked for is not there: it ran on the CPU",
-    "one-record-passes": "products depend on neighbours on this machine: each record had a pass of its own (slow)",
+    "device-unavailable": "the requested device is missing on this worker: the job ran on the CPU",
+    "one-record-passes": "products depend on neighbouring records on this machine: each record had its own pass (slow)",
     "metric-not-finite": "a score could not be computed: the model's outputs are not finite",
 }
 
 
 def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
-    """Runs one attempt of a claimed job to its end, whatever that is. Never raises for what the attempt did."""
+    """Runs one attempt of a claimed job to its end, however it ends. Never raises because of what the attempt did."""
     attempt: _Supervised | None = None
     begun: Begun | None = None
     kept = False
     try:
-        # The fence comes first: a stale attempt touches no file, as a later one's model may lie beside its own.
+        # The fence comes first: a stale attempt must touch no file, because a later attempt's model may lie near.
         begun = log.begin()
         record(log.db, Heads.of(settings), begun.dataset_id)
         output = output_folder(settings.storage_root, log.held, begun)
         attempt = _Supervised(log, settings, nursery, output, log.may_run_s(_time_left_s(begun, settings)))
         kept = attempt.run()
     except StaleAttempt:
-        logger.warning("attempt %s of %s is stale: it writes nothing", log.held.attempt, log.held.job_id)
+        logger.warning("attempt %s of %s is stale and writes nothing", log.held.attempt, log.held.job_id)
     except PrivacyError as error:
         logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, error.message)
         _try_to_fail(log, error)
     except Exception as error:
-        # A full disk, our own mistake: the job goes back, and fails after a few such ends. A database that was away, or
-        # a machine without a place for a process, is a cause from outside; while it still is, the lease runs out.
+        # A full disk or our own bug: the job is queued again, and fails after a few such ends. A database outage or a
+        # machine that cannot fork is an outside cause; while it lasts, the lease runs out.
         logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, type(error).__name__, exc_info=error)
-        kept = True  # the job may have succeeded all the same: its files stay
+        kept = True  # the job may have succeeded anyway, so its files stay
         if attempt is not None:
             attempt.kill()
         log.gone("lost" if isinstance(error, OperationalError | TransientError) else "crashed")
@@ -87,12 +87,12 @@ def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
 
 
 def _time_left_s(begun: Begun, settings: Settings) -> float:
-    """How long the job may still run: the least of what its specification, its key and the settings say."""
+    """Seconds that the job may still run: the smallest limit of its specification, its key and the settings."""
     return min((*begun.limits_s, settings.max_job_s or math.inf)) - begun.ran_s
 
 
 def _say_how(log: AttemptLog, attempt: _Supervised) -> None:
-    """The last line on an attempt, for the operator."""
+    """Logs the attempt's last line, for the operator."""
     ended = log.outcome()
     logger.log(logging.INFO if ended in ("succeeded", "cancelled") else logging.WARNING, "%s (%s)", ended, attempt.exit)
 
@@ -101,18 +101,18 @@ def _try_to_fail(log: AttemptLog, error: PrivacyError) -> None:
     try:
         log.fail(error.code, error.title)
     except ServiceError as again:
-        # Stale, or not to be settled either: the hold stays as it is, which is on the safe side.
-        logger.error("%s is not failed: %s: %s", log.held.job_id, again.code, again.message)
+        # The attempt is stale or cannot be settled: the hold stays, which is the safe side.
+        logger.error("%s cannot be marked failed: %s: %s", log.held.job_id, again.code, again.message)
 
 
 class _Supervised:
-    """One attempt's process and the two-way conversation with it."""
+    """One attempt's process and the conversation with it."""
 
     def __init__(
         self, log: AttemptLog, settings: Settings, nursery: Nursery, output: Path, time_left_s: float = math.inf
     ) -> None:
         self.log, self.settings, self.nursery, self.output = log, settings, nursery, output
-        # The one in use, for what begins now; and those before it, for what began under them.
+        # The current secret for new segments, and earlier ones for segments that began under them.
         epoch = Heads.of(settings).epoch()
         found = [at_epoch(each, epoch) for each in load_secrets(settings, "noise_secret")]
         self.secrets = {secret_id(each): each for each in found}
@@ -123,7 +123,7 @@ class _Supervised:
         self.told_to_stop = False
 
     def run(self) -> bool:
-        """Talks to the process until its last word; returns whether its artifacts are published."""
+        """Talks to the process until its last message. Returns True if its artifacts are published."""
         start = self._start_message()
         ours, theirs = socket.socketpair()
         channel = messages.Channel(ours, messages.TO_SUPERVISOR)
@@ -133,7 +133,7 @@ class _Supervised:
                     self.process = self.nursery.start(theirs.fileno())
                     self.exit = RUNNING
                 logger.info("starts")
-                if self.watch.ended is not None:  # it may have looked before there was a process to end
+                if self.watch.ended is not None:  # the watch may have decided before a process existed
                     self.kill()
                 channel.send(start)
                 while True:
@@ -147,7 +147,7 @@ class _Supervised:
                             return ended
         except (EOFError, OSError):
             if self.process is not None:
-                self.process.ended(EXIT_S)  # its end of the connection closes a moment before it has ended
+                self.process.ended(EXIT_S)  # its socket closes a moment before the process ends
             self.kill()
             self._gone()
             return False
@@ -159,8 +159,10 @@ class _Supervised:
             channel.close()
 
     def _cancel(self) -> bool:
-        """Ends the attempt at once: at a step's end the time would tell how long the step took. Its steps are charged
-        since they were started, so that nothing is lost that a stop at the next step would have kept."""
+        """Ends the attempt at once: waiting for a step's end would reveal how long the step took.
+
+        Its steps were charged when they started, so a stop at the next step would save nothing.
+        """
         crashed = self.process is not None and self.process.ended()
         self.kill()
         self.watch.stop()
@@ -171,32 +173,33 @@ class _Supervised:
         return False
 
     def kill(self) -> None:
+        """Ends the process, if there is one."""
         if self.process is not None:
             self._note_exit()
             self.process.kill()
 
     def close(self) -> None:
-        """After the last use: the process is ended, and its handle given back."""
+        """Call after the last use: ends the process and closes its handle."""
         if self.process is not None:
             self.kill()
             self.process.close()
             self.process = None
 
     def _note_exit(self) -> None:
-        """How the process ended, while that is its own end; once."""
+        """Notes once how the process ended, before the supervisor ends it."""
         if self.process is not None and self.exit == RUNNING:
             why = f": {self.watch.ended}" if self.watch.ended else ""
             how = self.process.how() if self.watch.ended is None else None
             self.exit = f"its process ended: {how}" if how else f"its process was ended by the supervisor{why}"
 
     def _answer(self, channel: messages.Channel, message: messages.ToChild) -> None:
-        """Nothing after a stop: the process waits for no answer any more, and may be gone with its last word sent."""
+        """Answers the process. Sends nothing after a stop: the process then waits for no answer, and may be gone."""
         if not self.told_to_stop:
             self.told_to_stop = isinstance(message, messages.Stop)
             channel.send(message)
 
     def _gone(self) -> None:
-        """The process ended without a last word: by itself, or because the watch ended it."""
+        """Settles an attempt whose process ended without a last message: by itself, or by the watch."""
         match self.watch.ended:
             case "cancelled":
                 self.log.cancelled()
@@ -212,20 +215,23 @@ class _Supervised:
                 self.log.gone("crashed")
 
     def _fail_late(self) -> None:
-        """At a time that depends on no data; how far the job had come does."""
+        """Fails the job at its time limit, which depends on no data.
+
+        The whole hold is spent: how far the job came depends on the data.
+        """
         self.kill()
         self.log.fail("time-limit", TIME_LIMIT, whole=True)
 
     def _hear(self, channel: messages.Channel, said: messages.ToSupervisor) -> bool | None:
-        """Writes one message down and answers it. None while the attempt goes on; at its end, whether it succeeded."""
+        """Records one message and answers it. Returns None while the attempt goes on, else True if it succeeded."""
         if isinstance(said, messages.Finished | messages.Stopped | messages.Failed) and self.watch.is_late():
-            # The watch looks a few times a second: which of the two came first would tell fractions of it.
+            # The watch checks a few times a second: the order of the two events would reveal fractions of a second.
             self.watch.stop()
             self._fail_late()
             return False
         match said:
             case messages.Alive():
-                pass  # that it was heard is all
+                pass  # keep-alive: nothing else to do
             case messages.Ready():
                 self.log.ready(said.device, said.numerics, said.fallbacks)
             case messages.BlockStart():
@@ -260,26 +266,26 @@ class _Supervised:
         return None
 
     def _published(self, file: messages.ArtifactFile) -> dict[str, Any]:
-        """An artifact's row, after a look at the file itself."""
+        """An artifact's row, after checking the file itself."""
         path = Path(file.path).resolve()
         if not path.is_relative_to(self.output.resolve()):
             raise PrivacyError("an artifact lies outside the attempt's own folder")
-        # The attempt sees no folder above its own: that they are on the disk is for us to say.
+        # The attempt sees no folder above its own, so the supervisor syncs those to disk.
         for folder in (self.output.parent, self.output.parent.parent):
             sync(folder)
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != file.sha256:
-            raise PrivacyError("an artifact is not what the attempt said it was")
+            raise PrivacyError("an artifact's SHA-256 differs from the one that the attempt reported")
         stored = str(path.relative_to(self.settings.storage_root.resolve()))
         return {"name": file.name, "sha256": file.sha256, "size_bytes": len(content), "path": stored}
 
     def _wait(self) -> None:
-        """The last word was said: the process ends by itself, or is ended."""
+        """After the last message, waits for the process to end; kills it after the grace period."""
         if self.process is not None and not self.process.ended(self.settings.cancel_grace_s):
             self.kill()
 
     def _keys(self, segment: dict[str, Any]) -> dict[str, str]:
-        """The keys of a segment, from its salt and the secret that it began under."""
+        """A segment's keys, from its salt and the secret that it began under."""
         key_id, salt = segment["key_id"], bytes.fromhex(segment["salt"])
         return {
             f"{purpose}_key": derive_key(self.secrets[key_id], key_id, salt, purpose).hex()
@@ -287,12 +293,12 @@ class _Supervised:
         }
 
     def _start_message(self) -> messages.Start:
-        """Everything the attempt needs, from the database as it is now."""
+        """Everything the attempt needs, from the current database."""
         self.log.name_key(self.key_id)
         job, blocks, released = self.log.recorded()
         foreign = [each["from_step"] for each in job.segments if each["key_id"] not in self.secrets]
         if foreign:
-            # That noise secret was dropped since: its keys are gone, and with them an identical replay.
+            # Their noise secret was removed since: without its keys an identical replay is impossible.
             self.log.resalt(min(foreign) - 1, self.key_id)
             job, blocks, released = self.log.recorded()
         with self.log.db.read() as session:
@@ -309,17 +315,17 @@ class _Supervised:
 
     @staticmethod
     def _side(session: Session, job: Job) -> dict[str, Any] | None:
-        """The training part of the public data set that an optimizer has for side information.
+        """The training part of the public data set that an optimizer uses as side information.
 
         Raises:
-            PrivacyError: it is not public.
+            PrivacyError: that data set is not public.
         """
         name = job.spec["optimizer"].get("public_dataset")
         if name is None:
             return None
         dataset = session.get_one(Dataset, name)
         if dataset.sensitivity != "public":
-            raise PrivacyError("side information is that of a data set that is declared public")
+            raise PrivacyError("side information must come from a data set that is declared public")
         return dict(dataset.parts["train"])
 
     def _described(self, job: Job, dataset: Dataset, side: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Beside the conversation with an attempt's process: its lease is renewed, and a process that must end is ended.
+"""Alongside the conversation with an attempt's process: renews its lease, and ends a process that must end.
 
-In a thread of its own, so that a process that is frozen in the middle of a line, or a supervisor that waits for it,
-neither loses the lease nor keeps it for ever.
+It runs in its own thread. So neither a process that freezes in the middle of a line nor a supervisor that waits for it
+loses the lease or keeps it for ever.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from app.settings import Settings
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.2
-# How much longer than its longest silence so far a process may be silent: blocks of one job are of like length.
+# A process may be silent for this many times its longest silence so far: one job's blocks take similar times.
 SILENCES = 20
 
 Ended = Literal["stopping", "cancelled", "time-limit", "silent", "stale", "error"]
 
 
 class Watch:
-    """One attempt's lease and deadlines, from `with` to `stop` or the end of the block.
+    """One attempt's lease and deadlines, from `with` to `stop` or the block's end.
 
     Args:
-        end: ends the process; called at most once, from this thread. The supervisor then meets the end of the
-            connection, and `ended` says why.
+        end: ends the process; called at most once, from this thread. The supervisor then reads the connection's end,
+            and `ended` says why.
         stopping: set when this worker is told to stop.
-        time_left_s: how long the job may still run.
+        time_left_s: seconds that the job may still run.
 
     Attributes:
-        cancelled_at: when a person's wish to cancel was seen; None: not.
-        ended: why this thread ended the process; None: it did not.
-        error: what kept the lease from being renewed, where `ended` is "stale" or "error".
+        cancelled_at: when this thread saw the request to cancel; None if there is none.
+        ended: why this thread ended the process; None if it did not.
+        error: why the lease could not be renewed, if `ended` is "stale" or "error".
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class Watch:
         self._next_beat = 0.0
         self._longest_s = 0.0
         self._done = threading.Event()
-        # In the context of this thread: what it logs is about the same attempt.
+        # In this thread's context, so that its log lines name the same attempt.
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._run,), name="attempt-watch", daemon=True)
 
     def is_late(self, at: float | None = None) -> bool:
-        """Whether the job's time was over at `at` (monotonic; None: now), if this thread has looked since or not."""
+        """Returns True if the job's time was over at `at` (monotonic; None: now), even before this thread checks."""
         return (time.monotonic() if at is None else at) > self._deadline
 
     def __enter__(self) -> Watch:
@@ -76,15 +76,16 @@ class Watch:
         self.stop()
 
     def stop(self) -> None:
-        """No heartbeat after this: called before the last write, and never inside a transaction."""
+        """Stops heartbeats. Call before the last write, and never inside a transaction."""
         self._done.set()
         self._thread.join()
 
     @contextmanager
     def hearing(self) -> Iterator[None]:
-        """The process said something, which is written down and answered in this block.
+        """Within this block a message from the process is recorded and answered.
 
-        Meanwhile it waits for us: a database that stands still does not make it silent. Its next silence begins after.
+        The process waits for us meanwhile, so a stalled database does not count as its silence. Its next silence begins
+        after the block.
         """
         self._longest_s = max(self._longest_s, time.monotonic() - self._heard)
         self._heard = math.inf
@@ -104,8 +105,10 @@ class Watch:
             self._done.wait(min(TICK_S, self._log.cadence.left_s() or TICK_S))
 
     def _beat(self) -> None:
-        """Renews the lease, looks for a cancel and tells the news: at whole seconds, whatever the process is doing. The
-        lease itself would need it every heartbeat_s."""
+        """Renews the lease, checks for a cancel and publishes progress, at whole seconds whatever the process does.
+
+        The lease itself needs this only every heartbeat_s.
+        """
         if time.monotonic() < self._next_beat:
             return
         try:
@@ -114,8 +117,8 @@ class Watch:
             self.ended, self.error = "stale", error
             return
         except Exception as error:
-            # A database that is away for a moment costs no attempt; one that is away for a lease has lost it.
-            logger.warning("the lease of %s is not renewed: %s", self._log.held.job_id, type(error).__name__)
+            # A short database outage costs no attempt; an outage as long as a lease loses it.
+            logger.warning("cannot renew the lease of %s: %s", self._log.held.job_id, type(error).__name__)
             if time.monotonic() - self._renewed > self._settings.lease_s:
                 self.ended, self.error = "error", error
             return

@@ -1,4 +1,4 @@
-"""The norm of adaptive clipping: a quantile of the gradients' norms, found by noisy counts."""
+"""The norm of adaptive clipping: a quantile of the gradient norms, estimated from noisy counts."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from worker.clipping.engine import CountingEngine
 from worker.noise.gaussian import NoisedCount
 
-LEAST, MOST = 1e-6, 1e6  # as of norms that are asked for: where noise is noise
+LEAST, MOST = 1e-6, 1e6  # the same limits as for requested norms: noise is representable between them
 
 
 @dataclass(frozen=True)
 class AdaptiveNorm:
     """C ← C · exp(−η (b̃ − γ)),   b̃ = ½ + (noisy Σ_{i∈B} (1[‖g_i‖ ≤ C] − ½)) / L.
 
-    b̃ is kept in [0, 1], so that no noise moves C by more than e^η, and C in [10⁻⁶, 10⁶].
+    b̃ is clamped to [0, 1], so that no noise changes C by more than a factor e^η. C is clamped to [10⁻⁶, 10⁶].
 
-    Guarantee: C is constant within a step, and a function of noised counts and public numbers only, so that it may be
-    shown, and noise of std σ_g·C is noise to a sum that was clipped to this C.
+    Guarantee: C is constant within a step, and a function of noised counts and public numbers only. So C may be
+    published, and noise of std σ_g·C fits a sum that was clipped to this C.
 
     Attributes:
-        engine: it clips to the C of each step, and counts.
+        engine: clips to the C of each step, and counts.
         first: C of the first step.
-        target_quantile: γ, the share of records that are to stay as they are.
+        target_quantile: γ, the share of records that should stay unclipped.
         learning_rate: η.
         expected_batch_size: L.
 
@@ -41,8 +41,8 @@ class AdaptiveNorm:
         """C of the next step.
 
         Args:
-            max_grad_norm: C of this one.
-            noised: its count, with its noise.
+            max_grad_norm: C of this step.
+            noised: this step's noised count.
         """
         share = min(max(0.5 + noised / self.expected_batch_size, 0.0), 1.0)
         moved = max_grad_norm * math.exp(-self.learning_rate * (share - self.target_quantile))

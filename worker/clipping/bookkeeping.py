@@ -1,8 +1,8 @@
 """The bookkeeping engine: exact clipped sums from one forward and one backward pass over each physical batch.
 
-Hooks keep each layer's input and the gradient at its output. From these books come the norms of all per-record
-gradients, and, once the clip factors are known, the clipped sum. No second backward pass, no gradient of a single
-record where its norm has a rule, no gradient of the batch by autograd.
+Hooks keep each layer's input and the gradient at its output. From these terms come the norms of all per-record
+gradients and, once the clip factors are known, the clipped sum. It needs no second backward pass and no batch gradient
+by autograd. It forms no single record's gradient if the norm has a rule.
 
 Source: Bu et al. 2023, "Differentially private optimization on large model at small cost" (book-keeping); Li et al.
 2022, "Large language models can be strong differentially private learners" (ghost norms); DPFormer (Phantom Clipping).
@@ -35,31 +35,31 @@ B = TypeVar("B")
 
 MIXING = {
     nn.modules.batchnorm._BatchNorm: "it mixes records: use GroupNorm or LayerNorm",
-    nn.modules.instancenorm._InstanceNorm: "running statistics mix records: use GroupNorm with one channel a group",
-    nn.modules.dropout._DropoutNd: "its noise is not keyed, so that a step would not replay: leave it out",
-    nn.MultiheadAttention: "it calls its layers' weights by function: write attention with Linear layers",
+    nn.modules.instancenorm._InstanceNorm: "its running statistics mix records: use GroupNorm with one channel a group",
+    nn.modules.dropout._DropoutNd: "its masks are not keyed, so a step would not replay: leave it out",
+    nn.MultiheadAttention: "it uses its layers' weights without calling the layers: write attention with Linear layers",
     nn.RNNBase: "it has no per-record rule: write the cell with Linear layers",
 }
 
 
 @dataclass
 class _Pass:
-    """What one forward and backward pass over one physical batch writes down."""
+    """The terms that one forward and backward pass over one physical batch leaves."""
 
     records: int
     wanted: frozenset[int]  # the trainable parameters, by id
     terms: dict[int, list[Term]] = field(default_factory=dict)
 
 
-Note = Callable[[tuple[Tensor, ...], Tensor], None]  # what was held, and the gradient at the output
+Note = Callable[[tuple[Tensor, ...], Tensor], None]  # the held tensors, and the gradient at the output
 
 
 class _Tap(torch.autograd.Function):
-    """The identity, which hands the gradient at a layer's output to the books.
+    """The identity; its backward pass hands the gradient at a layer's output to the engine.
 
-    Its output is a view made inside a custom function, so that changing it in place, which would change what the
-    gradient means, is an error in autograd. What the books need of the forward pass is held by autograd, which knows
-    whether it was changed, and makes it anew where passes are checkpointed.
+    The output is a view made inside a custom function. Changing it in place would change the gradient's meaning, so
+    autograd raises an error. Autograd holds the forward tensors that the engine needs: it knows if they were changed,
+    and recomputes them under checkpointing.
     """
 
     @staticmethod
@@ -75,32 +75,32 @@ class _Tap(torch.autograd.Function):
         except RuntimeError as error:
             if "modified by an inplace operation" not in str(error):
                 raise
-            raise PrivacyError("what a layer was given was changed in place after it was used") from None
+            raise PrivacyError("a layer's input was changed in place after the layer used it") from None
         ctx.note(held, gradients[0])
         return (None if ctx.first else gradients[0]), None, None, *(None for _ in held)
 
 
 class Bookkeeping(Generic[B]):
-    """Σ clip_C(g_i) over the trainable parameters of a module; see GradientEngine for the guarantee.
+    """Σ clip_C(g_i) over a module's trainable parameters; see GradientEngine for the guarantee.
 
     Args:
         module: the model. Dimension 0 of each layer's input and output counts records, and each parameter is used
-            through the forward of a module that holds it. The engine owns it: it fills in the parameters and switches
-            their own gradients off. Its floating type is the type of the passes.
+            through the forward of a module that holds it. The engine owns the module: it fills in the parameters and
+            switches their own gradients off. The module's floating type is the type of the passes.
         losses: each record's loss (P,) in a pass, a function of that record alone.
         rows: P, of every pass; public.
         dtype: of the passes, the module's floating type.
         kind: "flat", "automatic" or "per_layer" (each layer's block to C/√layers).
         max_grad_norm: C.
         records_per_unit: k: each record is clipped to C/k.
-        positions: at most so many rows of one product over records are one record's, as what sums may round is paid for
-            (app.privacy.numerics). None: as many as there are.
+        positions: the most rows of one product over records that may belong to one record. The sensitivity slack pays
+            for the rounding of this many (app.privacy.numerics). None: no limit.
 
     Attributes:
-        fallbacks: the layers without a rule, whose per-record gradients Opacus forms, by name and kind.
+        fallbacks: the layers without a rule, by name and kind. Opacus forms their per-record gradients.
 
     Raises:
-        PrivacyError: a layer that mixes records or cannot be kept books of, with the replacement to use.
+        PrivacyError: a layer mixes records or has no per-record gradients. The error names a replacement.
     """
 
     def __init__(
@@ -126,11 +126,13 @@ class Bookkeeping(Generic[B]):
         self._attach()
 
     def private_sum(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> Parameters:
+        """See GradientEngine.private_sum."""
         return self.private_sum_and_count(parameters, records, clip)[0]
 
     def private_sum_and_count(
         self, parameters: Parameters, records: Batch[B], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
+        """See CountingEngine.private_sum_and_count."""
         clip = clip or self._clip
         total = self._zeros(parameters)
         fill_in(self._trainable, parameters)
@@ -143,7 +145,7 @@ class Bookkeeping(Generic[B]):
         return clip.divided({name: value.double() for name, value in total.items()}), count
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
-        """Losses, the layers' inputs and the gradients at their outputs, and norms; dropout is off."""
+        """Losses, the layers' inputs, the gradients at their outputs, and norms; dropout is off."""
         fill_in(self._trainable, parameters)
         with without_dropout(self._module):
             return traced(records.passes(self._rows, self._dtype), partial(self._numbers, clip or self._clip))
@@ -151,7 +153,7 @@ class Bookkeeping(Generic[B]):
     def _numbers(self, clip: Clip, piece: B) -> list[Tensor]:
         losses, opened = self._run(piece)
         tensors = [each for terms in opened.terms.values() for term in terms for each in term.tensors]
-        kept = [each.clone() for each in tensors]  # books use scratch memory
+        kept = [each.clone() for each in tensors]  # accumulators use scratch memory
         norms = [part for book in self._books(opened.terms, clip).values() for part in book.squares()]
         return [losses.detach(), *kept, *norms]
 
@@ -159,10 +161,10 @@ class Bookkeeping(Generic[B]):
         return {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
 
     def _books(self, terms: dict[int, list[Term]], clip: Clip) -> dict[str, ParameterBook]:
-        """Of the parameters that have a gradient; uses the terms up.
+        """The accumulators of the parameters that have a gradient; consumes the terms.
 
         Raises:
-            PrivacyError: a record has more positions than are paid for. Of public shapes.
+            PrivacyError: a record has more positions than the slack pays for. Depends on public shapes only.
         """
         books = {
             name: ParameterBook(
@@ -174,18 +176,18 @@ class Bookkeeping(Generic[B]):
         most = max((book.positions for book in books.values()), default=0)
         if self._positions is not None and most > self._positions:
             raise PrivacyError(
-                f"a parameter is used at {most} positions of a record, where {self._positions} are paid for"
+                f"a record uses a parameter at {most} positions, but only {self._positions} are paid for"
             )
         return books
 
     def _run(self, piece: B) -> tuple[Tensor, _Pass]:
-        """One forward and one backward pass: each row's loss, and what layers left."""
+        """One forward and one backward pass: returns each row's loss, and the layers' terms."""
         self._open = opened = _Pass(self._rows, self._wanted)
         try:
             with torch.enable_grad():
                 losses = self._losses(self._module, piece)
                 if losses.shape != (self._rows,):
-                    raise PrivacyError("a model gives one loss a record")
+                    raise PrivacyError("a model must give exactly one loss per record")
                 losses.sum().backward()
             return losses, opened
         finally:
@@ -200,7 +202,7 @@ class Bookkeeping(Generic[B]):
                 continue
             rule = rule_of(module, own)
             if rule is None:
-                from worker.clipping.opacus_layers import opacus_rule  # noqa: PLC0415 - slow, and seldom needed
+                from worker.clipping.opacus_layers import opacus_rule  # noqa: PLC0415 - slow, and rarely needed
 
                 rule = opacus_rule(module)
                 fallbacks.append(f"{name or 'the model'} ({type(module).__name__})")
@@ -212,7 +214,7 @@ class Bookkeeping(Generic[B]):
     def _tap(self, rule: Rule, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
         opened = self._open
         if opened is None:
-            return output  # a forward pass of somebody else
+            return output  # a forward pass outside the engine
         x = inputs[0].detach()
         others = [each for each in inputs[1:] if isinstance(each, Tensor) and each.requires_grad]
         alone = isinstance(output, Tensor) and not others
@@ -231,13 +233,13 @@ class Bookkeeping(Generic[B]):
 
 
 def fill_in(trainable: Mapping[str, nn.Parameter], parameters: Parameters) -> None:
-    """Has a module hold these values.
+    """Sets a module's trainable parameters to these values.
 
     Raises:
-        PrivacyError: the names are not those of its parameters.
+        PrivacyError: the names differ from the module's.
     """
     if set(parameters) != set(trainable):
-        raise PrivacyError("the parameters are not those of the model")
+        raise PrivacyError("the parameters' names differ from the model's")
     with torch.no_grad():
         for name, value in parameters.items():
             trainable[name].copy_(value)
@@ -252,10 +254,10 @@ def add_clipped(
     max_grad_norm: float,
     weights: Tensor,
 ) -> None:
-    """Adds a pass's clipped gradients to the total, and how many were within the norm to the count; uses books up.
+    """Adds a pass's clipped gradients to the total, and its records within the norm to the count; consumes the books.
 
     Args:
-        weights: float64 (P,), 0 for a row that fills up.
+        weights: float64 (P,), 0 for a padding row.
     """
     with torch.no_grad():
         found = group_factors(books, trainable, kind, max_grad_norm)
@@ -263,7 +265,7 @@ def add_clipped(
         for name, of_parameter in factors.items():
             books.pop(name).add_to(total[name], of_parameter)
         if factors:
-            count.add_(half_count(next(iter(factors.values()))))  # of flat clipping, where all are the same
+            count.add_(half_count(next(iter(factors.values()))))  # counting engines clip flat: all factors are the same
 
 
 def group_factors(
@@ -272,10 +274,10 @@ def group_factors(
     """Each parameter's clip factors, float64 (n,): 0 everywhere for a record whose gradient is not finite.
 
     Args:
-        books: of the parameters that have a gradient.
+        books: the accumulators of the parameters that have a gradient.
         trainable: the names of all parameters.
-        kind: all parameters are one group, but with "per_layer" each layer's are.
-        max_grad_norm: C; each of m groups has the share C/√m.
+        kind: with "per_layer" each layer's parameters form a group; otherwise all parameters form one.
+        max_grad_norm: C; each of m groups gets the share C/√m.
     """
     bounded = {name: book.squares() for name, book in books.items()}
     layers = _layers(trainable) if kind == "per_layer" else {"": list(trainable)}
@@ -290,10 +292,10 @@ def group_factors(
 
 
 def refuse_mixing(module: nn.Module) -> None:
-    """Refuses layers that make one record's gradient depend on another's, or that books cannot be kept of.
+    """Refuses layers that mix records, or whose per-record gradients the engine cannot compute.
 
     Raises:
-        PrivacyError: names the layer, and what to use in its place.
+        PrivacyError: names the layer and a replacement.
     """
     for name, layer in module.named_modules():
         for kind, why in MIXING.items():
@@ -310,7 +312,7 @@ def refuse_mixing(module: nn.Module) -> None:
 
 
 def _layers(trainable: Iterable[str]) -> dict[str, list[str]]:
-    """The parameters of each layer, by the name of the module that holds them first."""
+    """The parameters of each layer, by the name of the first module that holds them."""
     layers: dict[str, list[str]] = {}
     for name in trainable:
         layers.setdefault(name.rpartition(".")[0], []).append(name)
@@ -319,11 +321,11 @@ def _layers(trainable: Iterable[str]) -> dict[str, list[str]]:
 
 def _write_down(opened: _Pass, found: Found) -> None:
     for parameter, term in found:
-        if id(parameter) in opened.wanted:  # frozen ones have no books
+        if id(parameter) in opened.wanted:  # frozen parameters have no terms
             opened.terms.setdefault(id(parameter), []).append(term)
 
 
 def _norm_bound(bounded: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """√(Σ squares + what rounding may have taken), never too small; sums of squares that cancel are clamped at 0."""
+    """√(Σ squares + the rounding bound), never too small. Sums of squares that cancel are clamped at 0."""
     squares = torch.stack([squares.clamp(min=0.0) + slack for squares, slack in bounded]).sum(dim=0)
     return root_bound(squares, len(bounded))

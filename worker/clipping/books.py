@@ -1,13 +1,13 @@
-"""The books of one physical batch: for each parameter the norms of its per-record gradients, and their weighted sum.
+"""Accumulators for one physical batch: each parameter's per-record gradient norms, and their weighted sum.
 
-Nothing is multiplied out twice as large as it must be. How a parameter is worked on depends on public sizes only:
+No product is made twice as large as needed. The method for a parameter depends on public sizes only:
 
     one position        ‖l‖²‖r‖², and one product over all records for the sum
-    ghost               Gram matrices over positions where they cost less than the gradients themselves
-    formed              the gradients of a few records at a time, kept where they are small, else formed once more
+    ghost               Gram matrices over positions, if they cost less than the gradients themselves
+    formed              the gradients of a few records at a time, kept if small, else formed a second time
 
-Formed gradients may be of any precision: what is formed is what is measured and what is added. Grams, norms and sums
-are in float64.
+Formed gradients may have any precision: the same numbers are measured and added. Gram matrices, norms and sums are in
+float64.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 from worker.data.norms import ROUNDING
 
-CHUNK_BYTES = 2**23  # of float64 temporaries: they stay in the cache
+CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
-MEMORY_COST = 64  # multiplications that two passes over a formed gradient's numbers cost, measured
-SMALL = 2**15  # numbers of a parameter whose formed gradients are mostly kept, which saves forming them again
+MEMORY_COST = 64  # cost of two passes over a formed gradient's numbers, in multiplications; measured
+SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
 
 
 class ParameterBook:
-    """One parameter, one physical batch.
+    """The accumulator of one parameter in one physical batch.
 
     Args:
-        terms: what the uses of the parameter left, all of n records.
+        terms: the terms of all uses of the parameter, each over all n records.
         shape: the parameter's.
-        divisor: float64, of the parameter's shape: gradients are divided by it elementwise before they are measured.
-        scratch: memory of the engine's.
-        name: the parameter's, for its share of that memory.
+        divisor: float64, in the parameter's shape. Gradients are divided by it elementwise before they are measured.
+        scratch: the engine's scratch memory.
+        name: the parameter's name, for its share of that memory.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class ParameterBook:
 
     @property
     def positions(self) -> int:
-        """How many rows of the products over records are one record's, all uses of the parameter together."""
+        """How many rows of the products over records belong to one record, over all uses of the parameter."""
         return self._merged.positions
 
     def squares(self) -> tuple[Tensor, Tensor]:
-        """‖g_i‖² and a bound of what rounding took from it, float64 (n,) each."""
+        """‖g_i‖², and a bound on what rounding took from it, float64 (n,) each."""
         kept: list[Tensor] | None = [] if self._keeps() else None
         parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._slices()]
         self._kept = kept
@@ -68,14 +68,14 @@ class ParameterBook:
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         """total += Σ_i factors_i g_i, in the precision of `total`.
 
-        The divisor is not applied: it is the same for all records, so their sum is divided by it once.
+        The divisor is not applied here: it is the same for all records, so their sum is divided by it once.
 
         Args:
-            total: of the parameter's shape; changed.
-            factors: (n,); a record whose factor is 0 adds nothing, whatever its numbers are. It is zeroed and not
-                dropped: the products keep their shape.
+            total: in the parameter's shape; changed.
+            factors: (n,). A record with factor 0 adds nothing, whatever its numbers are. It is zeroed, not dropped, so
+                that products keep their shape.
         """
-        # The pass is summed by itself and added once: what adding to a large total rounds goes by the number of passes.
+        # Sums the pass by itself and adds it once: rounding into a large total then grows only with the passes.
         own = self._scratch.empty(f"sum/{self._name}", total.shape, total.dtype, total.device).zero_()
         for number, at in enumerate(self._slices()):
             kept = self._kept[number] if self._kept is not None else None
@@ -104,7 +104,7 @@ class ParameterBook:
         outer, rows = chunk.outer, chunk.rows
         if rows is None:
             if outer is None:
-                raise PrivacyError("a parameter's book holds no gradient")
+                raise PrivacyError("a parameter has no gradient terms")
             if outer.positions == 1:
                 return self._one_position(outer)
             found = outer.squares()
@@ -130,11 +130,11 @@ class ParameterBook:
         return squares, (left.shape[1] + right.shape[1] + 8) * ROUNDING * squares
 
     def _formed(self, chunk: Merged, number: int = 0) -> Tensor:
-        """The chunk's gradients, in memory of this parameter's and this chunk's own."""
+        """The chunk's gradients, in memory reserved for this parameter and chunk."""
         return chunk.formed(self._shape, self._scratch, f"{self._name}/{number}")
 
     def _can_stay_factored(self) -> bool:
-        """Whether Gram matrices and one product cost less than gradients that are formed. From sizes only."""
+        """Returns True if Gram matrices and one product cost less than formed gradients. Depends on sizes only."""
         merged = self._merged
         if merged.dense is not None:
             return False
@@ -145,9 +145,9 @@ class ParameterBook:
             return True
         if self._divisor is not None:
             return False
-        wide = 1 if merged.outer.left.dtype == torch.float64 else 2  # float64 products take twice the time
+        wide = 1 if merged.outer.left.dtype == torch.float64 else 2  # float64 products take twice as long
         ghost = positions**2 * (p + q) + wide * positions * p * q
-        # Never the number of records: one more must not change how the others' norms are bounded.
+        # Never uses the number of records: one more must not change how the others' norms are bounded.
         formed = positions if p * q <= SMALL and merged.rows is None else 2 * positions
         return ghost <= (formed + MEMORY_COST) * p * q
 
@@ -156,7 +156,7 @@ class ParameterBook:
         return not self._factored and self._merged.dense is None and size <= 2 * KEEP_BYTES
 
     def _rows(self) -> int:
-        """Records of one chunk: the float64 copies of their factors, or their formed gradients, stay in the cache."""
+        """Records of one chunk: the float64 copies of their factors, or their formed gradients, fit in the cache."""
         merged = self._merged
         numbers = self._shape.numel()
         if self._factored:
@@ -171,13 +171,16 @@ class ParameterBook:
 
 
 def even_rows(rows: int, most: int) -> int:
-    """The largest divisor of P, the rows of a pass, that is at most `most`: all chunks then have one shape."""
+    """The largest divisor of P, a pass's rows, that is at most `most`. All chunks then have the same shape."""
     return next(each for each in range(max(1, min(rows, most)), 0, -1) if rows % each == 0)
 
 
 def _at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> tuple[Tensor, Tensor]:
-    """Where products over positions cancel, what their sum rounds goes by Σ_t ‖a_t‖‖g_t‖ ≤ `scale` and not by ‖g‖: the
-    norm is taken as at least NORM_FLOOR / √positions of it (app.privacy.numerics.sensitivity_slack)."""
+    """Raises the norm to at least NORM_FLOOR / √positions of `scale`.
+
+    If products over positions cancel, their sum's rounding scales with Σ_t ‖a_t‖‖g_t‖ ≤ `scale`, not with ‖g‖
+    (app.privacy.numerics.sensitivity_slack).
+    """
     if positions == 1:
         return squares, slack
     floor = scale.square() * (NORM_FLOOR**2 / positions)
@@ -185,7 +188,10 @@ def _at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> 
 
 
 def _sum_of_squares(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the rows of (n, m): in float64, of narrower numbers by blocks in float32; and what rounding may take."""
+    """Each row's sum of squares of (n, m), and a bound on its rounding.
+
+    In float64; narrower numbers are added in float32 by blocks.
+    """
     if numbers.dtype == torch.float64:
         squares = numbers.square().sum(dim=1)
         return squares, (numbers.shape[1] + 8) * ROUNDING * squares

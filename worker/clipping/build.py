@@ -1,4 +1,4 @@
-"""From a model and its mechanism to the engine that sums its gradients."""
+"""Builds the engine that sums a model's gradients, from the model and its mechanism."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def build_engine(
 
     Args:
         model: the job's.
-        clipping: what was asked for; it says which engine.
+        clipping: the requested clipping, which selects the engine.
         training: what is charged: kind and norm of the clip. None on public data, where nothing is clipped.
-        positions: as Bookkeeping takes them.
+        positions: see Bookkeeping.
 
     Raises:
-        PrivacyError: a layer that per-record gradients cannot be had of.
+        PrivacyError: a layer has no per-record gradients.
     """
     opacus = clipping is not None and clipping.engine == "opacus"
     if training is None:
@@ -49,7 +49,7 @@ def build_engine(
     network = _module_model(model)
     module, engine = network.module(), Bookkeeping[Any] if not opacus else _reference()
     if opacus and isinstance(model, Linear):
-        module = next(module.children())  # its tensors have the names that a linear model's have
+        module = next(module.children())  # its tensors have the linear model's names
     return engine(
         module,
         network.record_losses,
@@ -63,13 +63,13 @@ def build_engine(
 
 
 def _reference() -> type[OpacusClipping[Any]]:
-    from worker.clipping.opacus import OpacusClipping  # noqa: PLC0415 - slow, and a reference only
+    from worker.clipping.opacus import OpacusClipping  # noqa: PLC0415 - slow, and only a reference
 
     return OpacusClipping
 
 
 def unclipped_engine(model: Model) -> GradientEngine:
-    """For public data: the sum of gradients as they are."""
+    """The engine for public data: sums gradients without clipping."""
     if isinstance(model, Linear):
         return LinearGradient(model)
     if isinstance(model, MatrixFactorization):

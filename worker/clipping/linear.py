@@ -1,7 +1,7 @@
-"""Exact per-record clipping of the linear model, without forming a single per-record gradient.
+"""Exact per-record clipping of the linear model, without forming any per-record gradient.
 
-The gradient of one record is an outer product, residual ⊗ (x, 1), so its norm is ‖residual‖·√(‖x‖² + 1) with a bias
-and ‖residual‖·‖x‖ without, and the clipped sum is one product of the scaled residuals with X.
+One record's gradient is an outer product, residual ⊗ (x, 1). Its norm is ‖residual‖·√(‖x‖² + 1) with a bias and
+‖residual‖·‖x‖ without. The clipped sum is one product of the scaled residuals with X.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from worker.models.linear import Linear
 class LinearClipping:
     """Σ clip_C(g_i) for the linear model; see GradientEngine for the guarantee.
 
-    Norms are float64 upper bounds (worker.data.norms); on dense and sparse features alike.
+    Norms are float64 upper bounds (worker.data.norms), for dense and sparse features alike.
 
     Attributes:
         model: the linear model.
-        kind: "flat", "automatic", or "per_layer", which is flat with one layer.
+        kind: "flat", "automatic", or "per_layer", which equals flat because there is one layer.
         max_grad_norm: C.
         records_per_unit: k.
     """
@@ -41,15 +41,18 @@ class LinearClipping:
     def private_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
     ) -> Parameters:
+        """See GradientEngine.private_sum."""
         return self._clipped_sum(parameters, records, clip, None)
 
     def private_sum_and_count(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
+        """See CountingEngine.private_sum_and_count."""
         count = torch.zeros(1, dtype=torch.float64)
         return self._clipped_sum(parameters, records, clip, count), count
 
     def trace(self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None) -> list[Tensor]:
+        """See GradientEngine.trace."""
         by = clip or Clip(self.max_grad_norm)
 
         def numbers(piece: FeatureRecords) -> list[Tensor]:
@@ -62,17 +65,16 @@ class LinearClipping:
     def _clipped_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None, count: Tensor | None
     ) -> Parameters:
-        """The sum. A count, where there is one, grows by that of the records within C."""
+        """The sum. Adds the count of the records within C to `count`, if given."""
         by = clip or Clip(self.max_grad_norm)
 
         def clipped(residuals: Tensor, of: Pass[FeatureRecords]) -> Tensor:
-            """The residuals scaled so that residual ⊗ (x, 1) is clipped; zeros where a gradient is not finite, and of
-            rows that fill up."""
+            """The residuals, scaled to clip residual ⊗ (x, 1); 0 for padding rows and non-finite gradients."""
             norms = self._norms(residuals, of.records, by)
             factors = clip_factors(norms, self.kind, by.max_grad_norm / self.records_per_unit) * of.weights(len(norms))
             if count is not None:
                 count.add_(half_count(factors))
-            # A factor of 0 is not enough: 0 · NaN is NaN.
+            # A factor 0 is not enough: 0 · NaN is NaN.
             return torch.where(factors > 0.0, residuals * factors, 0.0)
 
         return by.divided(_summed(self.model, parameters, records, clipped))
@@ -88,20 +90,22 @@ class LinearClipping:
 
 @dataclass(frozen=True)
 class LinearGradient:
-    """Σ g_i without clipping, for public data only: built by the plan where no privacy is claimed."""
+    """Σ g_i without clipping, for public data only. The plan builds it if no privacy is claimed."""
 
     model: Linear
 
     def private_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
     ) -> Parameters:
+        """See GradientEngine.private_sum; nothing is clipped."""
         total = _summed(
             self.model, parameters, records, lambda residuals, of: residuals * of.weights(len(residuals.mT))
         )
         return clip.divided(total) if clip else total
 
     def trace(self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None) -> list[Tensor]:
-        return []  # public data: nothing that anybody relies on
+        """Empty: the self-test does not run on public data."""
+        return []  # public data: no guarantee depends on it
 
 
 def _divided_norms(residuals: Tensor, records: FeatureRecords, by: Clip) -> Tensor:

@@ -1,8 +1,8 @@
-"""Exact per-record clipping of matrix factorization, without forming a single per-record gradient.
+"""Exact per-record clipping of matrix factorization, without forming any per-record gradient.
 
-One rating touches one row of each tensor: with r = f − y its gradient is r q_i in row u of the users, r p_u in row i of
-the items, and r in each bias. So ‖g‖ = |r| · √(‖p_u‖² + ‖q_i‖² + 2), without biases |r| · √(‖p_u‖² + ‖q_i‖²), and the
-clipped sum adds the scaled rows up.
+One rating touches one row of each tensor. With r = f − y its gradient is r q_i in row u of the users, r p_u in row i of
+the items, and r in each bias. So ‖g‖ = |r| · √(‖p_u‖² + ‖q_i‖² + 2), without biases |r| · √(‖p_u‖² + ‖q_i‖²). The
+clipped sum adds the scaled rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RatingClipping:
 
     Attributes:
         model: the model.
-        kind: "flat", "automatic", or "per_layer", which is flat with one layer.
+        kind: "flat", "automatic", or "per_layer", which equals flat because there is one layer.
         max_grad_norm: C.
     """
 
@@ -37,11 +37,13 @@ class RatingClipping:
     def private_sum(
         self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None
     ) -> Parameters:
+        """See GradientEngine.private_sum."""
         return self.private_sum_and_count(parameters, records, clip)[0]
 
     def private_sum_and_count(
         self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
+        """See CountingEngine.private_sum_and_count."""
         by, count = clip or Clip(self.max_grad_norm), torch.zeros(1, dtype=torch.float64)
         total = _zeros(parameters)
         for each in records.passes(self.model.rows_per_pass, torch.float64):
@@ -49,11 +51,12 @@ class RatingClipping:
             norms = product_bound(residuals.abs(), self._inputs(parameters, each.records, by))
             factors = clip_factors(norms, self.kind, by.max_grad_norm) * each.weights(len(norms))
             count += half_count(factors)
-            # A factor of 0 is not enough: 0 · NaN is NaN.
+            # A factor 0 is not enough: 0 · NaN is NaN.
             _add(total, parameters, each.records, torch.where(factors > 0.0, residuals * factors, 0.0))
         return by.divided(total), count
 
     def trace(self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None) -> list[Tensor]:
+        """See GradientEngine.trace."""
         by = clip or Clip(self.max_grad_norm)
 
         def numbers(piece: RatingRecords) -> list[Tensor]:
@@ -72,13 +75,14 @@ class RatingClipping:
 
 @dataclass(frozen=True)
 class RatingGradient:
-    """Σ g_i without clipping, for public data only: built by the plan where no privacy is claimed."""
+    """Σ g_i without clipping, for public data only. The plan builds it if no privacy is claimed."""
 
     model: MatrixFactorization
 
     def private_sum(
         self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None
     ) -> Parameters:
+        """See GradientEngine.private_sum; nothing is clipped."""
         total = _zeros(parameters)
         for each in records.passes(self.model.rows_per_pass, torch.float64):
             residuals = _residuals(self.model, parameters, each.records)
@@ -86,11 +90,12 @@ class RatingGradient:
         return clip.divided(total) if clip else total
 
     def trace(self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None) -> list[Tensor]:
-        return []  # public data: nothing that anybody relies on
+        """Empty: the self-test does not run on public data."""
+        return []  # public data: no guarantee depends on it
 
 
 def _divided_inputs(parameters: Parameters, records: RatingRecords, by: Clip) -> Tensor:
-    """Upper bounds of ‖g / D‖ / |r|: each row's own divisors are under the other tensor's vector."""
+    """Upper bounds of ‖g / D‖ / |r|: each row's own divisors divide the other tensor's vector."""
     divisors = by.divisors or {}
     squares = torch.zeros(len(records), dtype=torch.float64)
     terms = 0
@@ -130,5 +135,5 @@ def _add(total: Parameters, parameters: Parameters, records: RatingRecords, coef
 
 
 def _scaled(coefficients: Tensor, vectors: Tensor) -> Tensor:
-    """c · v, and 0 where c is: a vector that is not finite reaches no sum."""
+    """c · v, and 0 where c = 0, so that a vector that is not finite reaches no sum."""
     return torch.where(coefficients[:, None] == 0.0, 0.0, coefficients[:, None] * vectors)

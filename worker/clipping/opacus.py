@@ -1,4 +1,4 @@
-"""The reference engine: every per-record gradient formed by Opacus' GradSampleModule, then clipped and added up."""
+"""The reference engine: Opacus' GradSampleModule forms every per-record gradient; then they are clipped and added."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ B = TypeVar("B")
 
 
 class OpacusClipping(Generic[B]):
-    """As Bookkeeping, with Opacus' per-record gradients in place of books. See GradientEngine for the guarantee.
+    """Like Bookkeeping, but with per-record gradients formed by Opacus. See GradientEngine for the guarantee.
 
     Source: Yousefpour et al. 2021, "Opacus: user-friendly differential privacy library in PyTorch".
     """
@@ -34,7 +34,7 @@ class OpacusClipping(Generic[B]):
         losses: Callable[[nn.Module, B], Tensor],
         *,
         rows: int,
-        positions: int | None = None,  # what is added up are whole gradients: one position each
+        positions: int | None = None,  # whole gradients are added: one position each
         dtype: torch.dtype,
         kind: ClippingKind,
         max_grad_norm: float,
@@ -48,11 +48,13 @@ class OpacusClipping(Generic[B]):
         self._clip, self._records_per_unit = Clip(max_grad_norm), records_per_unit
 
     def private_sum(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> Parameters:
+        """See GradientEngine.private_sum."""
         return self.private_sum_and_count(parameters, records, clip)[0]
 
     def private_sum_and_count(
         self, parameters: Parameters, records: Batch[B], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
+        """See CountingEngine.private_sum_and_count."""
         clip = clip or self._clip
         fill_in(self._trainable, parameters)
         total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in parameters.items()}
@@ -75,7 +77,7 @@ class OpacusClipping(Generic[B]):
 
     def _books(self, piece: B, divisors: Mapping[str, Tensor]) -> tuple[dict[str, ParameterBook], Tensor]:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a first layer's input has no gradient, which torch mentions
+            warnings.simplefilter("ignore")  # torch warns that a first layer's input has no gradient
             losses = self._losses(self._wrapped, piece)
             losses.sum().backward()
         books = {}

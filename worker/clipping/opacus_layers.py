@@ -18,23 +18,23 @@ Sampler = Callable[[nn.Module, list[Tensor], Tensor], dict[nn.Parameter, Tensor]
 
 
 def opacus_rule(module: nn.Module) -> Rule:
-    """The per-record gradients of one layer, formed by Opacus from its input and its output's gradient.
+    """The rule by which Opacus forms one layer's per-record gradients from its input and its output's gradient.
 
-    Opacus' own function where it has one for this kind of layer, else vmap over the layer's forward.
+    It uses Opacus' own function for this kind of layer, else vmap over the layer's forward.
 
     Raises:
-        PrivacyError: a layer that Opacus cannot take alone: one with buffers, or with further layers inside.
+        PrivacyError: Opacus cannot handle the layer alone, because it has buffers or contains other layers.
 
     Source: Opacus, opacus.grad_sample.
     """
     if any(True for _ in module.children()):
         raise PrivacyError(
-            f"{type(module).__name__} holds parameters beside its layers: give them a layer of their own"
+            f"{type(module).__name__} has parameters of its own besides its layers: move them into a separate layer"
         )
     sampler: Any = GradSampleModule.GRAD_SAMPLERS.get(type(module))
     if sampler is None:
         try:
-            prepare_layer(module)  # copies the layer: before it has hooks
+            prepare_layer(module)  # copies the layer, so it must run before hooks are attached
         except NotImplementedError as error:
             raise PrivacyError(f"{type(module).__name__} has no per-record gradients: {error}") from None
         sampler = ft_compute_per_sample_gradient
@@ -43,7 +43,7 @@ def opacus_rule(module: nn.Module) -> Rule:
 
 def _formed(sampler: Sampler, module: nn.Module, x: Tensor, g: Tensor) -> Found:
     frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
-    for parameter in frozen:  # Opacus passes over what needs no gradient, and the engine has switched that off
+    for parameter in frozen:  # Opacus skips parameters without requires_grad, which the engine has switched off
         parameter.requires_grad_(True)
     try:
         return [(parameter, Dense(each.detach())) for parameter, each in sampler(module, [x], g).items()]

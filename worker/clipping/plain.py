@@ -1,4 +1,4 @@
-"""Σ g_i without clipping, by autograd: for public data only, built by the plan where no privacy is claimed."""
+"""Σ g_i without clipping, by autograd. For public data only: the plan builds it if no privacy is claimed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ B = TypeVar("B")
 
 
 class PlainGradient(Generic[B]):
-    """The sum of the batch's gradients; the same module and losses as the private engines take.
+    """The sum of the batch's gradients; takes the same module and losses as the private engines.
 
     Args:
         module: the model.
@@ -32,6 +32,7 @@ class PlainGradient(Generic[B]):
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
 
     def private_sum(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> Parameters:
+        """See GradientEngine.private_sum; nothing is clipped."""
         total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in parameters.items()}
         with torch.no_grad():
             for name, value in parameters.items():
@@ -44,4 +45,5 @@ class PlainGradient(Generic[B]):
         return clip.divided(total) if clip else total
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
-        return []  # public data: nothing that anybody relies on
+        """Empty: the self-test does not run on public data."""
+        return []  # public data: no guarantee depends on it

@@ -1,7 +1,7 @@
 """How each kind of layer's per-record gradients follow from its input and the gradient at its output.
 
-Dimension 0 of every input and output counts records. A rule returns, for each trainable parameter, a term
-(worker.clipping.terms); what has no rule is left to Opacus (worker.clipping.opacus_layers).
+Dimension 0 of every input and output counts records. For each trainable parameter a rule returns a term
+(worker.clipping.terms). Layers without a rule go to Opacus (worker.clipping.opacus_layers).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from worker.models.item_loss import ItemLoss
 from worker.models.positions import Positions
 
 Found = list[tuple[nn.Parameter, Term]]
-# The layer; its input, or what it noted in place of it; the gradient at its output. `shift` goes without an input.
+# The layer; its input, or what it noted instead; the gradient at its output. `shift` takes no input.
 Rule = Callable[..., Found]
 
 
 def rule_of(module: nn.Module, trained: Sequence[nn.Parameter]) -> Rule | None:
-    """The rule of a module's own parameters; None where there is none.
+    """The rule for a module's own parameters; None if there is none.
 
     Args:
-        trained: those of them that are not frozen.
+        trained: those of its parameters that are not frozen.
     """
     conv1d = type(module).__name__ == "Conv1D" and hasattr(module, "nf")  # transformers.pytorch_utils.Conv1D
     rule = _transposed_linear if conv1d else RULES.get(type(module))
@@ -36,7 +36,7 @@ def rule_of(module: nn.Module, trained: Sequence[nn.Parameter]) -> Rule | None:
 
 
 def shift(module: Any, g: Tensor) -> Found:
-    """Of a layer whose bias alone is trained: what was added to is no matter.
+    """The rule of a layer that trains only its bias. Bias-only layers do not need the input.
 
     Source: Bu et al. 2022, "Differentially private bias-term only fine-tuning of foundation models".
     """
@@ -56,7 +56,7 @@ def _transposed_linear(module: Any, x: Tensor, g: Tensor) -> Found:
 
 
 def _embedding(module: nn.Embedding, ids: Tensor, g: Tensor) -> Found:
-    """The row of `padding_idx` gets no gradient from here, as in torch."""
+    """The row of `padding_idx` gets no gradient, as in torch."""
     values, ids = _positions(g), ids.reshape(len(ids), -1)
     if module.padding_idx is not None:
         values = values.masked_fill((ids == module.padding_idx)[..., None], 0.0)
@@ -80,7 +80,7 @@ def _conv2d(module: nn.Conv2d, x: Tensor, g: Tensor) -> Found:
 
 
 def _conv1d(module: nn.Conv1d, x: Tensor, g: Tensor) -> Found:
-    """A convolution over pictures of height 1."""
+    """A convolution over images of height 1."""
     kernel, dilation, stride = (1, *module.kernel_size), (1, *module.dilation), (1, *module.stride)
 
     def patches(lines: Tensor) -> Tensor:
@@ -95,9 +95,9 @@ def _padded(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
 
 
 def _convolution(module: nn.Conv1d | nn.Conv2d, x: Tensor, patches: Callable[[Tensor], Tensor], g: Tensor) -> Found:
-    """A linear layer with a position for each of the L patches (n, L, C·k); g is (n, L, p).
+    """A linear layer with one position for each of the L patches (n, L, C·k); g is (n, L, p).
 
-    Where a gradient is smaller than a record's patches it is formed, for some records at a time.
+    If a gradient is smaller than a record's patches, it is formed, for some records at a time.
     """
     if module.groups == 1 and g.shape[1] <= g.shape[2]:
         return _trainable([(module.weight, Outer(g, patches(x))), (module.bias, _bias(g))])
@@ -111,7 +111,7 @@ def _convolution(module: nn.Conv1d | nn.Conv2d, x: Tensor, patches: Callable[[Te
 
 
 def _blockwise(g: Tensor, patches: Tensor, groups: int) -> Tensor:
-    """(n, p, C·k / groups): each group of outputs sees its own inputs alone."""
+    """(n, p, C·k / groups): each group of outputs sees only its own inputs."""
     if groups == 1:
         return torch.bmm(g.mT, patches)
     blocks = (g.unflatten(2, (groups, -1)), patches.unflatten(2, (groups, -1)))
@@ -150,7 +150,7 @@ def _group_norm(module: nn.GroupNorm, x: Tensor, g: Tensor) -> Found:
 
 
 def _item_loss(module: ItemLoss, residuals: Tensor, hidden: Tensor, g: Tensor) -> Found:
-    """∂loss/∂W = Σ_t residuals_t ⊗ hidden_t: a linear layer over positions, known since the forward pass."""
+    """∂loss/∂W = Σ_t residuals_t ⊗ hidden_t: a linear layer over positions, known from the forward pass."""
     return _trainable([(module.weight, Outer(residuals, hidden * g[:, None, None]))])
 
 
@@ -168,15 +168,15 @@ RULES: dict[type[nn.Module], Rule] = {
 
 
 def _positions(x: Tensor) -> Tensor:
-    """(n, …, d) as (n, T, d); a vector for each record is one position."""
+    """(n, …, d) as (n, T, d); one vector per record is one position."""
     return x.reshape(len(x), -1, x.shape[-1])
 
 
 def _bias(g: Tensor) -> Dense:
-    """Σ_t g_t, of (n, T, p)."""
+    """Σ_t g_t, for g (n, T, p)."""
     return Dense(g[:, 0] if g.shape[1] == 1 else g.sum(dim=1))
 
 
 def _trainable(found: list[tuple[Any, Term]]) -> Found:
-    """Without the parameters that a layer does not have, or that are frozen."""
+    """Drops parameters that a layer does not have or that are frozen."""
     return [(parameter, term) for parameter, term in found if parameter is not None]

@@ -1,4 +1,4 @@
-"""Memory that is used again and again: the first touch of a fresh page costs more than what is computed in it."""
+"""Reusable memory: touching a fresh page for the first time costs more than the computation in it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from torch import Tensor
 
 
 class Scratch:
-    """A buffer for each name. What it held before is overwritten: a view lives until its name is asked for again."""
+    """One buffer for each name. Asking for a name again overwrites its old content, so earlier views become invalid.
+
+    >>> Scratch().empty("sum", (2, 3), torch.float64, torch.device("cpu")).shape
+    torch.Size([2, 3])
+    """
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
 
     def empty(self, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Not initialized."""
+        """A view of the buffer, not initialized."""
         size, key = math.prod(shape), (name, dtype, device)
         held = self._held.get(key)
         if held is None or held.numel() < size:
@@ -24,13 +28,15 @@ class Scratch:
         return held[:size].view(tuple(shape))
 
     def finite(self, name: str, numbers: Tensor, dtype: torch.dtype) -> Tensor:
-        """The same numbers in this type, 0 for what is NaN and some finite number for what is infinite: only rows whose
-        factor is 0 hold any, and 0 · NaN is NaN. The shape is that of `numbers` whatever they are."""
+        """The same numbers in this type, with 0 for NaN and finite numbers for infinities.
+
+        Only rows with factor 0 contain such values, and 0 · NaN is NaN. The shape is that of `numbers` in every case.
+        """
         out = self.empty(name, numbers.shape, dtype, numbers.device).copy_(numbers)
         return torch.nan_to_num(out, out=out)
 
     def scaled(self, name: str, numbers: Tensor, factors: Tensor) -> Tensor:
-        """numbers[i] · factors[i], in the type of the factors (n,); 0 where the factor is, whatever the numbers are."""
+        """numbers[i] · factors[i], in the type of the factors (n,); 0 for a factor 0, whatever the numbers are."""
         out = self.empty(name, numbers.shape, factors.dtype, numbers.device)
         torch.mul(numbers, factors.view(-1, *(1,) * (numbers.dim() - 1)), out=out)
         return torch.nan_to_num(out, out=out)

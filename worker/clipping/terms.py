@@ -1,11 +1,11 @@
-"""One parameter's per-record gradients in the form that the backward pass leaves them: products not yet multiplied out.
+"""One parameter's per-record gradients as the backward pass leaves them: products not yet multiplied out.
 
     Outer   g_i = Σ_t left_it ⊗ right_it          linear layers, convolutions (unfolded)
     Rows    g_i = Σ_t e_{ids_it} ⊗ values_it      embeddings
-    Dense   g_i itself                            what is small: biases, norms, positions
+    Dense   g_i itself                            small parameters: biases, norms, positions
 
-Terms of one kind that belong to one parameter are one term with more positions, so that every cross term between the
-calls of a module, or between modules that share the parameter, is inside its Gram matrices.
+Terms of one kind that belong to one parameter merge into one term with more positions. So its Gram matrices contain
+every cross term between a module's calls, or between modules that share the parameter.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from worker.data.norms import ROUNDING, TINY
 
 ROUNDING32 = 2.0**-24
 
-BLOCK = 256  # float32 adds so many products, then float64 goes on: what rounding may take stays below 2·10⁻⁵
+BLOCK = 256  # float32 adds this many products, then float64 continues: rounding takes less than 2·10⁻⁵
 
 
 class Bounded(NamedTuple):
-    """Squared norms that rounding made too small by at most `slack`; `scale` ≥ ‖g_i‖ is what rounding goes by."""
+    """Squared norms that rounding made too small by at most `slack`; the rounding scales with `scale` ≥ ‖g_i‖."""
 
     squares: Tensor
     slack: Tensor
@@ -35,7 +35,11 @@ class Bounded(NamedTuple):
 
 @dataclass(frozen=True)
 class Outer:
-    """g_i = Σ_t left_it ⊗ right_it, for left (n, T, p) and right (n, T, q)."""
+    """g_i = Σ_t left_it ⊗ right_it, for left (n, T, p) and right (n, T, q).
+
+    >>> Outer(torch.ones(1, 2, 3), torch.ones(1, 2, 4)).squares().squares
+    tensor([48.], dtype=torch.float64)
+    """
 
     left: Tensor
     right: Tensor
@@ -45,13 +49,16 @@ class Outer:
 
     @property
     def positions(self) -> int:
+        """T."""
         return self.left.shape[1]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that hold the term."""
         return self.left, self.right
 
     def take(self, at: slice) -> Outer:
+        """The term of these records."""
         return Outer(self.left[at], self.right[at])
 
     def squares(self) -> Bounded:
@@ -62,19 +69,19 @@ class Outer:
         scale = (lengths[0].sqrt() * lengths[1].sqrt()).sum(dim=1) * (1 + left_error + right_error)
         squares = left.mul_(right).sum(dim=(1, 2))
         slack = (left_error + right_error + (self.positions**2 + 8) * ROUNDING) * 1.01 * scale.square()
-        # What underflows in float32 is lost whatever it is multiplied with.
+        # A float32 underflow is lost, whatever factor follows.
         under = _tiny(self.left) * self.left.shape[2] * sums[1].square()
         under += _tiny(self.right) * self.right.shape[2] * sums[0].square()
         return Bounded(squares, slack + under, scale + under.sqrt())
 
     def dense(self, scratch: Scratch, name: str) -> Tensor:
-        """(n, p, q), in the precision of the factors."""
+        """The gradients (n, p, q), in the precision of the factors."""
         left, right = self.left, self.right
         out = scratch.empty(name, (len(left), left.shape[2], right.shape[2]), left.dtype, left.device)
         return torch.bmm(left.mT, right, out=out)
 
     def add_to(self, total: Tensor, factors: Tensor, scratch: Scratch) -> None:
-        """total (p, q) += Σ_i factors_i g_i, one product over records and positions, in the precision of `total`."""
+        """total (p, q) += Σ_i factors_i g_i, as one product over records and positions, in the precision of `total`."""
         left, right, scale = self.left, self.right, factors.to(total.dtype)
         if left.shape[2] <= right.shape[2]:
             left, right = scratch.scaled("left", left, scale), scratch.finite("right", right, total.dtype)
@@ -85,7 +92,11 @@ class Outer:
 
 @dataclass(frozen=True)
 class Rows:
-    """g_i = Σ_t e_{ids_it} ⊗ values_it, for ids (n, T) below `rows` and values (n, T, q)."""
+    """g_i = Σ_t e_{ids_it} ⊗ values_it, for ids (n, T) below `rows` and values (n, T, q).
+
+    >>> Rows(torch.tensor([[0, 2, 0]]), torch.ones(1, 3, 2), rows=3).squares().squares
+    tensor([10.], dtype=torch.float64)
+    """
 
     ids: Tensor
     values: Tensor
@@ -96,9 +107,11 @@ class Rows:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that hold the term."""
         return self.ids, self.values
 
     def take(self, at: slice) -> Rows:
+        """The term of these records."""
         return Rows(self.ids[at], self.values[at], self.rows)
 
     def over(self, divisor: Tensor) -> Rows:
@@ -119,7 +132,7 @@ class Rows:
     def inner(self, outer: Outer) -> Tensor:
         """⟨g_i, g'_i⟩ with an Outer of the same parameter: Σ_{t,u} left_u[id_t] ⟨v_t, right_u⟩, a gather and a product.
 
-        In float64: what rounding takes is within `cross_slack`.
+        In float64. Its rounding is at most `cross_slack`.
 
         Source: the cross term of Phantom Clipping (DPFormer).
         """
@@ -127,11 +140,11 @@ class Rows:
         return torch.bmm(outer.right.double(), self.values.double().mT).mul_(gathered).sum(dim=(1, 2))
 
     def cross_slack(self, outer: Outer, scales: Tensor) -> Tensor:
-        """What rounding may take from `inner`, where `scales` is the product of both terms' scales."""
+        """A bound on the rounding of `inner`; `scales` is the product of both terms' scales."""
         return _slack(self.values.shape[2] + outer.positions * self.ids.shape[1], scales)
 
     def dense_onto(self, gradients: Tensor) -> None:
-        """Adds to (n, rows, q), in the order of the positions."""
+        """Adds the gradients to (n, rows, q), in the order of positions."""
         offsets = torch.arange(len(self), device=self.ids.device)[:, None] * self.rows
         flat = gradients.view(-1, gradients.shape[2])
         flat.index_add_(0, (self.ids + offsets).flatten(), self.values.flatten(0, 1))
@@ -144,7 +157,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Dense:
-    """g_i, formed: (n, …)."""
+    """The formed gradients g_i: (n, …)."""
 
     gradients: Tensor
 
@@ -153,9 +166,11 @@ class Dense:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that hold the term."""
         return (self.gradients,)
 
     def take(self, at: slice) -> Dense:
+        """The term of these records."""
         return Dense(self.gradients[at])
 
 
@@ -164,7 +179,7 @@ Term = Outer | Rows | Dense
 
 @dataclass(frozen=True)
 class Merged:
-    """All terms of one parameter: at most one of each kind. Their sum is the per-record gradient."""
+    """All terms of one parameter, at most one of each kind. Their sum is the per-record gradient."""
 
     outer: Outer | None
     rows: Rows | None
@@ -172,7 +187,7 @@ class Merged:
 
     @classmethod
     def of(cls, terms: Sequence[Term]) -> Merged:
-        """Terms of one kind become one: positions side by side, dense gradients added."""
+        """Merges terms of one kind: joins positions, adds dense gradients."""
         outers = [each for each in terms if isinstance(each, Outer)]
         rows = [each for each in terms if isinstance(each, Rows)]
         dense = [each.gradients for each in terms if isinstance(each, Dense)]
@@ -185,11 +200,12 @@ class Merged:
 
     @property
     def positions(self) -> int:
-        """Of all terms together; a formed gradient is one."""
+        """The positions of all terms together; a formed gradient counts as one."""
         outer = self.outer.positions if self.outer else 0
         return outer + (self.rows.ids.shape[1] if self.rows else 0) + (1 if self.dense else 0)
 
     def take(self, at: slice) -> Merged:
+        """The terms of these records."""
         return Merged(
             self.outer.take(at) if self.outer else None,
             self.rows.take(at) if self.rows else None,
@@ -225,9 +241,9 @@ def _joined_rows(rows: list[Rows]) -> Rows:
 
 
 def _gram(vectors: Tensor) -> tuple[Tensor, float]:
-    """The Gram matrices of (n, T, p) in float64, (n, T, T), and their error over ‖v_t‖‖v_u‖.
+    """The Gram matrices (n, T, T) of (n, T, p) in float64, and their error relative to ‖v_t‖‖v_u‖.
 
-    Of narrower vectors the products are added in float32, BLOCK of them, and the blocks in float64.
+    For narrower vectors, float32 adds BLOCK products at a time, and float64 adds the blocks.
     """
     width = vectors.shape[2]
     if vectors.shape[1] == 1 or vectors.dtype == torch.float64:
@@ -241,11 +257,11 @@ def _gram(vectors: Tensor) -> tuple[Tensor, float]:
 
 
 def _tiny(vectors: Tensor) -> float:
-    """What one product may lose by underflow in `_gram`."""
+    """The most that one product in `_gram` may lose by underflow."""
     wide = vectors.dtype == torch.float64 or vectors.shape[1] == 1
     return 0.0 if wide else torch.finfo(torch.float32).tiny
 
 
 def _slack(terms: int, magnitudes: Tensor) -> Tensor:
-    """What rounding can take from a float64 sum of products with so many additions, in any order."""
+    """The most that rounding can take from a float64 sum of products with this many additions, in any order."""
     return (terms + 8) * ROUNDING * magnitudes

@@ -1,4 +1,4 @@
-"""Stored parts become records: loaded by their hash and checked against the data set's public shape."""
+"""Turns stored parts into records: loads them by hash and checks them against the data set's public shape."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from worker.messages import Part, Shape
 
 
 def load_stored(part: Part, shape: Shape) -> StoredPart:
-    """One stored part.
+    """Loads one stored part.
 
-    How many records it holds is private, and is not compared with anything.
+    Its number of records is private and is not compared with anything.
 
     Args:
         part: path and SHA-256.
-        shape: the data set's public numbers.
+        shape: the data set's public sizes.
 
     Raises:
-        DataDamagedError: the file is missing, is not what was registered, or does not have this shape.
+        DataDamagedError: the file is missing, differs from the registered one, or does not have this shape.
     """
     stored = load_part(part.path, part.sha256)
     check(stored, shape)
@@ -40,7 +40,7 @@ def records_of(stored: StoredPart) -> Records:
     """A part as records of its kind."""
     labels = torch.from_numpy(stored.y)
     if isinstance(stored.x, Texts):
-        raise PrivacyError("texts are trained on through an extractor only")
+        raise PrivacyError("training on texts needs an extractor")
     if isinstance(stored.x, Pairs):
         users, items = (torch.from_numpy(rows.astype(np.int64)) for rows in (stored.x.users, stored.x.items))
         return RatingRecords(users, items, labels)
@@ -53,21 +53,22 @@ def records_of(stored: StoredPart) -> Records:
 
 
 def users_of(stored: StoredPart, mechanism: MechanismConfig | None) -> Users | None:
-    """The users of a part's records, where users are what is protected.
+    """The users of a part's records, if users are the protected unit.
 
     Raises:
-        PrivacyError: the mechanism protects another unit than the data set, or fewer records of a user than it has.
+        PrivacyError: the mechanism protects another unit than the data set's, or fewer records per user than the part
+            has.
     """
     of_users = stored.user is not None
     if mechanism is not None and (mechanism.unit == "user") != of_users:
-        raise PrivacyError("the mechanism does not protect what the data set's unit is")
+        raise PrivacyError("the mechanism protects another unit than the data set's")
     if stored.user is None:
         return None
     return Users(stored.user, mechanism.training.records_per_unit if mechanism else len(stored.user))
 
 
 def check(stored: StoredPart, shape: Shape) -> None:
-    """Raises DataDamagedError where a part's columns or labels are not those of the data set."""
+    """Raises DataDamagedError if a part's columns or labels do not fit the data set."""
     records, features = stored.shape
     classes = shape.outputs > 1
     fits = (
@@ -84,7 +85,7 @@ def check(stored: StoredPart, shape: Shape) -> None:
 
 
 def _declared(x: Features) -> bool:
-    """Whether rows of users and items are those of the declared lists."""
+    """Returns True if all user and item rows are in the declared lists."""
     if isinstance(x, Pairs):
         same = len(x.users) == len(x.items)
         return same and _within(x.users, x.sizes[0]) and _within(x.items, x.sizes[1])

@@ -1,8 +1,8 @@
-"""Passes of one public shape: records in pieces of P rows, the last one filled up with rows of weight 0.
+"""Passes of one public shape: records in pieces of P rows; the last piece is padded with rows of weight 0.
 
-A product's rounding of one row depends on how many rows there are, and deep networks amplify it. At one shape a
-record's numbers do not depend on who else is there, or on how many (docs/privacy.md). So whoever computes on private
-records iterates over `passes`, and multiplies by `Pass.weights`.
+The rounding of one row in a product depends on the number of rows, and deep networks amplify it. With one shape, a
+record's results do not depend on the other records or their number (docs/privacy.md). So all code that computes on
+private records iterates over `passes`, and multiplies by `Pass.weights`.
 """
 
 from __future__ import annotations
@@ -26,55 +26,58 @@ class Pass(Generic[R]):
 
     Attributes:
         records: exactly P rows in memory of their own, contiguous and aligned.
-        count: private. It decides which weights are 0, and nothing else.
+        count: private. It decides only which weights are 0.
+
+    >>> Pass(None, count=2).weights(rows=3)
+    tensor([1., 1., 0.], dtype=torch.float64)
     """
 
     records: R
     count: int
 
     def weights(self, rows: int, device: torch.device | None = None) -> Tensor:
-        """1 for a record, 0 for a row that fills up: float64 (P,)."""
+        """1 for a record, 0 for a padding row: float64 (P,)."""
         return (torch.arange(rows, device=device) < self.count).double()
 
 
 class Batch(Protocol[R]):
-    """A logical batch: what an engine adds up, and a scorer scores."""
+    """A logical batch: an engine sums over it, a scorer scores it."""
 
     def passes(self, rows: int, dtype: torch.dtype) -> Iterable[Pass[R]]:
-        """All records in passes of P = `rows` rows. None of no records.
+        """All records in passes of P = `rows` rows. No pass for no records.
 
         Args:
-            dtype: of dense features, as the passes take them; widening changes no value.
+            dtype: of dense features in the passes; widening changes no value.
         """
         ...
 
 
 class Cuttable(ABC, Generic[R]):
-    """Records that are cut into passes."""
+    """Records that can be cut into passes."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> R:
-        """`rows` rows from `start` on, in new memory: the records that there are, then rows that fill up."""
+        """`rows` rows from `start` on, in new memory: the existing records, then padding rows."""
 
     def passes(self, rows: int, dtype: torch.dtype) -> Iterator[Pass[R]]:
-        """See Batch. One pass is in memory at a time."""
+        """See Batch.passes. One pass is in memory at a time."""
         for start in range(0, len(self), rows):
             yield Pass(self.piece(start, rows, dtype), min(rows, len(self) - start))
 
     def prepared(self, rows: int, dtype: torch.dtype) -> Prepared[R]:
-        """The passes, made once for use in many steps."""
+        """The passes, made once for many steps."""
         return Prepared([replace(each, records=self._kept(each.records)) for each in self.passes(rows, dtype)], rows)
 
     def _kept(self, piece: R) -> R:
-        """A piece that is used in many steps: what is worth computing once may be added to it."""
+        """A piece for many steps; may add results that are worth computing once."""
         return piece
 
 
 class Prepared(Generic[R]):
-    """A logical batch whose passes are in memory.
+    """A logical batch whose passes are all in memory.
 
     Args:
         passes: all of them.
@@ -85,14 +88,14 @@ class Prepared(Generic[R]):
         self._passes, self._rows = passes, rows
 
     def passes(self, rows: int, dtype: torch.dtype) -> Sequence[Pass[R]]:
-        """Raises ValueError where another P is asked for than was prepared."""
+        """See Batch.passes. Raises ValueError if `rows` differs from the prepared P."""
         if rows != self._rows:
             raise ValueError("these passes were prepared with another number of rows")
         return self._passes
 
 
 def filled(values: Tensor, start: int, rows: int, fill: Any = 0) -> Tensor:
-    """values[start : start + rows] in new memory of exactly `rows` rows, the rest of them `fill`."""
+    """values[start : start + rows] in new memory of exactly `rows` rows, padded with `fill`."""
     made = values.new_full((rows, *values.shape[1:]), fill)
     part = values[start : start + rows]
     made[: len(part)] = part
@@ -100,7 +103,7 @@ def filled(values: Tensor, start: int, rows: int, fill: Any = 0) -> Tensor:
 
 
 def filled_array(values: NDArray[Any], start: int, rows: int) -> NDArray[Any]:
-    """As `filled`, with zeros."""
+    """As `filled`, padded with zeros."""
     made = np.zeros((rows, *values.shape[1:]), dtype=values.dtype)
     part = values[start : start + rows]
     made[: len(part)] = part

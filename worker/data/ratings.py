@@ -1,4 +1,4 @@
-"""Ratings in memory: of each record a user's row, an item's row and the rating. Private where the data set is."""
+"""Ratings in memory: each record has a user's row, an item's row and the rating. Private if the data set is."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ class RatingRecords(Cuttable["RatingRecords"]):
         return len(self.labels)
 
     def select(self, indices: NDArray[np.int64]) -> RatingRecords:
+        """The records at these indices, in their order."""
         at = torch.from_numpy(indices)
         return RatingRecords(self.users[at], self.items[at], self.labels[at])
 
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> RatingRecords:
-        """Rows that fill up are ratings of the first user and item."""
+        """Padding rows are ratings of the first user and item."""
         return RatingRecords(*(filled(each, start, rows) for each in (self.users, self.items, self.labels)))
 
 
 def add_rows(rows: Tensor, values: Tensor, size: int) -> Tensor:
-    """Σ_i e_{rows_i} ⊗ values_i: float64 (size, d). In the records' order, so that it is the same in every run.
+    """Σ_i e_{rows_i} ⊗ values_i: float64 (size, d). Adds in the records' order, so that every run agrees.
 
     Args:
         rows: int64 (n,), each below `size`.

@@ -1,8 +1,8 @@
 """Records in memory: features, dense or sparse, and labels, with the two products that a linear layer needs.
 
-Everything here is private where the data set is. Products are over passes of one public shape (worker.data.passes),
-in float64 for linear models. What chooses a type, an index or a chunk is the number of features or P, never how many
-records or entries there are.
+Everything here is private if the data set is. Products are over passes of one public shape (worker.data.passes), in
+float64 for linear models. The number of features, or P, chooses types, indices and chunks; the number of records or
+entries never does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from worker.data.norms import norm_bound, root_bound
 from worker.data.passes import Batch, Cuttable, Prepared, filled
 
-CHUNK_BYTES = 2**24  # of float64 features that are looked at together when records are loaded
+CHUNK_BYTES = 2**24  # of float64 features that are checked together when records are loaded
 
 
 class Records(Batch[Any], Protocol):
@@ -35,11 +35,11 @@ class Records(Batch[Any], Protocol):
     def __len__(self) -> int: ...
 
     def select(self, indices: NDArray[np.int64]) -> Records:
-        """The records of these indices, in their order."""
+        """The records at these indices, in their order."""
         ...
 
     def prepared(self, rows: int, dtype: torch.dtype) -> Prepared[Any]:
-        """Their passes, kept in memory for use in many steps."""
+        """Their passes, kept in memory for many steps."""
         ...
 
 
@@ -48,7 +48,7 @@ class FeatureRecords(Records, Protocol):
 
     Attributes:
         private_norms: float64 (n,), upper bounds of ‖x‖; ∞ for a record with a feature that is not finite. Passes hold
-            the features of such a record as zeros, so that 0 · NaN cannot reach a sum.
+            such a record's features as zeros, so that 0 · NaN cannot reach a sum.
     """
 
     private_norms: Tensor
@@ -76,7 +76,10 @@ class DenseRecords(Cuttable["DenseRecords"]):
     Args:
         features: float32 or float64 (n, d).
         labels: (n,).
-        mean: float64 (d,), what features are less, in float64.
+        mean: float64 (d,), subtracted from the features in float64.
+
+    >>> DenseRecords(torch.ones(2, 3), torch.zeros(2)).apply(torch.ones(1, 3, dtype=torch.float64)).tolist()
+    [[3.0, 3.0]]
     """
 
     def __init__(self, features: Tensor, labels: Tensor, mean: Tensor | None = None) -> None:
@@ -101,41 +104,46 @@ class DenseRecords(Cuttable["DenseRecords"]):
         return features if self._mean is None else features - self._mean
 
     def apply(self, weight: Tensor) -> Tensor:
+        """See FeatureRecords.apply."""
         return weight @ self._features.double().T
 
     def adjoint(self, coefficients: Tensor) -> Tensor:
+        """See FeatureRecords.adjoint."""
         return coefficients @ self._features.double()
 
     def weighted_squares(self, weights: Tensor) -> Tensor:
+        """See FeatureRecords.weighted_squares."""
         return weights @ self._features.double().square().T
 
     def dense(self, dtype: torch.dtype) -> Tensor:
+        """See FeatureRecords.dense."""
         return self._features.to(dtype)
 
     def clipped_sum(self, max_norm: float) -> Tensor:
-        """Σ_i min(1, B/‖x_i‖) x_i: float64 (d,), B the `max_norm`. A record that is not finite adds nothing.
+        """Σ_i min(1, B/‖x_i‖) x_i: float64 (d,), with B = `max_norm`. A record that is not finite adds nothing.
 
-        Each number is cut to a multiple of a power of two g ≤ B/2³⁰, towards zero, which makes no norm larger; the sum
-        is then one of integers, exact below 2⁵³ g and whatever the order, and a record changes it by at most B.
+        Each number is cut towards zero to a multiple of a power of two g ≤ B/2³⁰, which makes no norm larger. The sum
+        then adds integers: it is exact below 2⁵³ g, in any order, and a record changes it by at most B.
         """
         g = math.ldexp(1.0, math.frexp(max_norm)[1] - 31)
         total = torch.zeros(self._features.shape[1], dtype=torch.int64)
         for each in self.passes(chunk_rows(self._features.shape[1]), torch.float64):
             shrink = (max_norm / each.records.private_norms * (1.0 - 2.0**-40)).clamp(max=1.0)
             cut = (each.records.dense(torch.float64) * shrink[:, None] / g).trunc()
-            total += cut.to(torch.int64).sum(dim=0)  # rows that fill up are zeros
+            total += cut.to(torch.int64).sum(dim=0)  # padding rows are zeros
         return total.double() * g
 
     def less(self, mean: Tensor) -> DenseRecords:
-        """x_i − m. A record that was not finite stays one."""
+        """x_i − m. A record that is not finite stays so."""
         return DenseRecords(self._features, self.labels, mean)
 
     def select(self, indices: NDArray[np.int64]) -> DenseRecords:
+        """See Records.select."""
         at = torch.from_numpy(indices)
         return self._like(self._features[at], self.labels[at], self.private_norms[at], self._mean)
 
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> DenseRecords:
-        """Rows that fill up are zeros, and so are the features of a record that is not finite."""
+        """Padding rows are zeros, and so are the features of a record that is not finite."""
         norms, part = filled(self.private_norms, start, rows), self._features[start : start + rows]
         used = torch.isfinite(norms)[: len(part), None]
         features = torch.zeros(rows, self._features.shape[1], dtype=dtype)
@@ -145,7 +153,7 @@ class DenseRecords(Cuttable["DenseRecords"]):
 
 
 class SparseRecords(Cuttable["SparseRecords"]):
-    """Sparse features, made dense for nobody but who asks for a few of them.
+    """Sparse features; `dense` makes only the requested ones dense.
 
     Args:
         features: a SciPy CSR matrix, n × d.
@@ -154,7 +162,7 @@ class SparseRecords(Cuttable["SparseRecords"]):
 
     def __init__(self, features: Any, labels: Tensor) -> None:
         matrix = features.astype(np.float64)  # a copy
-        matrix.sum_duplicates()  # a column twice in a row would make ‖x‖ larger than the norm of its entries
+        matrix.sum_duplicates()  # a column twice in one row would make ‖x‖ larger than the norm of its entries
         rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
         broken = np.zeros(matrix.shape[0], dtype=bool)
         broken[rows[~np.isfinite(matrix.data)]] = True
@@ -175,25 +183,30 @@ class SparseRecords(Cuttable["SparseRecords"]):
         return len(self.labels)
 
     def apply(self, weight: Tensor) -> Tensor:
+        """See FeatureRecords.apply."""
         return (self._csr() @ weight.T.contiguous()).T.contiguous()
 
     def adjoint(self, coefficients: Tensor) -> Tensor:
+        """See FeatureRecords.adjoint."""
         if self._backward is not None:
             return (self._backward @ coefficients.T.contiguous()).T.contiguous()
         return torch.from_numpy(np.ascontiguousarray((self._matrix.T @ coefficients.numpy().T).T))
 
     def weighted_squares(self, weights: Tensor) -> Tensor:
+        """See FeatureRecords.weighted_squares."""
         return torch.from_numpy(np.ascontiguousarray((self._matrix.power(2) @ weights.numpy().T).T))
 
     def dense(self, dtype: torch.dtype) -> Tensor:
+        """See FeatureRecords.dense."""
         return self._csr().to_dense().to(dtype)
 
     def select(self, indices: NDArray[np.int64]) -> SparseRecords:
+        """See Records.select."""
         at = torch.from_numpy(indices)
         return self._like(self._matrix[indices], self.labels[at], self.private_norms[at])
 
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> SparseRecords:
-        """Rows that fill up have no entries."""
+        """Padding rows have no entries."""
         indptr = self._matrix.indptr
         ends = indptr[np.minimum(np.arange(start, start + rows + 1), len(self))]
         part = slice(int(ends[0]), int(ends[-1]))
@@ -202,7 +215,7 @@ class SparseRecords(Cuttable["SparseRecords"]):
         return self._like(matrix, filled(self.labels, start, rows), filled(self.private_norms, start, rows))
 
     def _kept(self, piece: SparseRecords) -> SparseRecords:
-        """With Xᵀ as CSR too: its product is faster and uses all cores, but making it costs more than one step."""
+        """Adds Xᵀ as CSR: its product is faster and uses all cores, but making it costs more than one step."""
         piece._backward = _torch_csr(piece._matrix.T.tocsr())
         return piece
 
@@ -217,12 +230,12 @@ class SparseRecords(Cuttable["SparseRecords"]):
 
 
 def chunk_rows(features: int) -> int:
-    """How many records are looked at together outside of passes; by the number of features alone."""
+    """How many records are checked together outside of passes; depends only on the number of features."""
     return max(1, CHUNK_BYTES // (8 * features))
 
 
 def _torch_csr(matrix: Any) -> Tensor:
-    """A torch view of a SciPy CSR matrix; 32-bit indices where rows × columns fit, as MKL's products want them."""
+    """A torch view of a SciPy CSR matrix; uses 32-bit indices if rows × columns fit, as MKL's products require."""
     rows, columns = matrix.shape
     index = np.int32 if rows * columns < 2**31 else np.int64
     with warnings.catch_warnings():

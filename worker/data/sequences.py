@@ -1,4 +1,4 @@
-"""Sequences in memory: of each record the rows of its items, in order. Private where the data set is."""
+"""Sequences in memory: each record has its items' rows, in order. Private if the data set is."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class SequenceRecords(Cuttable["SequenceRecords"]):
 
     Args:
         items: int32 (rows,), one record after the other.
-        starts, ends: int64 (n,), where each record lies in `items`.
-        labels: (n,); None: each record is its own.
+        starts, ends: int64 (n,), each record's range in `items`.
+        labels: (n,); None: each record is its own label.
     """
 
     def __init__(
@@ -33,16 +33,17 @@ class SequenceRecords(Cuttable["SequenceRecords"]):
         return len(self._ends)
 
     def select(self, indices: NDArray[np.int64]) -> SequenceRecords:
+        """The records at these indices, in their order."""
         at = torch.from_numpy(indices)
         return SequenceRecords(self._items, self._starts[indices], self._ends[indices], self.labels[at])
 
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> SequenceRecords:
-        """Rows that fill up are empty sequences."""
+        """Padding rows are empty sequences."""
         starts, ends = (filled_array(each, start, rows) for each in (self._starts, self._ends))
         return SequenceRecords(self._items, starts, ends, filled(self.labels, start, rows))
 
     def without_seen(self, scores: Tensor) -> Tensor:
-        """The scores (n, M + 1), of item i in column i + 1, with −∞ for all items before each record's last one."""
+        """The scores (n, M + 1), item i in column i + 1, with −∞ for all items before each record's last one."""
         lengths = np.maximum(self._ends - self._starts - 1, 0)
         rows = np.repeat(np.arange(len(self)), lengths)
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -52,24 +53,26 @@ class SequenceRecords(Cuttable["SequenceRecords"]):
         return left
 
     def item_counts(self, items: int, length: int) -> Tensor:
-        """Of each of the declared items, in how many records it is among the inputs of `windows(length)`:
-        float64 (items,). A record counts at most once for an item, and for at most `length` of them. Private."""
+        """How many records have each declared item among the inputs of `windows(length)`: float64 (items,).
+
+        A record counts at most once for an item, and for at most `length` items. Private.
+        """
         ids = self.windows(length)[0].numpy()
         rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
         distinct = np.unique(rows[ids > 0] * np.int64(items) + ids[ids > 0] - 1)
         return torch.from_numpy(np.bincount(distinct % items, minlength=items).astype(np.float64))
 
     def windows(self, length: int) -> tuple[Tensor, Tensor]:
-        """The last items, and for each the one after it: int64 (n, length) each, item i as i + 1, filled up with 0.
+        """The last items, and the successor of each: int64 (n, length) each, item i as i + 1, padded with 0.
 
-        All are of one length, so that no step's time tells how long the sequences in it are.
+        All have one length, so that no step's time reveals its sequences' lengths.
         """
         ids = self.padded(length + 1)
         targets = ids[:, 1:]
         return torch.where(targets != 0, ids[:, :-1], 0), targets
 
     def padded(self, length: int) -> Tensor:
-        """The last items, int64 (n, length): item i as i + 1, filled up with 0."""
+        """The last items, int64 (n, length): item i as i + 1, padded with 0."""
         lengths = np.minimum(self._ends - self._starts, length)[:, None]
         places = np.arange(length)
         there = places < lengths

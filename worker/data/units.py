@@ -1,4 +1,4 @@
-"""Which records belong to which user, where users are protected: batches are drawn of users, with all their records."""
+"""Which records belong to which user, if users are protected: batches draw users, with all their records."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ class Users:
     """The users of n records.
 
     Args:
-        numbers: int64 (n,), the user of each record.
-        most: at most so many records of a user's: what was charged for.
+        numbers: int64 (n,), each record's user.
+        most: the charged number of records per user.
 
     Raises:
-        PrivacyError: a user has more.
+        PrivacyError: a user has more records.
+
+    >>> Users(np.array([0, 1, 0]), most=2).records(np.array([0])).tolist()
+    [0, 2]
     """
 
     def __init__(self, numbers: NDArray[np.int64], most: int) -> None:
         _, places, self._counts = np.unique(numbers, return_inverse=True, return_counts=True)
         if len(self._counts) and self._counts.max() > most:
-            raise PrivacyError("a user has more records than were charged for")
+            raise PrivacyError("a user has more records than the mechanism covers")
         self._order = np.argsort(places, kind="stable")
         self._starts = np.cumsum(self._counts) - self._counts
 

@@ -1,6 +1,6 @@
-"""A BERT encoder that makes one vector of a text: frozen, in evaluation, one text at a time.
+"""A BERT encoder that makes one vector from a text: frozen, in evaluation mode, one text at a time.
 
-Only safetensors, JSON and a vocabulary are read: no code and no pickle of an extractor is ever run.
+It reads only safetensors, JSON and a vocabulary. No code and no pickle from an extractor ever runs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from worker.extractors.wordpiece import WordPiece
 
 
 class Encoder(nn.Module):
-    """BERT without its pooler; _file_name has the reference's names of its tensors.
+    """BERT without its pooler; _file_name maps its tensors to the reference's names.
 
-    Dropout is left out: there is nothing to switch off.
+    It has no dropout layers, so there is nothing to switch off.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ class _Block(nn.Module):
         return made
 
 
-# The reference's names of layers.
+# The reference's layer names.
 _EMBEDDINGS = {
     "words": "word_embeddings",
     "positions": "position_embeddings",
@@ -81,18 +81,18 @@ _BLOCK = {
 
 
 class BertMean:
-    """text → the mean of its tokens' last hidden states, float32 (d,); of length 1 where the manifest says so.
+    """text → the mean of its tokens' last hidden states, float32 (d,); scaled to length 1 if the manifest says so.
 
     Guarantee: a record's features are a function of this record and the extractor's files alone. Each text goes through
-    the encoder by itself and unpadded: in a batch, rounding would depend on its neighbours, which is small but summed
-    over all records can exceed what the noise was made for.
+    the encoder by itself and unpadded. In a batch, rounding would depend on the neighbours. That is small, but summed
+    over all records it can exceed what the noise covers.
 
     Args:
-        folder: of the extractor.
-        sha256: of its manifest, as admitted.
+        folder: the extractor's.
+        sha256: its manifest's, as admitted.
 
     Raises:
-        ExtractorMissingError: a file is missing or is not what the manifest says, or the manifest is another.
+        ExtractorMissingError: a file is missing or differs from the manifest, or the manifest differs.
 
     Source: Reimers & Gurevych 2019, "Sentence-BERT" (mean pooling).
     """
@@ -104,7 +104,7 @@ class BertMean:
                 raise ValueError("this is not a text extractor")
             self._manifest = manifest
             config = json.loads(files["config.json"])
-            # Else it would fail at the first text that is long enough, or holds such a piece: which ones do is private.
+            # Otherwise it would fail at the first text that is long enough or has such a piece, which would be private.
             _check_sizes(manifest, config, files["vocab.txt"].decode())
             self._encoder = _loaded(config, files["model.safetensors"])
             self._tokens = WordPiece(
@@ -113,6 +113,7 @@ class BertMean:
 
     @property
     def features(self) -> int:
+        """d."""
         return self._manifest.features
 
     def __call__(self, text: str) -> Tensor:
@@ -121,7 +122,7 @@ class BertMean:
             return F.normalize(vector, dim=0) if self._manifest.normalize else vector
 
     def examples(self, generator: np.random.Generator) -> list[str]:
-        """Texts of a few words, of some, and of more than are read."""
+        """Random texts: one short, one of half the tokens that are read, one too long."""
         words, most = self._tokens.words, self._manifest.max_tokens
         return [" ".join(generator.choice(words, size)) for size in (2, most // 2, 2 * most)]
 

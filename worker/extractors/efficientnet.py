@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 that makes one vector of an image: frozen, in evaluation, one image at a time."""
+"""EfficientNet-Lite0 that makes one vector from an image: frozen, in evaluation mode, one image at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from app.contracts.extractor import EfficientNetManifest, ImageInput
 from worker.extractors.files import loading, read_extractor
 
-# Repeats, kernel, stride of the first, expansion, channels in and out.
+# Repeats, kernel, first stride, expansion, channels in and out.
 STAGES = (
     (1, 3, 1, 1, 32, 16),
     (2, 3, 2, 6, 16, 24),
@@ -29,19 +29,20 @@ EPS = 1e-3
 
 
 class SameConv(nn.Conv2d):
-    """A convolution without bias whose output has ⌈size / stride⌉ places a side; the odd zero is at the end."""
+    """A convolution without bias, with ⌈size / stride⌉ output places per side. Odd padding puts its extra zero last."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
         super().__init__(inputs, outputs, kernel, stride, groups=groups, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Pads and convolves."""
         kernel, stride = self.kernel_size[0], self.stride[0]
         high, wide = (max((math.ceil(size / stride) - 1) * stride + kernel - size, 0) for size in x.shape[-2:])
         return super().forward(F.pad(x, (wide // 2, wide - wide // 2, high // 2, high - high // 2)))
 
 
 class _Block(nn.Module):
-    """Inverted bottleneck: widened, convolved channel by channel, narrowed."""
+    """Inverted bottleneck: widens, convolves channel by channel, narrows."""
 
     def __init__(self, kernel: int, stride: int, expansion: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -63,7 +64,8 @@ class _Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """EfficientNet-Lite0 without its classifier: (1, 3, h, w) → (1, 1280). Names are the reference's without _."""
+    """EfficientNet-Lite0 without its classifier: (1, 3, h, w) → (1, 1280). Tensors have the reference's names sans
+    _."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,23 +78,24 @@ class Encoder(nn.Module):
         self.conv_head, self.bn1 = SameConv(320, 1280, 1), nn.BatchNorm2d(1280, eps=EPS)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The mean over the last layer's places."""
         x = self.blocks(F.relu6(self.bn0(self.conv_stem(x))))
         return F.relu6(self.bn1(self.conv_head(x))).mean(dim=(2, 3))
 
 
 class EfficientNet:
-    """image → the mean of the last layer's places, float32 (1280,).
+    """image → the mean over the last layer's places, float32 (1280,).
 
     Guarantee: a record's features are a function of this record and the extractor's files alone. Batch norms use their
     frozen statistics, and each image goes through the encoder by itself.
 
     Args:
-        folder: of the extractor.
-        sha256: of its manifest, as admitted.
-        image: how a record's numbers are an image.
+        folder: the extractor's.
+        sha256: its manifest's, as admitted.
+        image: how a record's numbers form an image.
 
     Raises:
-        ExtractorMissingError: a file is missing or is not what the manifest says, or the manifest is another.
+        ExtractorMissingError: a file is missing or differs from the manifest, or the manifest differs.
 
     Source: Tan & Le 2019, "EfficientNet"; the Lite variant: Liu 2020 (TensorFlow's model garden).
     """
@@ -102,7 +105,7 @@ class EfficientNet:
         with loading():
             manifest, files = read_extractor(folder, sha256)
             if not isinstance(manifest, EfficientNetManifest):
-                raise ValueError("this is not an extractor of images")
+                raise ValueError("this is not an image extractor")
             self._manifest = manifest
             with torch.device("meta"):
                 encoder = Encoder()
@@ -112,6 +115,7 @@ class EfficientNet:
 
     @property
     def features(self) -> int:
+        """1280."""
         return self._manifest.features
 
     def __call__(self, record: NDArray[np.float32]) -> Tensor:
@@ -127,6 +131,6 @@ class EfficientNet:
             return made
 
     def examples(self, generator: np.random.Generator) -> list[NDArray[np.float32]]:
-        """Pictures of random points from black to white."""
+        """Images of random pixels from black to white."""
         asked = self._image
         return [(generator.random(asked.numbers) / asked.input_scale).astype(np.float32) for _ in range(3)]

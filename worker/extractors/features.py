@@ -1,9 +1,10 @@
-"""A part's features: made once by a frozen extractor, and kept beside the data set's parts.
+"""A part's features: made once by a frozen extractor, and cached next to the data set's parts.
 
-The cache is as private as the data: a folder of mode 0700 within the data set's own, so that it goes with it and no
-other data set ever looks into it. It is keyed by the part's SHA-256, the extractor's, how records are read, and this
-module's version; a file's name holds its own SHA-256, which is checked when it is used. It holds KEPT files, the last
-used ones: their number and not their size, which tells how many records there are, decides what goes.
+The cache is as private as the data. It is a folder of mode 0700 within the data set's own folder, so it is deleted with
+the data set, and no other data set reads it. Its key contains the part's SHA-256, the extractor's, how records are
+read, and this module's version. A file's name contains its own SHA-256, which is checked on use. The cache keeps the
+KEPT most recently used files. Their number decides which files go, not their size, which would reveal the number of
+records.
 """
 
 from __future__ import annotations
@@ -27,21 +28,23 @@ from app.formats.stored import DataDamagedError, StoredPart, Texts, load_part, s
 from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
 
-VERSION = 2  # part of the key: raise it when features could come out differently
+VERSION = 2  # part of the key: raise it whenever features could change
 KEPT = 16  # files: eight extractors' features of both parts
-STALE_S = 86_400  # what a process that was killed left behind
+STALE_S = 86_400  # age at which a killed process's partial files are removed
 
 
 class Extractor(Protocol):
-    """A vector of one record, a function of nothing else."""
+    """Makes a vector from one record, as a function of that record alone."""
 
     @property
-    def features(self) -> int: ...
+    def features(self) -> int:
+        """The length of the vector."""
+        ...
 
     def __call__(self, record: Any, /) -> Tensor: ...
 
     def examples(self, generator: np.random.Generator) -> list[Any]:
-        """Three random records of its kind, for the self-test: public."""
+        """Three random public records of its kind, for the self-test."""
         ...
 
 
@@ -55,18 +58,19 @@ def extracted(
     image: ImageInput | None = None,
     check: Callable[[Extractor], None] = lambda _: None,
 ) -> StoredPart:
-    """The part with float32 features (n, d) in place of its texts or images.
+    """The part with float32 features (n, d) instead of its texts or images.
 
     Args:
-        stored: a part of texts, or of images.
-        image: how its records are images.
+        stored: a part of texts or images.
+        image: how its records form images.
         folder, extractor_sha256: the extractor's, as admitted.
-        cache: where features are kept.
+        cache: the folder of cached features.
         poll: called before each record; may raise to stop.
-        check: called with the extractor before it is given any record; may raise.
+        check: called with the extractor before it receives any record; may raise.
 
     Raises:
-        ExtractorMissingError, DataDamagedError.
+        ExtractorMissingError: the extractor is missing or differs from the admitted one.
+        DataDamagedError: the part has neither texts nor images.
     """
     how = image.model_dump_json() if image else ""
     content = f"scrimp/features/{VERSION}/{part_sha256}/{extractor_sha256}/{how}"
@@ -81,7 +85,7 @@ def extracted(
         poll()
         x[row] = extractor(record).numpy()
     made = replace(stored, x=x)
-    with contextlib.suppress(OSError):  # a full disk costs time, no more
+    with contextlib.suppress(OSError):  # a full disk costs only time
         _keep(cache, key, made)
     return made
 
@@ -92,7 +96,7 @@ def opened(stored: StoredPart, folder: Path, sha256: str, image: ImageInput | No
         return BertMean(folder, sha256), stored.x.texts()
     if isinstance(stored.x, np.ndarray) and image is not None and stored.x.shape[1] == image.numbers:
         return EfficientNet(folder, sha256, image), stored.x
-    raise DataDamagedError("an extractor takes texts, or images")
+    raise DataDamagedError("an extractor needs texts or images")
 
 
 def _known(cache: Path, key: str) -> StoredPart | None:
@@ -108,7 +112,7 @@ def _known(cache: Path, key: str) -> StoredPart | None:
 
 
 def _keep(cache: Path, key: str, made: StoredPart) -> None:
-    """Whole or not at all: written under another name first."""
+    """Saves atomically: writes under another name first."""
     cache.mkdir(mode=0o700, exist_ok=True)
     partial = cache / f"{secrets.token_hex(8)}.part"
     try:

@@ -1,4 +1,4 @@
-"""An extractor's files, checked against the hash that a job was admitted with before anything reads them."""
+"""An extractor's files, checked before use against the hash that the job was admitted with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.errors import PermanentError
 
 
 class ExtractorMissingError(PermanentError):
-    """The extractor is not there, or is not the one that was admitted."""
+    """The extractor is missing or differs from the admitted one."""
 
     code = "extractor-missing"
 
@@ -23,8 +23,8 @@ def read_extractor(folder: Path, sha256: str) -> tuple[Manifest, dict[str, bytes
     """The manifest and the files that it names.
 
     Raises:
-        ExtractorMissingError: the manifest does not have this SHA-256, or a file not the manifest's.
-        OSError, ValueError: they are not there, or are no such things (see `loading`).
+        ExtractorMissingError: the manifest's SHA-256 differs, or a file's SHA-256 differs from the manifest.
+        OSError, ValueError: files are missing or malformed (see `loading`).
     """
     content = (folder / MANIFEST).read_bytes()
     _check(content, sha256)
@@ -37,7 +37,7 @@ def read_extractor(folder: Path, sha256: str) -> tuple[Manifest, dict[str, bytes
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Whatever is wrong with an extractor's files is one error, which says nothing of them."""
+    """Turns every problem with an extractor's files into one error that reveals nothing about them."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError):
@@ -46,4 +46,4 @@ def loading() -> Iterator[None]:
 
 def _check(content: bytes, sha256: str) -> None:
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise ExtractorMissingError("a file of the extractor is not what was admitted")
+        raise ExtractorMissingError("a file of the extractor differs from the admitted one")

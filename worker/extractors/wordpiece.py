@@ -1,4 +1,4 @@
-"""BERT's tokenizer: words and punctuation, then the longest known pieces of each word."""
+"""BERT's tokenizer: splits into words and punctuation, then into the longest known pieces."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ CJK_COMPATIBILITY = ((0xF900, 0xFAFF), (0x2F800, 0x2FA1F))
 
 
 class WordPiece:
-    """Ids of a text's pieces, between [CLS] and [SEP].
+    r"""Ids of a text's pieces, between [CLS] and [SEP].
 
     Args:
-        vocabulary: vocab.txt, a piece a line.
-        lowercase: whether texts are lower-cased and lose their accents.
-        max_tokens: of the ids, the two around the text included.
+        vocabulary: vocab.txt, one piece per line.
+        lowercase: lower-cases texts and removes accents.
+        max_tokens: the most ids, including the two around the text.
 
     Source: Devlin et al. 2019, "BERT"; the reference's tokenization.py.
+
+    >>> WordPiece("[UNK]\n[CLS]\n[SEP]\ncat\n##s", lowercase=True, max_tokens=8).ids("Cats!")
+    [1, 3, 4, 0, 2]
     """
 
     def __init__(self, vocabulary: str, *, lowercase: bool, max_tokens: int) -> None:
@@ -28,10 +31,11 @@ class WordPiece:
 
     @property
     def words(self) -> list[str]:
-        """The pieces that are texts by themselves."""
+        """The pieces that are words by themselves."""
         return [piece for piece in self._ids if not piece.startswith(("[", "##"))] or ["a"]
 
     def ids(self, text: str) -> list[int]:
+        """The ids of a text's pieces, at most `max_tokens`."""
         found: list[int] = []
         for word in self._words(text):
             if len(found) >= self._max_tokens - 2:
@@ -46,7 +50,7 @@ class WordPiece:
         return "".join(f" {c} " if _is_punctuation(c) else c for c in spaced).split()
 
     def _pieces(self, word: str) -> list[int]:
-        """Greedily the longest piece from the left; one unknown where a part of the word has none."""
+        """Greedily takes the longest piece from the left; one unknown id if a part of the word has no piece."""
         if len(word) > MAX_WORD_CHARACTERS:
             return [self._unknown]
         found, start = [], 0

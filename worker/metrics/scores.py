@@ -1,4 +1,4 @@
-"""Scores of a model: exact on public data, noisy sums on private data."""
+"""A model's scores: exact on public data, noisy sums on private data."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from worker.models.base import Model, Parameters
 from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
 
-GRID = 2**30  # a score's bound is divided into so many parts
-Groups = Mapping[str, Sequence[int]]  # the places of classes, by name
+GRID = 2**30  # a score's bound is divided into this many parts
+Groups = Mapping[str, Sequence[int]]  # class indices, by group name
 
 
 @runtime_checkable
@@ -29,23 +29,25 @@ class Ranks(Protocol):
     """A model that ranks items."""
 
     def ranks(self, parameters: Parameters, records: Any, *, leave_out_seen: bool) -> Tensor:
-        """The rank of each record's last item among all, from 1: float64 (n,)."""
+        """Each record's last item's rank among all items, from 1: float64 (n,)."""
         ...
 
 
 @runtime_checkable
 class ScoresTokens(Protocol):
-    """A model that predicts tokens, where its records are texts without a class."""
+    """A model that predicts tokens; its records are texts without a class."""
 
     @property
-    def vocabulary(self) -> int: ...
+    def vocabulary(self) -> int:
+        """The number of tokens."""
+        ...
 
     def predicted(self, records: Any) -> tuple[Tensor, Tensor]:
-        """The ids of all tokens that are predicted, int64 (tokens,), and how many of them each record has, (n,)."""
+        """The ids of all predicted tokens, int64 (tokens,), and each record's number of them, (n,)."""
         ...
 
     def token_scores(self, parameters: Parameters, records: Any) -> tuple[Tensor, Tensor]:
-        """Each record's loss, float64 (n,); and those of `predicted`, in its order, float64 (tokens,)."""
+        """Each record's loss, float64 (n,); and the losses of `predicted`, in its order, float64 (tokens,)."""
         ...
 
 
@@ -54,9 +56,12 @@ class Score:
     """A number that may leave the attempt.
 
     Attributes:
-        std: of the noise on `value`, 0 where it is exact. A function of what was released.
-        noise_std: of the noise on the sums behind it, which is what was charged.
-        parts: what else is made of the same release: the same score of groups of classes, HIT beside NDCG.
+        std: of the noise on `value`, 0 if it is exact. A function of released numbers.
+        noise_std: of the noise on the underlying sums; this is what was charged.
+        parts: other numbers from the same release: the score on groups of classes, or HIT with NDCG.
+
+    >>> Score("accuracy", 0.9, std=0.0).noise_std
+    0.0
     """
 
     name: str
@@ -73,11 +78,11 @@ def public_scores(
     groups: Groups | None = None,
     ranking: Ranking | None = None,
 ) -> list[Score]:
-    """Exact means over public records: accuracy and cross-entropy, the error, or NDCG and HIT. None of no records.
+    """Exact means over public records: accuracy and cross-entropy, the error, or NDCG and HIT. Empty without records.
 
     Args:
-        groups: of classes: both scores of each group too, where it has records. Of tokens: their mean loss.
-        ranking: of next items.
+        groups: of classes: also both scores of each group that has records. Of tokens: their mean loss.
+        ranking: how next items are ranked.
     """
     if len(records) == 0:
         return []
@@ -115,7 +120,7 @@ def _of_tokens(groups: Groups, model: ScoresTokens, parameters: Parameters, reco
 
 
 def frequency_groups(labels: Tensor, classes: int) -> dict[str, tuple[int, ...]]:
-    """Classes, or tokens, by how many of the labels they have: 2ᵏ … 2ᵏ⁺¹ − 1 are one group, named by its bounds.
+    """Groups classes or tokens by how often they are labels: 2ᵏ … 2ᵏ⁺¹ − 1 form one group, named by its bounds.
 
     Not private.
     """
@@ -138,34 +143,35 @@ def noisy_score(
 ) -> Score:
     """A mean over private records, from two noisy sums: a = S̃ / (S̃ + M̃), times Δ.
 
-    With groups of classes, each group and the rest have such sums of their own; the whole is their total. With ranks of
-    tokens it is the mean over the records of the mean over their tokens, of losses that are clipped one by one.
+    With groups of classes, each group and the rest have their own two sums; the overall score uses their totals. With
+    ranks of tokens it is the mean over records of each record's mean token loss; each token's loss is clipped by
+    itself.
 
-    Each record adds s ∈ [0, Δ] to S and what is missing, Δ − s, to M. accuracy: s counts correct predictions, Δ = 1.
-    loss: s is the error or loss (Model.errors) clipped to [0, Δ], Δ = `sensitivity`; a NaN counts as Δ.
-    S̃ and M̃ get independent noise N(0, (kΔ/μ)²), where a unit has at most k records.
+    Each record adds s ∈ [0, Δ] to S and the remainder Δ − s to M. accuracy: s counts correct predictions, Δ = 1. loss:
+    s is the error or loss (Model.errors) clipped to [0, Δ], Δ = `sensitivity`; a NaN counts as Δ. S̃ and M̃ get
+    independent noise N(0, (kΔ/μ)²), where a unit has at most k records.
 
-    Guarantee: one record changes (S, M) by (s, Δ − s), whose ℓ₂ norm is at most Δ, so that both sums together are one
-    Gaussian mechanism, μ-GDP: the second one costs nothing. A user's k records change it by kΔ, and the
-    noise is k times as large. Dividing by a public count instead would be off by what
-    the hash split happens to hold out (5,000 ± 63 of 25,000), more than the noise. Decision record 5.
+    Guarantee: one record changes (S, M) by (s, Δ − s), whose ℓ₂ norm is at most Δ. So both sums together are one
+    Gaussian mechanism, μ-GDP: the second sum costs nothing. A user's k records change it by kΔ, and the noise is k
+    times as large. Dividing by a public count instead would be off by the hash split's deviation (5,000 ± 63 of
+    25,000), which exceeds the noise. Decision record 5.
 
     Args:
-        release: what the mechanism declares: what, Δ, μ.
-        key: the release key of the segment, 32 bytes.
+        release: the mechanism's declaration: what, Δ, μ.
+        key: the segment's release key, 32 bytes.
         step: the step after which this is measured.
-        index: which of the mechanism's releases this is; (step, index) is used for one pair of values only.
+        index: the release's number in the mechanism; (step, index) is used for one pair of values only.
         records: the private hold-out.
 
     Returns:
         the score, clamped to [0, Δ], and the std of the noise on it, Δ/μ · √(a² + (1−a)²) · Δ / (S̃ + M̃).
 
     Raises:
-        PrivacyError: the declared sensitivity is not that of what is measured.
+        PrivacyError: the declared sensitivity does not fit the measured score.
     """
     bound, noise_std = release.sensitivity, release.noise_std
     if not (1e-100 < bound < 1e100 and 1e-100 < noise_std < 1e100):
-        raise PrivacyError("a noisy sum needs a sensitivity and a noise that floats resolve")
+        raise PrivacyError("a noisy sum needs a sensitivity and a noise that floating point resolves")
     private_sums = torch.tensor(_private_sums(release, model, parameters, records), dtype=torch.float64)
     generator = GaussianGenerator(key)
     noise = generator.noise(step, index, len(private_sums))
@@ -194,17 +200,17 @@ def noisy_ranking(
     Each record has hit h ∈ {0, 1} and gain g = h / log₂(ρ + 1) ∈ [0, h], and adds (g, h − g, 1 − h) to (G, H, M), with
     independent noise N(0, 1/μ²) each: NDCG = G̃ / (G̃ + H̃ + M̃), HIT = (G̃ + H̃) / (G̃ + H̃ + M̃).
 
-    Guarantee: what one record adds is at least 0 and adds up to 1, so that its ℓ₂ norm is at most 1: one Gaussian
+    Guarantee: each record's three addends are at least 0 and sum to 1, so their ℓ₂ norm is at most 1: one Gaussian
     mechanism, μ-GDP, gives both scores.
 
     Returns:
         NDCG@k, with HIT@k as its part; and the std of the noise on each, to first order.
 
     Raises:
-        PrivacyError: the declared release is not that of a ranking at this k.
+        PrivacyError: the declared release is not a ranking at this k.
     """
     if release.what != "ranking" or release.sensitivity != 1.0 or release.cutoff != ranking.k:
-        raise PrivacyError("a ranking has sensitivity 1, and the k that it was declared with")
+        raise PrivacyError("a ranking must have sensitivity 1 and the k that the mechanism declares")
     gains, hits = _ranked(ranking, model, parameters, records)
     gain_units, hit_units = _units(gains, 1.0), _units(hits, 1.0)
     sums = torch.stack([gain_units.sum(), (hit_units - gain_units).sum(), (GRID - hit_units).sum()])
@@ -222,35 +228,37 @@ def noisy_ranking(
 
 
 def _ranked(ranking: Ranking, model: Model, parameters: Parameters, records: Records) -> tuple[Tensor, Tensor]:
-    """NDCG@k and HIT@k of each record: 1/log₂(ρ + 1) and 1 where ρ ≤ k, else 0. Float64 (n,) each."""
+    """NDCG@k and HIT@k of each record: 1/log₂(ρ + 1) and 1 if ρ ≤ k, else 0. Float64 (n,) each."""
     if not isinstance(model, Ranks):
-        raise PrivacyError("a ranking is of next items")
+        raise PrivacyError("a ranking needs a model of next items")
     ranks = model.ranks(parameters, records, leave_out_seen=ranking.leave_out_seen)
     hits = (ranks <= ranking.k).double()
     return hits / torch.log2(ranks + 1.0), hits
 
 
 def _ratio(noisy_sum: float, noisy_rest: float, noise_std: float, bound: float) -> tuple[float, float]:
-    """A score and the std of the noise on it, of two sums with noise of this std each."""
-    total = max(noisy_sum + noisy_rest, noise_std)  # a hold-out smaller than its noise says nothing, loudly
+    """A score and the std of the noise on it, from two sums with noise of this std each."""
+    total = max(
+        noisy_sum + noisy_rest, noise_std
+    )  # a hold-out smaller than its noise gives a score with a very large std
     share = min(max(noisy_sum / total, 0.0), 1.0)
     return share * bound, noise_std * math.hypot(share, 1.0 - share) / total * bound
 
 
 def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, records: Records) -> tuple[float, ...]:
-    """Σ s and Σ (Δ − s): of each group of classes, and last of all records that are in none."""
+    """Σ s and Σ (Δ − s) of each group of classes, and last of all records outside every group."""
     if release.ranks is not None:
         return _sums_by_rank(release, release.ranks, model, parameters, records)
     if release.what == "accuracy":
         if not model.classification or release.sensitivity != 1.0:
-            raise PrivacyError("a count of correct predictions has sensitivity 1 and needs classes")
+            raise PrivacyError("a count of correct predictions needs sensitivity 1 and a classification model")
         (correct,) = _of_each(model, parameters, records, model.correct)
         units = _units(correct.double(), 1.0)
     else:
         (errors,) = _of_each(model, parameters, records, model.errors)
         units = _units(_clipped(errors, release.sensitivity), release.sensitivity)
     if release.groups and not model.classification:
-        raise PrivacyError("groups are of classes")
+        raise PrivacyError("groups need a classification model")
     inside = [torch.isin(records.labels, torch.tensor(places)) for places in release.groups.values()]
     nowhere = ~torch.stack(inside).any(dim=0) if inside else torch.ones(len(units), dtype=torch.bool)
     cells = [(units * each, (GRID - units) * each) for each in (*inside, nowhere)]
@@ -260,10 +268,12 @@ def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, rec
 def _sums_by_rank(
     release: NoisyScore, ranks: int, model: Model, parameters: Parameters, records: Records
 ) -> tuple[float, ...]:
-    """Σ s/T and Σ (Δ − s)/T over the tokens of each group, s a token's clipped loss and T how many its record has; last
-    of all records without any, which count as records without loss."""
+    """Σ s/T and Σ (Δ − s)/T over the tokens of each group: s is a token's clipped loss, T its record's token count.
+
+    Last come all records without tokens, which count as records without loss.
+    """
     if model.classification or not isinstance(model, ScoresTokens) or model.vocabulary != ranks:
-        raise PrivacyError("ranks are of the tokens of a language model")
+        raise PrivacyError("ranks need a language model's tokens")
     (_, losses), (ids, lengths) = model.token_scores(parameters, records), model.predicted(records)
     groups = rank_groups(ranks)
     clipped, bound = _clipped(losses, release.sensitivity), release.sensitivity
@@ -286,8 +296,10 @@ def _of_each(
 
 
 def _units(values: Tensor, bound: float) -> Tensor:
-    """Of [0, bound] as whole parts of it, int64, rounded down: their sum is exact, so that a record changes it by at
-    most `bound`, whatever the order and however many records there are."""
+    """Values in [0, bound] as whole parts of it, int64, rounded down.
+
+    Their sum is exact: a record changes it by at most `bound`, in any order and for any number of records.
+    """
     return (values.double() / bound * GRID).floor().clamp_(0.0, GRID).to(torch.int64)
 
 

@@ -50,11 +50,11 @@ def build_model(
     """The model that a job trains on data of a public shape.
 
     Args:
-        numerics: the job's: types and shapes of its passes.
-        models_root: where Hugging Face models are.
+        numerics: the job's types and shapes of passes.
+        models_root: the folder of Hugging Face models.
 
     Raises:
-        PrivacyError: admission let through what does not fit.
+        PrivacyError: admission let an unsuitable model through.
     """
     dtype: torch.dtype = getattr(torch, numerics.passes)
     rows = numerics.rows_per_pass
@@ -65,18 +65,18 @@ def build_model(
             made = Linear(inputs, shape.outputs, bias=asked.bias, rows_per_pass=rows)
         case MatrixFactorizationModel() as asked:
             if not isinstance(task, RatingTask) or not isinstance(features, Interactions) or features.users is None:
-                raise PrivacyError("matrix factorization is admitted for ratings only")
+                raise PrivacyError("matrix factorization needs a data set of ratings")
             users, items = features.users.rows, features.items.rows
             made = MatrixFactorization(users, items, asked.dim, task.scale, asked.bias, asked.init_std, rows)
         case TransformerRecModel() | GruRecModel() | LstmRecModel() as asked:
             if not isinstance(task, NextItemTask) or not isinstance(features, Interactions):
-                raise PrivacyError("recommenders of next items are admitted for sequences only")
+                raise PrivacyError("next-item recommenders need a data set of sequences")
             made = NextItem(features.items.rows, asked, dtype, rows)
         case HfModel() as asked:
             made = _hf(asked, task, dtype, rows, models_root)
         case MlpModel() | CnnModel() as asked:
             if shape.sparse:
-                raise PrivacyError("this kind of model takes dense features")
+                raise PrivacyError("this kind of model needs dense features")
             made = Network(shape.features, shape.outputs, asked, dtype, rows)
         case _:
             assert_never(spec.model)
@@ -85,7 +85,7 @@ def build_model(
 
 def _hf(asked: HfModel, task: Task, dtype: torch.dtype, rows: int, models_root: Path | None) -> HfTuning:
     if not isinstance(task, ClassificationTask | LanguageModelTask):
-        raise PrivacyError("Hugging Face models are admitted for texts only")
+        raise PrivacyError("Hugging Face models need a data set of texts")
     if models_root is None:
         raise ModelMissingError("this worker has no models root")
     folder = folder_of(models_root, asked)

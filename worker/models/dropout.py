@@ -1,4 +1,4 @@
-"""Dropout whose masks replay: keyed by step, layer and a record's place in the logical batch."""
+"""Dropout whose masks replay: keyed by step, layer and the record's place in the logical batch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from worker.noise.fills import KeyedDropout
 
 
 class Masks:
-    """Where the dropout layers of one model get their masks from.
+    """The source of masks for one model's dropout layers.
 
-    Within a step each layer counts the rows that it has seen: passes are consecutive pieces of the logical batch, and
-    only the last one is filled up, so that P changes no record's mask.
+    Within a step each layer counts the rows that it has seen. Passes are consecutive pieces of the logical batch, and
+    only the last one has padding, so P changes no record's mask.
     """
 
     def __init__(self, rate: float) -> None:
@@ -25,17 +25,17 @@ class Masks:
         self._seen: dict[int, int] = {}
 
     def begin(self, key: bytes, step: int) -> None:
-        """A query of a step begins, under a key of purpose "dropout"."""
+        """Begins a step's query, under a key of purpose "dropout"."""
         self._source, self._step, self._seen = KeyedDropout(key, self.rate), step, {}
 
     def next(self, layer: int, x: Tensor) -> Tensor:
-        """What the layer's next records are multiplied with.
+        """The factors for the layer's next records.
 
         Raises:
             PrivacyError: no step has begun.
         """
         if self._source is None:
-            raise PrivacyError("dropout without a step has no masks")
+            raise PrivacyError("dropout has no masks before a step begins")
         first = self._seen.get(layer, 0)
         self._seen[layer] = first + len(x)
         shape, device = tuple(x.shape), x.device
@@ -44,7 +44,7 @@ class Masks:
 
 @contextmanager
 def without_dropout(module: nn.Module) -> Iterator[None]:
-    """Masks go by a record's place: what is asked of a record alone is asked without them."""
+    """Switches dropout off. Masks depend on a record's place, so results for a single record need this."""
     layers = [each for each in module.modules() if isinstance(each, Dropout) and each.training]
     for layer in layers:
         layer.eval()
@@ -56,11 +56,11 @@ def without_dropout(module: nn.Module) -> Iterator[None]:
 
 
 class Dropout(nn.Module):
-    """While training, each number is 0 with probability `rate`, else 1/(1 − rate) of itself.
+    """In training, sets each number to 0 with probability `rate`, and otherwise multiplies it by 1/(1 − rate).
 
     Args:
         masks: the model's.
-        layer: numbers its dropout layers.
+        layer: the number of this dropout layer.
     """
 
     def __init__(self, masks: Masks, layer: int) -> None:
@@ -68,4 +68,5 @@ class Dropout(nn.Module):
         self.masks, self.layer = masks, layer
 
     def forward(self, x: Tensor) -> Tensor:
+        """Applies the next mask in training; otherwise returns x."""
         return x * self.masks.next(self.layer, x) if self.training else x

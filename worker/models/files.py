@@ -1,4 +1,4 @@
-"""A model as files: safetensors for the weights, and a card in JSON that says what they are and how to use them."""
+"""A model as files: weights in safetensors, and a JSON card that describes them and how to use them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def save_model(
     features: Features,
     extractor: ExtractorRef | None = None,
 ) -> tuple[ArtifactFile, ...]:
-    """Writes model.safetensors (float32) and model.json; of a Hugging Face model what transformers or peft load.
+    """Writes model.safetensors (float32) and model.json; for Hugging Face models, files for transformers or peft.
 
     Args:
         folder: an existing folder.
-        parameters: what the optimizer finished with: functions of noised gradients.
+        parameters: the optimizer's final parameters: functions of noised gradients.
         task, features: the data set's, public.
-        extractor: the job's, whose features the model takes.
+        extractor: the job's, if the model takes its features.
 
     Returns:
         the files, with their SHA-256.
@@ -68,7 +68,7 @@ def model_card(
     features: Features,
     extractor: ExtractorRef | None = None,
 ) -> dict[str, Any]:
-    """What the weights are: kind, inputs, outputs, the data set's task and features, and a snippet that uses them."""
+    """Describes the weights: kind, inputs, outputs, the data set's task and features, and a snippet that uses them."""
     asked: dict[str, Any] = {"bias": "bias" in tensors}
     if isinstance(model, MatrixFactorization):
         asked = {"dim": model.dim, "bias": model.bias}
@@ -107,6 +107,6 @@ def _write(path: Path, content: bytes) -> ArtifactFile:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    sync(path.parent)  # the entry, too, survives a power cut; those of the folders above are the supervisor's
+    sync(path.parent)  # the directory entry survives a power cut too; the supervisor syncs the folders above
     digest = hashlib.sha256(content).hexdigest()
     return ArtifactFile(name=path.name, path=str(path.resolve()), sha256=digest, size_bytes=len(content))

@@ -1,4 +1,4 @@
-"""First parameters from a key: the same in every attempt, on every machine."""
+"""Initial parameters from a key: the same in every attempt, on every machine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def keyed_normals(module: nn.Module, key: bytes | None, gain: float = 1.0) -> Pa
         biases                                      0
 
     Args:
-        module: says names and shapes.
-        key: 32 bytes of purpose "init"; tensor i of the module is stream (0, i).
+        module: gives names and shapes.
+        key: 32 bytes of purpose "init"; the module's tensor i is stream (0, i).
         gain: the square of the layers' gain.
 
     Returns:
-        float64, one for each parameter; one that is held by two modules is there once.
+        float64, one tensor for each parameter; a parameter shared by two modules appears once.
 
     Raises:
         PrivacyError: no key.

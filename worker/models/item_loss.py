@@ -1,4 +1,4 @@
-"""The output layer of a recommender and its loss in one: scores against all items never leave the cache twice."""
+"""A recommender's output layer and loss in one: the scores against all items leave the cache only once."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch.nn import functional as F
 from app.errors import PrivacyError
 from app.privacy.numerics import ROW_UNIT
 
-CHUNK_BYTES = 2**21  # of the scores of some records: made, turned into residuals and multiplied while in the cache
+CHUNK_BYTES = 2**21  # of scores: computed, turned into residuals and multiplied while in the cache
 
 
 class ItemLoss(nn.Module):
     """Cross-entropy of softmax(h Wᵀ) at each position, averaged over a record's positions that have a target.
 
-    The gradient at the scores, softmax − one-hot, is known in the forward pass, which makes it in place of the scores.
-    The clipping engine takes it from `noted`.
+    The forward pass already knows the gradient at the scores, softmax − one-hot, and writes it over the scores. The
+    clipping engine takes it from `noted`.
 
     Args:
-        items: M, the rows of W; target 0 stands for none.
+        items: M, the rows of W; target 0 means none.
         dim: d.
     """
 
@@ -33,7 +33,7 @@ class ItemLoss(nn.Module):
         self._kept: Tensor | None = None
 
     def forward(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(n,) losses of hidden (n, T, d) and targets (n, T)."""
+        """(n,) losses for hidden (n, T, d) and targets (n, T)."""
         real = targets != 0
         weights = real / real.sum(dim=1, keepdim=True).clamp(min=1)
         shares = weights.to(hidden.dtype)
@@ -49,8 +49,11 @@ class ItemLoss(nn.Module):
         return F.linear(hidden, self.weight)
 
     def _scores(self, hidden: Tensor, *, keep: bool) -> Tensor:
-        """Memory for the scores (n·T, M). Where the engine notes them it is kept from pass to pass: as large as all
-        else together, it would cost as much to get anew as the scores cost to compute."""
+        """Memory for the scores (n·T, M).
+
+        For the engine it is kept between passes: it is as large as everything else together, and allocating it anew
+        would cost as much as computing the scores.
+        """
         rows, items = hidden.shape[0] * hidden.shape[1], len(self.weight)
         kept = self._kept
         if kept is None or not keep or kept.numel() < rows * items or kept.dtype != hidden.dtype:
@@ -59,9 +62,9 @@ class ItemLoss(nn.Module):
         return kept[: rows * items].view(rows, items)
 
     def noted(self) -> tuple[Tensor, Tensor]:
-        """Of the call just made: residuals (n, T, M), and hidden (n, T, d) times each position's share. Once.
+        """The last call's residuals (n, T, M), and its hidden (n, T, d) times each position's share. Call once.
 
-        The residuals are good until the next call, which writes over them, and counts up their version.
+        The residuals are valid until the next call, which overwrites them and increments their version.
 
         Raises:
             PrivacyError: there was no such call.
@@ -73,15 +76,18 @@ class ItemLoss(nn.Module):
 
 
 def _chunk_rows(rows: int, most: int) -> int:
-    """How many of a pass's rows (record × position) are scored together: a divisor of all, so that each product has one
-    shape, and whole units of 48 where they are (app.privacy.numerics.ROW_UNIT)."""
+    """How many of a pass's rows (record × position) are scored together.
+
+    It divides their number, so that all products have one shape, and is a multiple of 48 if possible
+    (app.privacy.numerics.ROW_UNIT).
+    """
     unit = math.gcd(rows, ROW_UNIT)
     units = rows // unit
     return unit * next(each for each in range(max(1, min(units, most // unit)), 0, -1) if units % each == 0)
 
 
 class _Scored(torch.autograd.Function):
-    """The losses; the residuals, softmax − one-hot, are left in `residuals`, (n·T, M)."""
+    """The losses; leaves the residuals, softmax − one-hot, in `residuals`, (n·T, M)."""
 
     @staticmethod
     def forward(

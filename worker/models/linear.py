@@ -21,7 +21,10 @@ class Linear(Model):
     Attributes:
         features: d.
         outputs: K; 1 means regression.
-        bias: whether there is one.
+        bias: adds b.
+
+    >>> Linear(features=3, outputs=2).init()["weight"].shape
+    torch.Size([2, 3])
     """
 
     features: int
@@ -30,14 +33,14 @@ class Linear(Model):
     rows_per_pass: int = ROW_UNIT
 
     def init(self, key: bytes | None = None) -> Parameters:
-        """Zeros: {"weight": float64 (K, d), "bias": float64 (K,)}. Depends on nothing but the public shape."""
+        """Zeros: {"weight": float64 (K, d), "bias": float64 (K,)}. Depends only on the public shape."""
         parameters = {"weight": torch.zeros(self.outputs, self.features, dtype=torch.float64)}
         if self.bias:
             parameters["bias"] = torch.zeros(self.outputs, dtype=torch.float64)
         return parameters
 
     def pass_outputs(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
-        """Of the records of one pass: float64 (K, P)."""
+        """The outputs for one pass's records: float64 (K, P)."""
         outputs = records.apply(parameters["weight"])
         return outputs + parameters["bias"][:, None] if self.bias else outputs
 

@@ -1,4 +1,4 @@
-"""Matrix factorization: a rating is predicted from a vector of the user and one of the item."""
+"""Matrix factorization: predicts a rating from a vector of the user and one of the item."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class MatrixFactorization(Model):
     """f = m + ⟨p_u, q_i⟩ (+ b_u + c_i), loss ½ (f − y)²; m is the middle of the public scale.
 
     Attributes:
-        users, items: how many of both are declared.
+        users, items: the declared numbers of both.
         dim: of the vectors.
-        scale: the lowest and the highest rating, public. Scores are of predictions within it.
-        bias: whether there are b_u and c_i. (One of all records would want a far smaller learning rate than these.)
-        init_std: p and q begin as Gaussians of this standard deviation. At zero they would have no gradient.
+        scale: the lowest and the highest rating, public. Scores use predictions clamped to it.
+        bias: adds b_u and c_i. (A global bias would need a far smaller learning rate than these.)
+        init_std: p and q start as Gaussians with this standard deviation. At zero they would have no gradient.
 
     Source: Koren, Bell & Volinsky 2009, "Matrix factorization techniques for recommender systems".
     """
@@ -62,7 +62,7 @@ class MatrixFactorization(Model):
         return partial(self.pass_outputs, parameters)
 
     def pass_outputs(self, parameters: Parameters, records: RatingRecords) -> Tensor:
-        """Predictions f of the records of one pass, float64 (1, P), not yet brought within the scale."""
+        """Predictions f for one pass's records, float64 (1, P), not yet clamped to the scale."""
         users, items = records.users, records.items
         outputs = (parameters["users"][users] * parameters["items"][items]).sum(dim=1) + sum(self.scale) / 2
         if self.bias:
@@ -78,5 +78,5 @@ class MatrixFactorization(Model):
         return 0.5 * self.residuals(outputs, labels).square()
 
     def errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """(f − y)² of predictions brought within the scale, float64 (n,): at most its length squared."""
+        """(f − y)² for predictions clamped to the scale, float64 (n,): at most the scale's length squared."""
         return (outputs[0].clamp(*self.scale) - labels).square()

@@ -1,4 +1,4 @@
-"""What models that are torch modules have in common."""
+"""What all torch-module models share."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ModuleModel(Model):
     """A model that is a torch module, for the engines that hook into modules.
 
     Attributes:
-        dtype: of the passes of training. Parameters are kept in float64, and so are norms and sums.
-        gain: the square of the layers' gain, for the first weights.
-        masks: of the dropout layers, where there are any: a step begins them before its passes.
+        dtype: of training passes. Parameters, norms and sums stay in float64.
+        gain: the square of the layers' gain, for the initial weights.
+        masks: of the dropout layers, if there are any; a step begins them before its passes.
     """
 
     gain: float = 1.0
@@ -27,12 +27,12 @@ class ModuleModel(Model):
 
     @property
     def constants(self) -> Parameters:
-        """What the model computes with beside its parameters, and is handed out with them: public or noised."""
+        """Public or noised tensors that the model uses besides its parameters; published with them."""
         return {}
 
     @abstractmethod
     def module(self) -> nn.Module:
-        """A new module, not initialized. Dimension 0 counts records in every layer."""
+        """A new uninitialized module. Dimension 0 counts records in every layer."""
 
     @abstractmethod
     def record_losses(self, module: nn.Module, records: Any) -> Tensor:
@@ -43,7 +43,7 @@ class ModuleModel(Model):
         return keyed_normals(self.module(), key, self.gain)
 
     def filled(self, parameters: Parameters) -> nn.Module:
-        """A module with these parameters, in evaluation."""
+        """A module with these parameters, in evaluation mode."""
         module = self.module().eval()
         with torch.no_grad():
             for name, value in module.named_parameters():

@@ -19,12 +19,12 @@ from worker.models.modules import ModuleModel
 
 @dataclass(frozen=True)
 class Network(ModuleModel):
-    """Layers over dense features, one after the other.
+    """A chain of layers over dense features.
 
     Attributes:
         features: d.
         outputs: K; 1 means regression.
-        spec: what the job asked for.
+        spec: what the job requested.
     """
 
     features: int
@@ -35,7 +35,7 @@ class Network(ModuleModel):
 
     @cached_property
     def masks(self) -> Masks | None:  # type: ignore[override]
-        """Of the dropout layers, where there are any: a step begins them before its passes."""
+        """The masks of the dropout layers, if there are any; a step begins them before its passes."""
         rate = self.spec.dropout if isinstance(self.spec, MlpModel) else 0.0
         return Masks(rate) if rate else None
 
@@ -82,13 +82,14 @@ class Network(ModuleModel):
 
 
 class Scaled(nn.Module):
-    """x · s, for a public s; and x as (n, …) of a given shape, channels first."""
+    """x · s, for a public s; with a shape, x becomes (n, …) in that shape, channels first."""
 
     def __init__(self, scale: float, shape: tuple[int, ...] = (), *, channels_last: bool = False) -> None:
         super().__init__()
         self.scale, self.shape, self.channels_last = scale, shape, channels_last
 
     def forward(self, x: Tensor) -> Tensor:
+        """The scaled and reshaped input."""
         if self.scale != 1.0:
             x = x * self.scale
         if self.shape:

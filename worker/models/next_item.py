@@ -1,4 +1,4 @@
-"""Recommenders of next items as models: a record is one user's sequence, an output its loss."""
+"""Next-item recommenders as models: a record is one user's sequence, an output is its loss."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from worker.models.recurrent import GruLayer, LstmLayer, RecurrentRec
 
 @dataclass(frozen=True)
 class NextItem(ModuleModel):
-    """A module that scores all items as the next one, trained on cross-entropy.
+    """A module that scores all items as the next one, trained by cross-entropy.
 
     Attributes:
-        items: how many are declared. In the module they count from 1.
-        spec: what the job asked for.
+        items: the number of declared items. The module counts them from 1.
+        spec: what the job requested.
     """
 
     items: int
@@ -49,13 +49,13 @@ class NextItem(ModuleModel):
 
     @cached_property
     def effective_errors(self) -> Errors | None:
-        """Of the noise in the parameters, where attention is corrected for it: to be told of it before any pass."""
+        """The errors from noise in the parameters, if attention is corrected; they must be set before any pass."""
         asked = self.spec.re_attention if self.spec.kind == "transformer_rec" else None
         return Errors(asked) if asked is not None and asked.mode != "off" else None
 
     @property
     def constants(self) -> Parameters:
-        """The errors that attention is corrected for."""
+        """The errors that attention corrects for."""
         known = self.effective_errors
         return {"errors.items": known.items, "errors.blocks": torch.tensor([known.blocks])} if known else {}
 
@@ -65,11 +65,11 @@ class NextItem(ModuleModel):
         return made
 
     def record_losses(self, module: nn.Module, records: SequenceRecords) -> Tensor:
-        """The mean cross-entropy over a user's positions; 0 for a user without a second item. (n,)"""
+        """The mean cross-entropy over a user's positions, (n,); 0 for a user without a second item."""
         return Recommender.record_losses(module, records.windows(self.spec.max_length))
 
     def evaluator(self, parameters: Parameters) -> Callable[[SequenceRecords], Tensor]:
-        """Of each record's loss, float64 (1, P): the scores of all items at all positions are too many to be kept."""
+        """Returns each record's loss, float64 (1, P). All items' scores at all positions would need too much memory."""
         module = self.filled(parameters)
 
         def evaluate(records: SequenceRecords) -> Tensor:
@@ -79,20 +79,21 @@ class NextItem(ModuleModel):
         return evaluate
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The outputs themselves."""
         return outputs[0]
 
     def errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The score `loss` is the mean of the losses."""
+        """The losses: the score `loss` is their mean."""
         return outputs[0]
 
     def ranks(self, parameters: Parameters, records: SequenceRecords, *, leave_out_seen: bool) -> Tensor:
-        """The rank ρ ≥ 1 of each user's last item among all items, given those before it: float64 (n,).
+        """The rank ρ ≥ 1 of each user's last item among all items, given the earlier ones: float64 (n,).
 
-        Items with the same score count as better. ∞ for a user with fewer than two items, and where the scores are not
-        numbers. Ranks are computed from float64 forward passes.
+        Ties count as better. ∞ for a user with fewer than two items, and where scores are NaN. Ranks are computed from
+        float64 forward passes.
 
         Args:
-            leave_out_seen: items that the user had before are not ranked, unless it is the last one again.
+            leave_out_seen: does not rank items that the user had before, except the last one itself.
         """
         module = cast(Recommender, self.filled(parameters).double())
         found = [torch.zeros(0, dtype=torch.float64)]
@@ -101,19 +102,19 @@ class NextItem(ModuleModel):
         return torch.cat(found)
 
     def _ranks_of(self, module: Recommender, records: SequenceRecords, *, leave_out_seen: bool) -> Tensor:
-        """Of the records of one pass: (P,)."""
+        """Ranks of one pass's records: (P,)."""
         ids, targets = records.windows(self.spec.max_length)
         scores = _last_scores(module, ids)
         target = targets.gather(1, last_place(ids)[:, None])
         own = scores.gather(1, target)
         if leave_out_seen:
             scores = records.without_seen(scores).scatter(1, target, own)
-        better = (~(scores[:, 1:] < own)).sum(dim=1).double()  # what is no number counts as better
+        better = (~(scores[:, 1:] < own)).sum(dim=1).double()  # a NaN counts as better
         known = (target[:, 0] != 0) & torch.isfinite(scores[:, 1:]).any(dim=1) & torch.isfinite(own[:, 0])
         return torch.where(known, better, torch.inf)
 
     def next_scores(self, parameters: Parameters, records: SequenceRecords) -> Tensor:
-        """The scores of all declared items as the one after each sequence: (n, items)."""
+        """The scores of all declared items as the successor of each sequence: (n, items)."""
         module = cast(Recommender, self.filled(parameters))
         length = self.spec.max_length
         pieces = records.passes(self.rows_per_pass, self.dtype)
@@ -134,7 +135,7 @@ class NextItem(ModuleModel):
 
 
 def _last_scores(module: Recommender, ids: Tensor) -> Tensor:
-    """Of all items after the last one of each sequence: (n, M)."""
+    """The scores of all items after each sequence's last one: (n, M)."""
     with torch.no_grad():
         hidden = module(ids)
         return module.output.scores(hidden if module.last else at_place(hidden, last_place(ids)))[:, 0]

@@ -7,11 +7,12 @@ from torch import Tensor, nn
 
 
 class Positions(nn.Module):
-    """Learned positions: x (n, T, q) + P[:T], for T up to `length`. A module of its own, so that it has a rule."""
+    """Learned positions: x (n, T, q) + P[:T], for T up to `length`. A separate module, so a clipping rule applies."""
 
     def __init__(self, length: int, features: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(length, features))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Adds the first T positions."""
         return x + self.weight[: x.shape[1]]

@@ -1,13 +1,13 @@
-"""Re-Attention: how uncertain the noise of private training makes each key, and what attention gives up for it.
+"""Re-Attention: how uncertain the noise of private training makes each key, and how attention corrects for it.
 
-Of every layer the output is taken for Gaussian with independent coordinates; a mean and a variance go through it. Noisy
-weights stand for their means. What is heuristic in it: docs/recommenders.md.
+Every layer's output is treated as Gaussian with independent coordinates; a mean and a variance pass through the layers.
+Noisy weights stand in for their means. docs/recommenders.md names the heuristic parts.
 
-Everything here is computed without gradients: would weights enter the variances with one, the clipping engine, which
-sees a layer's input and output alone, would not measure it.
+Everything here runs without gradients. If weights entered the variances with a gradient, the clipping engine, which
+sees only a layer's input and output, would not measure it.
 
-Source: DPFormer, section 4.2 and appendix A.5 and A.6 (equations 7 and 8; the mean that equation 8 leaves out is that
-of equation 31).
+Source: DPFormer, section 4.2 and appendix A.5 and A.6 (equations 7 and 8; equation 8 omits the mean, which is taken
+from equation 31).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from app.errors import PrivacyError
 
 
 class Errors:
-    """Effective errors of a model's parameters: the std of the noise in what one step adds to them, up to `scale`.
+    """Effective errors of a model's parameters: the std of the noise that one step adds to them, up to `scale`.
 
         of each weight of a block, and of a position:   scale · σ / L
         of item i's embedding:                          scale · σ / (L p_i)
 
-    Where C = 1 and `scale` = 1 that is the noise on a mean clipped gradient, as in the paper; with `scale` the learning
+    With C = 1 and `scale` = 1 this is the noise on a mean clipped gradient, as in the paper. With `scale` the learning
     rate it is the noise in the parameters after one step of plain descent.
 
     Args:
@@ -43,20 +43,20 @@ class Errors:
         self._known: tuple[float, Tensor] | None = None
 
     def instantiate(self, noise_multiplier: float, batch_size: int, frequencies: Tensor, least: float) -> None:
-        """From public numbers, or noised ones.
+        """Sets the errors from public or noised numbers.
 
         Args:
             noise_multiplier: σ of the gradient.
             batch_size: L.
-            frequencies: p_i of the M declared items, without the one that stands for none.
-            least: what p_i counts as where it is smaller.
+            frequencies: p_i of the M declared items, without item 0, which means none.
+            least: a lower bound applied to p_i.
         """
         of_blocks = self._scale * noise_multiplier / batch_size
         of_items = of_blocks / frequencies.double().clamp(min=least, max=1.0)
         self._known = of_blocks, torch.cat([torch.zeros(1, dtype=torch.float64), of_items])
 
     def restore(self, blocks: float, items: Tensor) -> None:
-        """As they were handed out with a model."""
+        """Sets the errors to those published with a model."""
         self._known = blocks, items.double()
 
     @property
@@ -64,13 +64,13 @@ class Errors:
         """The error of each weight.
 
         Raises:
-            PrivacyError: nothing is known of the noise yet.
+            PrivacyError: the noise is not known yet.
         """
         return self._instantiated[0]
 
     @property
     def items(self) -> Tensor:
-        """Of each item's embedding, float64 (M + 1,); 0 of item 0, which is nothing."""
+        """The error of each item's embedding, float64 (M + 1,); 0 for item 0, which means none."""
         return self._instantiated[1]
 
     def of_inputs(self, ids: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
@@ -81,20 +81,20 @@ class Errors:
     @property
     def _instantiated(self) -> tuple[float, Tensor]:
         if self._known is None:
-            raise PrivacyError("re-attention is told of the noise before the first pass")
+            raise PrivacyError("re-attention must know the noise before the first pass")
         return self._known
 
 
 @torch.no_grad()
 def through_linear(layer: nn.Linear, mean: Tensor, variance: Tensor, error: float) -> Tensor:
-    """Σ (σ_x²σ_w² + σ_x²μ_w² + σ_w²μ_x²) over the inputs, and σ_w² of the bias."""
+    """Σ (σ_x²σ_w² + σ_x²μ_w² + σ_w²μ_x²) over the inputs, plus σ_w² for the bias."""
     spread = torch.nn.functional.linear(variance, layer.weight.square() + error**2)
     return spread + error**2 * (mean.square().sum(dim=-1, keepdim=True) + 1.0)
 
 
 @torch.no_grad()
 def through_layer_norm(layer: nn.LayerNorm, mean: Tensor, variance: Tensor, error: float) -> Tensor:
-    """(σ_w² + γ²) σ_x² / s² + σ_w² (x̂² + 1), where s is taken for known."""
+    """(σ_w² + γ²) σ_x² / s² + σ_w² (x̂² + 1), with s treated as known."""
     center = mean - mean.mean(dim=-1, keepdim=True)
     s2 = center.square().mean(dim=-1, keepdim=True) + layer.eps
     return (variance * (layer.weight.square() + error**2) + error**2 * center.square()) / s2 + error**2
@@ -104,7 +104,7 @@ def through_layer_norm(layer: nn.LayerNorm, mean: Tensor, variance: Tensor, erro
 def through_relu(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of max(0, N(c, d)).
 
-    m₁ = cΦ(c/√d) + √d φ(c/√d), m₂ = (c² + d)Φ(c/√d) + c√d φ(c/√d); m₁ and m₂ − m₁².
+    m₁ = cΦ(c/√d) + √d φ(c/√d), m₂ = (c² + d)Φ(c/√d) + c√d φ(c/√d); returns m₁ and m₂ − m₁².
     """
     deviation = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
     ratio = mean / deviation
@@ -117,26 +117,26 @@ def through_relu(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def exponents(queries: Tensor, key_variance: Tensor) -> Tensor:
-    """C_q σ_i² / 2 with C_q = ‖q‖²/d, which goes with logits ⟨q, k⟩/√d: (n, heads, U, T).
+    """C_q σ_i² / 2 with C_q = ‖q‖²/d, for logits ⟨q, k⟩/√d: (n, heads, U, T).
 
     Args:
         queries: (n, heads, U, d).
-        key_variance: (n, heads, T, d), of which σ_i² is the mean over the d coordinates.
+        key_variance: (n, heads, T, d); σ_i² is its mean over the d coordinates.
     """
     weight = queries.square().mean(dim=3)
     return 0.5 * weight[..., None] * key_variance.mean(dim=3)[:, :, None]
 
 
 def corrected(logits: Tensor, seen: Tensor, exponent: Tensor, errors: Errors) -> Tensor:
-    """Attention's weights, (n, heads, U, T).
+    """The attention weights, (n, heads, U, T).
 
     Args:
         logits: ⟨q, k⟩/√d.
-        seen: bool, broadcastable: what may be attended to; one key at least.
-        exponent: of `exponents`.
+        seen: bool, broadcastable: True where a query may attend; at least one key per query.
+        exponent: from `exponents`.
     """
     if errors.mode == "logits":
-        # Of one query's keys a common exponent changes nothing: the cap is on what they differ by.
+        # An exponent common to a query's keys changes nothing, so the cap applies to their differences.
         exponent = exponent - exponent.masked_fill(~seen, math.inf).amin(dim=3, keepdim=True)
         logits = logits - exponent.clamp(max=errors.max_exponent)
         return torch.softmax(logits.masked_fill(~seen, -math.inf), dim=3)

@@ -1,4 +1,4 @@
-"""Modules of recommenders. A record is one user's sequence; items count from 1, and 0 fills sequences up."""
+"""Modules of recommenders. A record is one user's sequence; items count from 1, and 0 is padding."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from worker.models.re_attention import (
     through_relu,
 )
 
-Sequences = tuple[Tensor, Tensor]  # inputs and targets, int64 (n, T) each, 0 where there is nothing
+Sequences = tuple[Tensor, Tensor]  # inputs and targets, int64 (n, T) each; 0 is padding
 
 
 class Recommender(nn.Module):
-    """Scores of all items as the next one: H Eᵀ, where H is made of the items before, with their embeddings.
+    """Scores all items as the next one: H Eᵀ, where H is computed from the embeddings of the earlier items.
 
-    A kind of recommender makes layers of its own between `begin` and `finish`, and H of them in `forward`: (n, T, d),
-    or (n, 1, d) for the last position alone.
+    A subclass creates its layers between the base constructor and `finish`, and computes H in `forward`: (n, T, d), or
+    (n, 1, d) for the last position alone.
 
     Args:
-        items: M, with item 0, which stands for nothing.
+        items: M, including item 0, which means none.
         dim: d.
-        tied: whether input and output embeddings are one matrix.
+        tied: input and output embeddings are one matrix.
         positions: "all": a loss at each position; "last": at the last one only.
     """
 
@@ -43,23 +43,23 @@ class Recommender(nn.Module):
         self.embedding = nn.Embedding(items, dim, padding_idx=0)
 
     def finish(self) -> None:
-        """The output, after all other layers: the order of parameters numbers their noise streams."""
+        """Creates the output layer. Call it after all other layers: the parameters' order numbers the noise streams."""
         self.output = ItemLoss(*self._sizes)
         self.tie()
 
     def tie(self) -> None:
-        """Makes one of both embeddings where they are tied; to be called again once `to_empty` has made them two."""
+        """Shares the embedding matrix if it is tied. Call again after `to_empty`, which splits it."""
         if self._tied:
             self.output.weight = cast(nn.Parameter, self.embedding.weight)
 
     def scores(self, ids: Tensor) -> Tensor:
-        """Of all items: (n, T, M), or (n, 1, M) for the last position."""
+        """The scores of all items: (n, T, M), or (n, 1, M) for the last position."""
         scores: Tensor = self.output.scores(self(ids))
         return scores
 
     @staticmethod
     def record_losses(module: Any, batch: Sequences) -> Tensor:
-        """Each user's cross-entropy, averaged over the positions that have a target; 0 where none has. (n,)"""
+        """Each user's cross-entropy, (n,), averaged over the positions that have a target; 0 if none has."""
         ids, targets = batch
         if module.last:
             targets = targets.gather(1, last_place(ids)[:, None])
@@ -73,8 +73,8 @@ class TransformerRec(Recommender):
     Args:
         heads, blocks: of attention.
         max_length: T, the longest sequence.
-        masks: of dropout, after the embedding and after each half of a block; None: there is none.
-        errors: of the noise in the parameters, where attention is corrected for it (worker.models.re_attention).
+        masks: of dropout, after the embedding and after each half of a block; None: no dropout.
+        errors: of the noise in the parameters, if attention is corrected for it (worker.models.re_attention).
 
     Source: Kang & McAuley 2018, "Self-attentive sequential recommendation" (SASRec); DPFormer.
     """
@@ -101,7 +101,7 @@ class TransformerRec(Recommender):
         self.finish()
 
     def forward(self, ids: Tensor) -> Tensor:
-        """What the positions are scored by: (n, T, d), or (n, 1, d) for the last: the last block makes no other."""
+        """H: (n, T, d), or (n, 1, d) for the last position: then the last block computes no other position."""
         x, last = self.dropout(self.positions(self.embedding(ids))), last_place(ids) if self.last else None
         variance = None if self.errors is None else self.errors.of_inputs(ids, x.shape[2], x.dtype)
         for number, block in enumerate(self.blocks, start=1):
@@ -111,20 +111,20 @@ class TransformerRec(Recommender):
 
 
 def last_place(ids: Tensor) -> Tensor:
-    """Where the last item of each sequence stands, (n,); 0 where there is none."""
+    """The last item's place in each sequence, (n,); 0 if it is empty."""
     return (ids != 0).sum(dim=1).clamp(min=1) - 1
 
 
 def at_place(x: Tensor, places: Tensor) -> Tensor:
-    """Of each record (T, d) the one place: (n, 1, d)."""
+    """One place of each record's (T, d): (n, 1, d)."""
     return x[torch.arange(len(x), device=x.device), places][:, None]
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each added to what they read.
+    """Attention and a feed-forward layer, each added to its input.
 
     Args:
-        errors: of the noise in the parameters, where attention is corrected for it.
+        errors: of the noise in the parameters, if attention is corrected for it.
     """
 
     def __init__(self, dim: int, heads: int, masks: Masks | None, layer: int, errors: Errors | None) -> None:
@@ -137,12 +137,13 @@ class Block(nn.Module):
         self.after_attention, self.after_widening = dropout_of(masks, layer), dropout_of(masks, layer + 1)
 
     def forward(self, x: Tensor, last: Tensor | None, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The output, (n, T, d), and where attention is corrected its variance.
+        """The output, (n, T, d), and its variance if attention is corrected.
 
-        Sequences are filled up on the right, so that the causal mask alone keeps fillings out of sight.
+        Sequences are padded on the right, so the causal mask alone hides padding.
 
         Args:
-            last: (n,), the one place of each sequence that is wanted. It sees all before it. No variance is made.
+            last: (n,), the one place of each sequence that is computed. It attends to all places before it. No variance
+                is computed.
             variance: of x.
         """
         normal, places = self.attention_norm(x), torch.arange(x.shape[1], device=x.device)
@@ -168,7 +169,7 @@ class Block(nn.Module):
         *,
         causal: bool,
     ) -> tuple[Tensor, dict[str, Tensor] | None]:
-        """What attention finds, (n, heads, U, d/heads); and the variances up to where it is added, if they are kept."""
+        """Attention's output, (n, heads, U, d/heads); and the variances up to its addition, if they are kept."""
         if self.errors is None or variance is None:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=None if causal else seen, is_causal=causal), None
         error = self.errors.blocks
@@ -185,7 +186,8 @@ class Block(nn.Module):
 
     @torch.no_grad()
     def _through_attention(self, weights: Tensor, normal: Tensor, variance: Tensor, found: Tensor) -> dict[str, Tensor]:
-        """Weights are taken for known. The value layer's noise is one for all keys: Σ a_i W x_i is W Σ a_i x_i."""
+        """Treats attention weights as known. The value layer's noise is one for all keys: Σ a_i W x_i is W Σ a_i
+        x_i."""
         error = self.errors.blocks if self.errors else 0.0
         mean, spread = weights @ normal[:, None], weights.square() @ variance[:, None]  # (n, heads, T, d)
         by_head = self.value.weight.unflatten(0, (self.heads, -1))  # (heads, d/heads, d)
@@ -196,7 +198,7 @@ class Block(nn.Module):
 
     @torch.no_grad()
     def propagated(self, attended: Tensor, variances: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The variances after attention too, by layer, (n, T, d) each."""
+        """Adds the variances after attention, by layer, (n, T, d) each."""
         error = self.errors.blocks if self.errors else 0.0
         of_normal = through_layer_norm(self.norm, attended, variances["attended"], error)
         normal = self._normal(attended)
@@ -207,7 +209,7 @@ class Block(nn.Module):
         return variances | more | {"out": variances["attended"] + of_narrow}
 
     def _normal(self, attended: Tensor) -> Tensor:
-        """As `norm`, not through the module: its books are those of the pass."""
+        """As `norm`, but without calling the module: its recorded terms must stay those of the pass."""
         return F.layer_norm(attended, attended.shape[2:], self.norm.weight, self.norm.bias, self.norm.eps)
 
     def _by_head(self, x: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""Recurrent recommenders, whose cells are linear layers: unrolled, a step of time is a position of such a layer.
+"""Recurrent recommenders with cells made of linear layers: unrolled, each time step is a position of such a layer.
 
-The clipping engine keeps books of `inputs`, which sees all positions at once, and of `states`, which is called once a
-position: what all calls leave is one term with T positions. So norms are exact, and no gradient of a record is formed
-where Gram matrices over positions cost less. Nothing that PyTorch's own recurrent layers compute can be kept books of.
+The clipping engine records terms of `inputs`, which sees all positions at once, and of `states`, which is called once
+per position. All calls together form one term with T positions. So norms are exact, and no record's gradient is formed
+if Gram matrices over positions cost less. PyTorch's own recurrent layers offer no such terms.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from worker.models.recommenders import Recommender, at_place, dropout_of, last_p
 class GruLayer(nn.Module):
     """h_t = (1 − z) n + z h_{t−1}, with r, z = σ(inputs + states), n = tanh(inputs + r ⊙ states), from h_0 = 0.
 
-    Names and order of gates are those of torch.nn.GRU: reset, update, new.
+    Names and order of gates follow torch.nn.GRU: reset, update, new.
 
     Source: Cho et al. 2014, "Learning phrase representations using RNN encoder-decoder for statistical machine
-    translation"; the reset gate stands after the product, as in cuDNN.
+    translation"; the reset gate comes after the product, as in cuDNN.
     """
 
     gates = 3
@@ -30,7 +30,7 @@ class GruLayer(nn.Module):
         self.inputs, self.states = nn.Linear(dim, 3 * dim), nn.Linear(dim, 3 * dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, T, d) of (n, T, d)."""
+        """(n, T, d) → (n, T, d)."""
         h, found = torch.zeros_like(x[:, 0]), []
         for inputs in self.inputs(x).unbind(dim=1):
             (r, z, new), (from_r, from_z, from_new) = inputs.chunk(3, dim=1), self.states(h).chunk(3, dim=1)
@@ -44,7 +44,7 @@ class GruLayer(nn.Module):
 class LstmLayer(nn.Module):
     """c_t = f c_{t−1} + i g, h_t = o tanh(c_t), with i, f, o = σ(inputs + states), g = tanh(inputs + states).
 
-    Names and order of gates are those of torch.nn.LSTM: input, forget, cell, output.
+    Names and order of gates follow torch.nn.LSTM: input, forget, cell, output.
 
     Source: Hochreiter & Schmidhuber 1997, "Long short-term memory"; Gers, Schmidhuber & Cummins 2000 (forget gate).
     """
@@ -56,7 +56,7 @@ class LstmLayer(nn.Module):
         self.inputs, self.states = nn.Linear(dim, 4 * dim), nn.Linear(dim, 4 * dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, T, d) of (n, T, d)."""
+        """(n, T, d) → (n, T, d)."""
         h = c = torch.zeros_like(x[:, 0])
         found = []
         for inputs in self.inputs(x).unbind(dim=1):
@@ -73,7 +73,7 @@ class RecurrentRec(Recommender):
     Args:
         cell: GruLayer or LstmLayer.
         layers: how many of them.
-        masks: of dropout, after the embedding and after each layer; None: there is none.
+        masks: of dropout, after the embedding and after each layer; None: no dropout.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RecurrentRec(Recommender):
         self.finish()
 
     def forward(self, ids: Tensor) -> Tensor:
-        """What the positions are scored by: (n, T, d), or (n, 1, d) for the last."""
+        """H: (n, T, d), or (n, 1, d) for the last position."""
         x: Tensor = self.dropouts[0](self.embedding(ids))
         for layer, dropout in zip(self.layers, list(self.dropouts)[1:], strict=True):
             x = dropout(layer(x))

@@ -1,4 +1,4 @@
-"""How a finished model is used: the snippet of Python on its card."""
+"""A finished model's usage: the Python snippet on its card."""
 
 from __future__ import annotations
 
@@ -125,13 +125,13 @@ _WITHIN = "print(min(max(rating, low), high))\n"
 
 
 def usage(model: Model, bias: bool, features: Features, *, extracted: bool = False, centered: bool = False) -> str:
-    """Python that loads a model from the files beside its card, and uses it on one input of the reader's.
+    """Python code that loads a model from the files next to its card, and applies it to one input of the reader's.
 
     Args:
-        bias: whether there is one.
+        bias: the model has a bias.
         features: the data set's.
-        extracted: the model takes what an extractor makes of them.
-        centered: it takes them less the mean beside its weights.
+        extracted: the model takes an extractor's features.
+        centered: the model takes features minus the mean that lies with its weights.
     """
     if isinstance(model, NextItem) and isinstance(features, Interactions):
         return _next_usage(model, features)
@@ -168,17 +168,17 @@ def _rating_usage(features: Interactions, bias: bool) -> str:
 
 
 def _id_of(ids: Ids) -> str:
-    """One that is declared."""
+    """One declared id."""
     if ids.kind == "hashed":
         return "an id"
     return str(ids.first) if ids.kind == "numbered" else ids.ids[0]
 
 
 def _network_usage(network: Network) -> str:
-    """The layers as torch's own constructors, which is how torch prints them."""
+    """The layers as torch constructors, in the form that torch prints."""
     first, *layers = network.module().children()
     if not isinstance(first, Scaled):
-        raise TypeError("a network begins with its inputs' scale and shape")
+        raise TypeError("a network must start with its inputs' scale and shape")
     reshape = f".unflatten(1, {first.shape})" if first.shape else ""
     in_use = [torch.nn.Identity() if isinstance(layer, Dropout) else layer for layer in layers]
     lines = "\n".join(f"    {layer}," for layer in (torch.nn.Identity(), *in_use))

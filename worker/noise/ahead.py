@@ -14,20 +14,20 @@ from worker.noise.generator import CHUNK, GaussianGenerator, checked_size, gauss
 
 
 class StepNoise:
-    """The noise of one step for all its tensors, in chunks that whichever thread is free makes.
+    """One step's noise for all its tensors, in chunks that any free thread makes.
 
-    `begin` starts one thread on them; `take` has as many as torch uses make what is left, and waits. Every chunk is a
-    function of its address alone, so the numbers do not depend on who made which, nor on whether there was a thread.
-    What is no more than a chunk `take` makes itself: another thread would take longer to wake. The object belongs to
-    one generator, hence to one key, and to one step: it is made after the step has begun, for no other, and is dropped
-    with it. Memory: the step's noise itself, whose buffers become the noised gradient.
+    `begin` starts one thread on the chunks. `take` makes the rest with as many threads as torch uses, and waits. Each
+    chunk is a function of its address alone, so the numbers do not depend on the threads. `take` makes up to one chunk
+    itself: waking another thread would take longer. The object belongs to one generator, hence to one key, and to one
+    step: it is made after the step has begun, serves no other step, and is dropped with it. Memory: the step's noise
+    itself, whose buffers become the noised gradient.
 
     Args:
-        generator: of the segment that rules the step.
+        generator: of the segment that the step belongs to.
         step: the logical step.
         sizes: numbers in each tensor, in the model's order.
-        first_tensor: the number of the first one's stream.
-        device: where the Gaussians are wanted. For another device than the CPU, words are made ahead, and turned to
+        first_tensor: the first tensor's stream number.
+        device: the device of the Gaussians. For other devices than the CPU, words are made in advance and become
             Gaussians there.
 
     Raises:
@@ -52,12 +52,12 @@ class StepNoise:
         self._is_small = sum(sizes) <= CHUNK
 
     def begin(self) -> None:
-        """Starts on another thread, where there is more than a chunk to make."""
+        """Starts another thread, if there is more than one chunk to make."""
         if not self._is_small:
             self._helpers.append(_pool(1).submit(self._work))
 
     def take(self) -> list[Tensor]:
-        """The Gaussians, float64 (size,) each, on the device. Once."""
+        """The Gaussians, float64 (size,) each, on the device. Call once."""
         if self._is_small:
             self._work()
         threads = torch.get_num_threads()
@@ -66,11 +66,11 @@ class StepNoise:
         for helper in self._helpers:
             helper.result()
         if self._helpers:
-            torch.set_num_threads(threads)  # what new threads begin with: a helper has set it to its own number
+            torch.set_num_threads(threads)  # new threads start with this number, which a helper thread changed
         return self._buffers if self._on_cpu else [gaussians(bits.to(self.address[3])) for bits in self._buffers]
 
     def drop(self) -> None:
-        """Ends the work: nobody will take it."""
+        """Stops the work; the noise is not needed."""
         self._chunks.clear()
 
     def _work(self) -> None:
@@ -94,5 +94,5 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _on_cpu(device: torch.device) -> bool:
-    """Whether Gaussians are made ahead, not words alone."""
+    """Returns True if Gaussians, not only words, are made in advance."""
     return device.type == "cpu"

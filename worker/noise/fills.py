@@ -1,14 +1,14 @@
-"""Keyed fills: first parameters and dropout masks, from the generator of the noise under keys of their own.
+"""Keyed fills: initial parameters and dropout masks, from the noise generator under keys of their own.
 
-Neither protects anything, so floats are as float64 makes them. Uniform numbers and masks are the same on every machine;
-Gaussian ones may differ in their last bits between kinds of machines, which the digest of the first state tells.
+Neither protects anything, so float64 rounding is acceptable. Uniform numbers and masks are the same on every machine.
+Gaussian numbers may differ in their last bits between kinds of machines, which the first state's digest reveals.
 
 One record's part in a step must not depend on other records. Masks are addressed by a record's place in the logical
-batch, so that no split into physical batches changes them; that a neighbouring data set moves records to other places
-is no matter as long as the key is secret, since their masks are equally distributed there: the noisy sums of two
-neighbours are mixtures, over masks, of pairs that differ by one record's clipped gradient, and such mixtures are no
-further apart than their worst pair (joint quasi-convexity of the hockey-stick divergence). So the key is derived with
-purpose "dropout" from the secret, never from a seed, where data are private.
+batch, so no split into physical batches changes them. A neighbouring data set moves records to other places. This does
+no harm as long as the key is secret, since their masks have the same distribution there. The noisy sums of two
+neighbours are mixtures, over masks, of pairs that differ by one record's clipped gradient. Such mixtures are no further
+apart than their worst pair (joint quasi-convexity of the hockey-stick divergence). So on private data the key is
+derived from the secret with purpose "dropout", never from a seed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from worker.noise.generator import GaussianGenerator, KeyedStream, checked_size
 
 
 class KeyedInit:
-    """First parameters: tensor i of a model is stream (0, i), so that no tensor depends on the others' shapes.
+    """Initial parameters: tensor i of a model is stream (0, i), so no tensor depends on the others' shapes.
 
     Args:
         key: 32 bytes of purpose "init".
 
     Raises:
         PrivacyError: no key.
+
+    >>> KeyedInit(bytes(range(32))).kaiming_uniform(0, (4, 3)).shape
+    torch.Size([4, 3])
     """
 
     def __init__(self, key: bytes | None) -> None:
@@ -48,31 +51,34 @@ class KeyedInit:
         return bits.double().mul_(2.0**-52).add_(2.0**-53).mul_(bound).view(tuple(shape))
 
     def kaiming_normal(self, tensor: int, shape: Sequence[int], gain: float = 2.0**0.5) -> Tensor:
-        """N(0, gain²/fan-in), with the fan-in of a weight (out, in, kernel…). The gain √2 is that before a ReLU.
+        """N(0, gain²/fan-in), with the fan-in of a weight (out, in, kernel…). The gain √2 suits a following ReLU.
 
         Source: He et al. 2015, "Delving deep into rectifiers".
         """
         return self.normal(tensor, shape, gain / math.sqrt(_fan_in(shape)))
 
     def kaiming_uniform(self, tensor: int, shape: Sequence[int], gain: float = 3.0**-0.5) -> Tensor:
-        """Uniform with variance gain²/fan-in. The gain 1/√3 gives ±1/√fan-in, as torch does for Linear and Conv."""
+        """Uniform with variance gain²/fan-in. The gain 1/√3 gives ±1/√fan-in, as in torch's Linear and Conv."""
         return self.uniform(tensor, shape, gain * math.sqrt(3.0 / _fan_in(shape)))
 
 
 class KeyedDropout:
-    """Masks that replay: an element is kept with probability 1 − rate, and then divided by it.
+    """Masks that replay: each element is kept with probability 1 − rate, and then divided by 1 − rate.
 
     Args:
-        key: 32 bytes of purpose "dropout"; secret where data are private.
-        rate: what is dropped, in [0, 1), rounded to 2⁻³².
+        key: 32 bytes of purpose "dropout"; secret if the data are private.
+        rate: the probability of dropping an element, in [0, 1), rounded to 2⁻³².
 
     Raises:
         PrivacyError: no key, or a rate outside its range.
+
+    >>> KeyedDropout(bytes(range(32)), rate=0.5).mask(step=1, call=0, shape=(2, 3)).shape
+    torch.Size([2, 3])
     """
 
     def __init__(self, key: bytes | None, rate: float) -> None:
         if not 0.0 <= rate < 1.0:
-            raise PrivacyError("a dropout rate lies in [0, 1)")
+            raise PrivacyError("a dropout rate must lie in [0, 1)")
         self._stream = KeyedStream(key)
         dropped = min(round(rate * 2**32), 2**32 - 1)
         self._first_kept = dropped - 2**31
@@ -88,13 +94,13 @@ class KeyedDropout:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> Tensor:
-        """What activations are multiplied with: 0 or 1/(1 − rate).
+        """The factors on activations: 0 or 1/(1 − rate).
 
         Args:
             step: the logical step.
-            call: numbers the dropout layers, and the calls of one layer, within a forward pass.
+            call: numbers the dropout layers, and each layer's calls, within a forward pass.
             shape: (records, …), of one physical batch.
-            first_record: the place of its first record in the logical batch.
+            first_record: its first record's place in the logical batch.
 
         Raises:
             PrivacyError: an address outside the counter's layout.

@@ -1,4 +1,4 @@
-"""The noise step: the one place where a private sum of gradients becomes a NoisedGradient, all that optimizers see."""
+"""The noise step: the only place where a private gradient sum becomes a NoisedGradient. Optimizers see nothing else."""
 
 from __future__ import annotations
 
@@ -14,50 +14,52 @@ from worker.noise.ahead import StepNoise
 from worker.noise.generator import TENSORS, GaussianGenerator
 from worker.noise.rounding import add_noise
 
-# Made here only. A function of it and of public numbers is post-processing and costs nothing.
+# Created only in this module. Functions of it and of public numbers are post-processing and cost nothing.
 NoisedGradient = NewType("NoisedGradient", dict[str, Tensor])
 NoisedCount = NewType("NoisedCount", float)
-COUNT_STREAM = TENSORS - 1  # no model has so many tensors
+COUNT_STREAM = TENSORS - 1  # no model has this many tensors
 
-# Numbers of a step that are made ahead at most (512 MiB); more are made when they are needed.
+# At most this many numbers of a step are made in advance (512 MiB); the rest are made when needed.
 LOOK_AHEAD = 2**26
 
 
 class GradientRelease(Protocol):
-    """Turns one step's private sum into what the optimizer may see."""
+    """Turns one step's private sum into the gradient that the optimizer may see."""
 
     def noise_variance(self, max_grad_norm: float) -> float:
         """Φ = (s/L)² of a query with this C; 0 without noise. Public."""
         ...
 
     def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
-        """Says that a query has begun, and what its gradient will look like: noise may be made in the meantime."""
+        """Announces that a query has begun, and its gradient's names and shapes. Noise may be made in the meantime."""
         ...
 
     def release(
         self, private_sum: dict[str, Tensor], step: int, query: int = 0, max_grad_norm: float | None = None
-    ) -> NoisedGradient: ...
+    ) -> NoisedGradient:
+        """The query's noised mean gradient."""
+        ...
 
 
 class GaussianRelease:
     """g̃ = R / L,   R = Σ clip_C(g_i) + N(0, s² I), correctly rounded (worker.noise.rounding),   s ≥ σC · slack.
 
-    Guarantee: where one record changes the sum by at most C · slack in the ℓ₂ norm over all tensors together, a step is
-    post-processing of one Gaussian mechanism with noise multiplier σ, floating point included. The divisor is the
-    public L, never the realized batch. Each step's noise is used once: the same or an earlier step is refused, so
+    Guarantee: if one record changes the sum by at most C · slack, in the ℓ₂ norm over all tensors together, then a step
+    is post-processing of one Gaussian mechanism with noise multiplier σ, floating point included. The divisor is the
+    public L, never the realized batch. Each step's noise is used once. The same or an earlier step is refused, so
     physical batches are summed first, and another state needs another key. A step may hold several queries, each with
-    noise of its own: query k of m tensors has the streams k·m … k·m + m − 1.
+    its own noise: query k of m tensors uses the streams k·m … k·m + m − 1.
 
     Args:
         key: 32 secret bytes of the job's segment.
         noise_multiplier: σ, the noise's std over the sensitivity.
-        max_grad_norm: C, of queries that do not say another.
+        max_grad_norm: C, for queries that do not give another.
         expected_batch_size: L.
-        sensitivity_slack: a record changes the computed sum by at most this times C (app.privacy.numerics): the noise
+        sensitivity_slack: a record changes the computed sum by at most this times C (app.privacy.numerics). The noise
             grows by it, so that σ stays the noise's std over the sensitivity.
 
     Raises:
-        PrivacyError: no key, σ or C that is not positive and finite, L < 1, a slack below 1.
+        PrivacyError: no key, σ or C not positive and finite, L < 1, or a slack below 1.
 
     Source: Abadi et al. 2016, Algorithm 1, with the expected batch size as divisor.
     """
@@ -72,7 +74,7 @@ class GaussianRelease:
         sensitivity_slack: float = 1.0,
     ) -> None:
         if expected_batch_size < 1 or not sensitivity_slack >= 1.0:
-            raise PrivacyError("the divisor is at least 1, and so is the slack of the sensitivity")
+            raise PrivacyError("the divisor L and the sensitivity slack must be at least 1")
         self._generator = GaussianGenerator(key)
         self._noise_multiplier, self._max_grad_norm = noise_multiplier * sensitivity_slack, max_grad_norm
         noise_std(self._noise_multiplier, max_grad_norm)
@@ -81,18 +83,19 @@ class GaussianRelease:
         self._ahead: StepNoise | None = None
 
     def noise_variance(self, max_grad_norm: float) -> float:
+        """Φ = (s/L)² of a query with this C."""
         return (noise_std(self._noise_multiplier, max_grad_norm) / self._divisor) ** 2
 
     def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
-        """Has another thread make the query's noise from now on. Changes no bit of any release.
+        """Starts another thread on the query's noise. Changes no bit of any release.
 
         Args:
-            parameters: in names, shapes and device as the private sum will be.
+            parameters: the names, shapes and device that the private sum will have.
             step: the step that has begun.
-            query: which of the step's.
+            query: the number of the query within the step.
 
         Raises:
-            PrivacyError: noise of this query was already used.
+            PrivacyError: this query's noise was already used.
         """
         self._check(step, query)
         if sum(value.numel() for value in parameters.values()) <= LOOK_AHEAD:
@@ -108,16 +111,16 @@ class GaussianRelease:
         Args:
             private_sum: float64 tensors; their order, the model's own, numbers the noise streams.
             step: the logical step.
-            query: which of the step's; (step, query) is larger than every one before.
-            max_grad_norm: C of this query, if it is another.
+            query: the number of the query within the step; (step, query) must increase from call to call.
+            max_grad_norm: C of this query, if it differs.
 
         Raises:
-            PrivacyError: noise of this query was already used, or a sum is not in float64, or not finite.
+            PrivacyError: this query's noise was already used, or a sum is not float64 or not finite.
         """
         self._check(step, query)
         std = noise_std(self._noise_multiplier, self._max_grad_norm if max_grad_norm is None else max_grad_norm)
         if any(value.dtype != torch.float64 for value in private_sum.values()):
-            raise PrivacyError("clipped gradients are summed in float64")
+            raise PrivacyError("clipped gradients must be summed in float64")
         self._last = (step, query)
         noise = self._noise(private_sum, step, query)
         noised: dict[str, Tensor] = {}
@@ -129,10 +132,10 @@ class GaussianRelease:
 
     def _check(self, step: int, query: int) -> None:
         if (step, query) <= self._last or step < 1 or query < 0:
-            raise PrivacyError("the noise of a step covers one gradient only")
+            raise PrivacyError("this step's noise was already used: it covers one gradient only")
 
     def _noise(self, like: Mapping[str, Tensor], step: int, query: int) -> StepNoise:
-        """What was begun for this very step and these shapes, or a new one."""
+        """The noise that was begun for this very step and these shapes, or new noise."""
         device = next((value.device for value in like.values()), torch.device("cpu"))
         sizes, first = tuple(value.numel() for value in like.values()), query * len(like)
         wanted = (step, first, sizes, device)
@@ -147,10 +150,10 @@ class GaussianRelease:
 class CountRelease:
     """N = Σ_i (1[‖g_i‖ ≤ C] − ½) + N(0, (σ_c/2)²), correctly rounded: a Gaussian mechanism with noise multiplier σ_c.
 
-    Its noise has a stream of its own beside those of the step's gradient, and covers one count.
+    Its noise has its own stream, separate from the step's gradient, and covers one count.
 
     Args:
-        key: 32 secret bytes of the job's segment, the gradient's.
+        key: 32 secret bytes of the job's segment, the same as the gradient's.
         noise_multiplier: σ_c, the noise's std over the sensitivity ½.
     """
 
@@ -159,40 +162,43 @@ class CountRelease:
         self._last_step = 0
 
     def release(self, private_count: Tensor, step: int) -> NoisedCount:
-        """Raises PrivacyError where noise of this step was already used."""
+        """The noised count. Raises PrivacyError if this step's noise was already used."""
         if step <= self._last_step:
-            raise PrivacyError("the noise of a step covers one count only")
+            raise PrivacyError("this step's noise was already used: it covers one count only")
         self._last_step = step
         z = self._generator.noise(step, COUNT_STREAM, 1)
         return NoisedCount(float(add_noise(private_count, z, self._std, self._generator.stream, step, COUNT_STREAM)))
 
 
 class PublicRelease:
-    """g = Σ g_i / L without noise: for data declared public, where no privacy is claimed. Built by the plan alone."""
+    """g = Σ g_i / L without noise, for data declared public, where no privacy is claimed. Only the plan builds it."""
 
     def __init__(self, expected_batch_size: int) -> None:
         self._divisor = expected_batch_size
 
     def noise_variance(self, max_grad_norm: float) -> float:
+        """0: there is no noise."""
         return 0.0
 
     def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
+        """Nothing to prepare."""
         pass
 
     def release(
         self, private_sum: dict[str, Tensor], step: int, query: int = 0, max_grad_norm: float | None = None
     ) -> NoisedGradient:
+        """The mean gradient, without noise."""
         return NoisedGradient({name: value / self._divisor for name, value in private_sum.items()})
 
 
 def noise_std(noise_multiplier: float, max_grad_norm: float) -> float:
-    """s ≥ σC, for C or whatever the sensitivity is: a product may have been rounded down.
+    """s ≥ σC, with C the sensitivity: a product may be rounded down.
 
     Raises:
-        PrivacyError: σ or C is not positive and finite, or so near the ends of the floats' range that the noise would
-            round to nothing.
+        PrivacyError: σ or C is not positive and finite, or so near the limits of floating point that the noise would
+            round to zero.
     """
     std = math.nextafter(noise_multiplier * max_grad_norm, math.inf)
     if not (1e-100 < max_grad_norm < 1e100 and 1e-100 < std < 1e100):
-        raise PrivacyError("noise needs σ > 0 and C > 0 that floats resolve")
+        raise PrivacyError("noise needs σ > 0 and C > 0 that floating point resolves")
     return std

@@ -1,17 +1,17 @@
-"""The keyed, counted generator: uniform words from AES-256-CTR, and standard Gaussians made of them.
+"""The keyed, counted generator: uniform words from AES-256-CTR, and standard Gaussians made from them.
 
 The counter block of 128 bits, most significant first:
 
     step: 32 bits | tensor: 24 bits | lane: 8 bits | block: 64 bits
 
-A block gives two words of 64 bits, so word w of a stream is half of block w // 2. Streams are (step, tensor, lane);
-positions stay below 2⁴⁸, so the cipher's own counting never carries into the lane, and no two streams ever share a
-block. Bounds: step < 2³², tensor < 2²⁴, lane < 2⁸, words of a stream < 2⁴⁸. Whoever cannot break AES-256 tells b
-blocks under one key from random ones with an advantage of at most b²/2¹²⁹ (a permutation repeats no block): 2⁻⁴⁹ for
-10⁶ steps of 2·10⁶ numbers.
+A block gives two words of 64 bits, so word w of a stream is half of block w // 2. Streams are (step, tensor, lane).
+Positions stay below 2⁴⁸, so the cipher's own counter never carries into the lane, and no two streams share a block.
+Bounds: step < 2³², tensor < 2²⁴, lane < 2⁸, words of a stream < 2⁴⁸. Unless AES-256 is broken, b blocks under one key
+differ from random blocks with an advantage of at most b²/2¹²⁹ (a permutation repeats no block): 2⁻⁴⁹ for 10⁶ steps of
+2·10⁶ numbers.
 
-A word is a pure function of (key, step, tensor, lane, position), so every step replays bit for bit, whatever the chunks
-and the number of threads.
+A word is a pure function of (key, step, tensor, lane, position). So every step replays bit for bit, for any chunks and
+any number of threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TENSORS = 2**24
 LANES = 2**8
 WORDS = 2**48
 WORD_BITS = 64
-# Numbers at a time: what is worked on stays in a core's cache, and below 2¹⁵ torch stays on the thread that asks.
+# Numbers at a time: they fit in a core's cache, and below 2¹⁵ torch stays on the calling thread.
 CHUNK = 3 * 2**13
 HALF_STEP = torch.tensor(2.0**-53, dtype=torch.float64)
 
@@ -44,7 +44,10 @@ class KeyedStream:
         key: 32 secret bytes.
 
     Raises:
-        PrivacyError: no proper key.
+        PrivacyError: no valid key.
+
+    >>> KeyedStream(bytes(range(32))).words(step=1, tensor=0, lane=0, start=0, count=2).shape
+    (2,)
     """
 
     def __init__(self, key: bytes | None) -> None:
@@ -54,7 +57,7 @@ class KeyedStream:
         """Words start … start+count−1 of a stream, as signed integers.
 
         Raises:
-            PrivacyError: an address outside the layout: it would wrap around into another stream.
+            PrivacyError: an address outside the layout, which would wrap around into another stream.
         """
         if not (0 <= step < STEPS and 0 <= tensor < TENSORS and 0 <= lane < LANES):
             raise PrivacyError("a noise stream's address is outside the counter's layout")
@@ -69,31 +72,34 @@ class KeyedStream:
 
 
 class GaussianGenerator:
-    """Standard Gaussians in float64, one word each, by the inverse of the distribution function.
+    """Standard Gaussians in float64, one word each, by inverting the distribution function.
 
     A word's upper 53 bits k (signed, −2⁵² ≤ k < 2⁵²) give v = (2k+1)·2⁻⁵³, exactly representable and symmetric around
-    0, and z = √2·erf⁻¹(v): |z| ≤ 8.3, never infinite. z is what float64 and the machine's erf⁻¹ make of the number
-    that all bits of the stream define (worker.noise.rounding), so its last bits may differ between machines. Nothing
-    that protects data is released from here without that module's rounding.
+    0, and z = √2·erf⁻¹(v): |z| ≤ 8.3, never infinite. All bits of the stream define an exact number
+    (worker.noise.rounding). z approximates it by float64 and the machine's erf⁻¹, so its last bits may differ between
+    machines. Nothing that protects data is released from here without that module's rounding.
 
     Args:
         key: 32 secret bytes.
 
     Attributes:
-        stream: where the words come from.
+        stream: the source of the words.
+
+    >>> GaussianGenerator(bytes(range(32))).noise(step=1, tensor=0, size=3).shape
+    torch.Size([3])
     """
 
     def __init__(self, key: bytes | None) -> None:
         self.stream = KeyedStream(key)
 
     def noise(self, step: int, tensor: int, size: int, device: torch.device | str = "cpu") -> Tensor:
-        """The Gaussians of one step for one tensor: the same ones whenever they are asked for.
+        """One step's Gaussians for one tensor: the same on every call.
 
         Args:
             step: the logical step.
             tensor: the tensor's index within the step.
             size: how many, from position 0.
-            device: where to; the words are the same.
+            device: the result's device; the words are the same.
 
         Returns:
             float64 (size,), standard normal.
@@ -107,19 +113,19 @@ class GaussianGenerator:
         return gaussians(bits.to(device))
 
     def fill_bits(self, out: Tensor, step: int, tensor: int, start: int) -> None:
-        """k of the words from `start` on, into an int64 tensor on the CPU."""
+        """Writes k of the words from `start` on into an int64 tensor on the CPU."""
         np.right_shift(self.stream.words(step, tensor, 0, start, len(out)), 11, out=out.numpy())
 
 
 def gaussians(bits: Tensor, out: Tensor | None = None) -> Tensor:
-    """z = √2·erf⁻¹((2k+1)·2⁻⁵³) of each k, float64, on the bits' own device. All but erf⁻¹ and √2 is exact."""
+    """z = √2·erf⁻¹((2k+1)·2⁻⁵³) for each k, float64, on the bits' own device. Only erf⁻¹ and √2 are inexact."""
     out = torch.empty_like(bits, dtype=torch.float64) if out is None else out
-    out.copy_(bits)  # first: an integer times a float would be computed in float32
+    out.copy_(bits)  # comes first: an integer times a float would be computed in float32
     return torch.add(HALF_STEP, out, alpha=2.0**-52, out=out).erfinv_().mul_(2.0**0.5)
 
 
 def checked_size(size: int) -> int:
-    """Raises PrivacyError where a stream has fewer words."""
+    """Returns the size. Raises PrivacyError if a stream has fewer words."""
     if not 0 <= size <= WORDS:
         raise PrivacyError("a tensor is larger than the counter's layout allows")
     return size

@@ -1,4 +1,4 @@
-"""The keys of an attempt: derived from the server's secret and a salt, never stored, never chosen by a caller."""
+"""An attempt's keys: derived from the server's secret and a salt, never stored, never chosen by a caller."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Purpose = Literal["noise", "sampler", "release", "init", "dropout"]
 def derive_key(secret: bytes, key_id: str, salt: bytes, purpose: str) -> bytes:
     """HKDF-SHA256(secret, salt, info = "scrimp/v1/<key id>/<purpose>").
 
-    Keys of different salts, key ids or purposes are independent for whoever does not know the secret. `purpose` comes
-    last and holds no slash, so that no two pairs of key id and purpose share an info string.
+    Without the secret, keys of different salts, key ids or purposes look independent. `purpose` comes last and holds no
+    slash, so no two pairs of key id and purpose share an info string.
 
     Args:
         secret: the server's noise secret, at least 32 random bytes.
         key_id: names the secret, so that it can be rotated.
         salt: random bytes stored with the job, at least 16.
-        purpose: "noise" (gradients), "sampler" (batches), "release" (noisy sums), "init" (first parameters) or
+        purpose: "noise" (gradients), "sampler" (batches), "release" (noisy sums), "init" (initial parameters) or
             "dropout" (masks).
 
     Returns:
@@ -38,27 +38,27 @@ def derive_key(secret: bytes, key_id: str, salt: bytes, purpose: str) -> bytes:
     if len(secret) < KEY_BYTES or len(salt) < 16:
         raise PrivacyError("a key needs a secret of at least 32 bytes and a salt of at least 16")
     if purpose not in get_args(Purpose):
-        raise PrivacyError("a key is derived for one of the known purposes only")
+        raise PrivacyError("unknown key purpose")
     info = f"scrimp/v1/{key_id}/{purpose}".encode()
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(secret)
 
 
 def public_key_of_seed(seed: int, purpose: Purpose) -> bytes:
-    """A key that everyone can compute, for repeatable runs on PUBLIC data only: it protects nothing.
+    """A key that everyone can compute, for repeatable runs on PUBLIC data only. It protects nothing.
 
     Args:
         seed: 0 ≤ seed < 2⁶³.
-        purpose: what it is for.
+        purpose: what the key is for.
     """
     return hashlib.sha256(f"scrimp/v1/public-seed/{seed}/{purpose}".encode()).digest()
 
 
 def checked_key(key: bytes | None) -> bytes:
-    """The key, if it is one.
+    """Returns the key if it is valid.
 
     Raises:
-        PrivacyError: no key, a key of another length, or all zeros. Nothing is ever made up in its place.
+        PrivacyError: no key, a wrong length, or all zeros. No key is ever made up instead.
     """
     if key is None or len(key) != KEY_BYTES or not any(key):
-        raise PrivacyError("a generator needs its own key of 32 bytes")
+        raise PrivacyError("a generator needs its own key of 32 bytes, not all zero")
     return key

@@ -2,22 +2,21 @@
 
     R = g · ⌊(S + s·Z) / g⌉      s: the noise's std;  g: the power of two with s/2¹¹ < g ≤ s/2¹⁰;  ⌊·⌉: nearest integer
 
-Here S is the private sum, floats taken as the reals that they are, and Z a true Gaussian, a real number with all its
-digits: Z = Φ⁻¹(U), where the words w₀, w₁, … of lanes 0, 1, … at the number's position are the digits of
-U = 0.w₀w₁w₂… in base 2⁶⁴.
+S is the private sum, with floats taken as exact reals. Z is a true Gaussian, a real number with all its digits: Z =
+Φ⁻¹(U), where the words w₀, w₁, … of lanes 0, 1, … at the number's position are the digits of U = 0.w₀w₁w₂… in base 2⁶⁴.
 
-Guarantee: R is a function of S + s·Z alone, so it is post-processing of the Gaussian mechanism over the reals, and
-every guarantee of that (ε and δ, Gaussian, Rényi, privacy loss distributions, sampling and composition included)
-holds for R as it stands, with nothing added to δ. No bit of R tells more: neither the gaps of floating-point noise
-(Mironov 2012) nor the precision of a sum's last bit (Haney et al. 2022), against which a sum of several Gaussians
-(Holohan & Braghin 2021) does not help.
+Guarantee: R is a function of S + s·Z alone, so it is post-processing of the Gaussian mechanism over the reals. Every
+guarantee of that mechanism (ε and δ, Gaussian, Rényi, privacy loss distributions, sampling and composition included)
+holds for R unchanged, with nothing added to δ. No bit of R reveals more: neither the gaps of floating-point noise
+(Mironov 2012) nor the precision of a sum's last bit (Haney et al. 2022). A sum of several Gaussians (Holohan & Braghin
+2021) does not prevent the latter.
 
-How: float64 gives S + s·z with an error below TOLERANCE·g. Where no boundary between two integers lies so near, the
-nearest integer is certain. Else (3 of a million numbers, the far tails among them) it is settled exactly: a boundary c
-is above Z iff U < Φ(c), which mpmath decides with as many digits of U as that takes.
+How: float64 computes S + s·z with an error below TOLERANCE·g. If no boundary between two integers is that near, the
+nearest integer is certain. Otherwise (3 in a million numbers, the far tails among them) an exact computation decides: a
+boundary c is above Z iff U < Φ(c), which mpmath evaluates with as many digits of U as needed.
 
-The rounding adds g²/12 < 10⁻⁷ s² to the noise's variance. R depends on S and on words only, not on any library's
-last bits: it is the same on every CPU and GPU.
+The rounding adds g²/12 < 10⁻⁷ s² to the noise's variance. R depends on S and on words only, not on any library's last
+bits: it is the same on every CPU and GPU.
 
 Source: Haney, Desfontaines, Hartman, Shrestha & Hay 2022, "Precision-based attacks and interval refining: how to break,
 then fix, differential privacy on finite computers"; post-processing: Dwork & Roth 2014, Proposition 2.1.
@@ -36,9 +35,9 @@ from app.errors import PrivacyError
 from worker.noise.generator import CHUNK, LANES, WORD_BITS, KeyedStream
 
 GRID_BITS = 10
-# What float64 may be wrong by, in grid cells, up to |z| = 4.9. U lies within ½·2⁻⁵³ of the number that erf⁻¹ is given,
-# and erf⁻¹ is assumed to answer for a number within 7·2⁻⁵³ of that (tests find ½·2⁻⁵³): in all 8·2⁻⁵³ / φ(4.9) · 2¹¹ =
-# 2⁻²⁰·³ cells. Adding it to a sum of less than 2²⁷ cells is off by less than 2⁻²⁵, all else by less than 2⁻³⁵.
+# The error of float64 in grid cells, up to |z| = 4.9. U lies within ½·2⁻⁵³ of erf⁻¹'s argument. erf⁻¹ is assumed exact
+# for a number within 7·2⁻⁵³ of that (tests find ½·2⁻⁵³): in all 8·2⁻⁵³ / φ(4.9) · 2¹¹ = 2⁻²⁰·³ cells. Adding it to a
+# sum of less than 2²⁷ cells is off by less than 2⁻²⁵, everything else by less than 2⁻³⁵.
 TOLERANCE = 2.0**-20
 TAIL = 4.85
 NEAR = 2.0**27
@@ -51,13 +50,13 @@ def grid(std: float) -> float:
 
 
 def add_noise(values: Tensor, z: Tensor, std: float, stream: KeyedStream, step: int, tensor: int) -> Tensor:
-    """R, in the memory of z.
+    """R, in z's memory.
 
     Args:
         values: S, float64, private.
-        z: float64 Gaussians of the stream (step, tensor), as many, on the same device; overwritten.
+        z: the stream's float64 Gaussians for (step, tensor), in equal number, on the same device; overwritten.
         std: s.
-        stream: where z's words came from.
+        stream: the source of z's words.
 
     Returns:
         R in the shape of `values`, float64.
@@ -77,10 +76,10 @@ def add_noise(values: Tensor, z: Tensor, std: float, stream: KeyedStream, step: 
 
 
 def _round_sums(values: Tensor, z: Tensor, std: float, scratch: Tensor) -> list[int]:
-    """R as float64 sees it, into z; and where that is not certain.
+    """Writes R as float64 computes it into z; returns the positions where that is not certain.
 
-    Sums that are large to the grid are split into a multiple of g and a rest, which is exact, and rounding the rest is
-    the same.
+    Sums that are large relative to the grid are split exactly into a multiple of g and a rest. Rounding the rest gives
+    the same result.
     """
     g = grid(std)
     multiples = None
@@ -89,7 +88,7 @@ def _round_sums(values: Tensor, z: Tensor, std: float, scratch: Tensor) -> list[
         values = values - multiples
     tails = not _within(z, TAIL)
     torch.add(values, z, alpha=std, out=scratch)
-    # Adding 1.5·2⁵²·g rounds to a multiple of g, on this thread; torch.round would ask for all.
+    # Adding 1.5·2⁵²·g rounds to a multiple of g on this thread; torch.round would use all threads.
     torch.add(scratch, 1.5 * 2.0**52 * g, out=z).sub_(1.5 * 2.0**52 * g)
     limit = (0.5 - TOLERANCE) * g
     doubtful: list[int] = []
@@ -97,18 +96,18 @@ def _round_sums(values: Tensor, z: Tensor, std: float, scratch: Tensor) -> list[
         certain = (scratch.abs() <= limit) & ((z - values).abs() <= TAIL * std)
         doubtful = torch.nonzero(~certain).view(-1).tolist()
     if multiples is not None:
-        z += multiples  # rounded where R has more than 53 bits: a function of R still
+        z += multiples  # rounds if R has more than 53 bits, which is still a function of R
     return doubtful
 
 
 def _within(values: Tensor, bound: float) -> bool:
-    """Whether all lie in [−bound, bound]. A NaN does not."""
+    """Returns True if all values lie in [−bound, bound]. A NaN does not."""
     lowest, highest = torch.aminmax(values)
     return -bound <= float(lowest) and float(highest) <= bound
 
 
 class _Arithmetic(threading.local):
-    """mpmath with a precision of this thread's own: the library's is everybody's."""
+    """mpmath with a precision for each thread: the library's own is global."""
 
     def __init__(self) -> None:
         self.context = MPContext()
@@ -128,21 +127,21 @@ class Digits:
         """⌊U · 2^(64·words)⌋.
 
         Raises:
-            PrivacyError: there are no more; of a uniform number, 16,384 bits are never needed.
+            PrivacyError: no words are left. A uniform number never needs 16,384 bits.
         """
         while len(self._words) < words:
             lane = len(self._words)
             if lane == LANES:
-                raise PrivacyError("a uniform number has no more digits")
+                raise PrivacyError("a uniform number ran out of digits")
             word = int(self._stream.words(self._step, self._tensor, lane, self._position, 1)[0])
             self._words.append(word + 2 ** (WORD_BITS - 1))
         return sum(word << WORD_BITS * at for at, word in enumerate(reversed(self._words[:words])))
 
 
 def _settled_sum(value: float, std: float, digits: Digits, guess: float) -> float:
-    """R of one sum, exactly; in floats, so to 53 bits."""
+    """R of one sum, computed exactly and returned as a float, so to 53 bits."""
     g = grid(std)
-    cells = value / g  # exact, as g is a power of two
+    cells = value / g  # exact: g is a power of two
     if not math.isfinite(cells):
         raise PrivacyError("a private sum is not finite")
     whole = round(cells)
@@ -153,11 +152,11 @@ def settle(rest: float, scale: float, digits: Digits, guess: int) -> int:
     """⌊rest + scale·Z⌉, exactly.
 
     Args:
-        rest, scale: floats, taken as the reals that they are.
-        digits: U, of which Z = Φ⁻¹(U).
-        guess: where to begin to look.
+        rest, scale: floats, taken as exact reals.
+        digits: U, with Z = Φ⁻¹(U).
+        guess: where to start the search.
     """
-    low = high = guess  # to be: Z above the lower boundary of low, and below the upper one of high
+    low = high = guess  # goal: Z is above low's lower boundary and below high's upper boundary
     width = 1
     while not _below(high, rest, scale, digits):
         low, high, width = high + 1, high + width, 2 * width
@@ -170,14 +169,14 @@ def settle(rest: float, scale: float, digits: Digits, guess: int) -> int:
 
 
 def _below(cell: int, rest: float, scale: float, digits: Digits) -> bool:
-    """Whether rest + scale·Z < cell + ½, that is U < Φ((cell + ½ − rest) / scale)."""
+    """Returns True if rest + scale·Z < cell + ½, that is U < Φ((cell + ½ − rest) / scale)."""
     words = 1
     while True:
         bits = WORD_BITS * words
         mp.context.prec = bits + GUARD_BITS
         boundary = (mp.context.mpf(2 * cell + 1) / 2 - mp.context.mpf(rest)) / mp.context.mpf(scale)
         ahead = mp.context.ldexp(mp.context.ncdf(boundary), bits) - digits.leading(words)
-        if ahead >= 1.0 + 2.0**-16:  # 2⁻¹⁶: more than what guarded arithmetic can be wrong by
+        if ahead >= 1.0 + 2.0**-16:  # 2⁻¹⁶ exceeds the error of the guarded arithmetic
             return True
         if ahead <= -(2.0**-16):
             return False

@@ -1,4 +1,4 @@
-"""AdaDPS: gradients are divided before clipping by a second moment that public data gave."""
+"""AdaDPS: before clipping, gradients are divided by a second moment from public data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.optimizers.descent import Descent
 class AdaDps:
     """A ← βA + (1−β) (∇L_public)²;   D = √A + ε;   g̃ = (1/L)(Σ clip_C(g_i / D) + N(0, σ²C²I));   θ ← θ − η g̃.
 
-    A starts at 0, is not corrected for it, and holds the public gradient at the parameters of the step itself.
+    A starts at 0 without bias correction, and includes the public gradient at the step's own parameters.
 
     Attributes:
         descent: η and weight decay.
@@ -33,21 +33,26 @@ class AdaDps:
     eps: float
 
     def init(self, parameters: Parameters) -> State:
+        """A = 0."""
         return named("A", {name: torch.zeros_like(value) for name, value in parameters.items()})
 
     def observe(self, public_gradient: dict[str, Tensor], state: State) -> State:
+        """Updates A."""
         averages = slot_of(state, "A")
         return named(
             "A", {n: self.beta * A + (1.0 - self.beta) * public_gradient[n].square() for n, A in averages.items()}
         )
 
     def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor]:
+        """D."""
         return {name: value.sqrt() + self.eps for name, value in slot_of(state, "A").items()}
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
+        """Moves along g̃."""
         return self.descent.move(parameters, noised, at.step), state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        """The parameters unchanged."""
         return parameters

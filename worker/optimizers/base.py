@@ -1,6 +1,6 @@
-"""What an optimizer is: pure functions of noised gradients. It never sees anything else of the data.
+"""An optimizer is a set of pure functions of noised gradients. It never sees anything else that depends on the data.
 
-All state is named tensors that depend on noised gradients and public numbers only, so a checkpoint, a digest or the
+All state is named tensors that depend only on noised gradients and public numbers. So a checkpoint, a digest or the
 returned model is post-processing of what was charged.
 """
 
@@ -20,12 +20,12 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What is public of a step.
+    """A step's public properties.
 
     Attributes:
         step: t, from 1.
         noise_variance: Φ = (σC/L)², of each coordinate of g̃; 0 without noise.
-        second: the noised gradient of the step's second query, where the mechanism has one.
+        second: the noised gradient of the step's second query, if the mechanism has one.
     """
 
     step: int
@@ -43,16 +43,16 @@ class Optimizer(Protocol):
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
-        """One step. New parameters and state; its arguments stay as they are.
+        """One step. Returns new parameters and state; leaves its arguments unchanged.
 
         Args:
             noised: g̃, in the names and shapes of `parameters`.
-            at: which step it is.
+            at: the step.
         """
         ...
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
-        """What is done to the parameters after the last step, at no privacy cost. Often nothing.
+        """Changes the parameters after the last step, at no privacy cost. Often returns them unchanged.
 
         Args:
             steps: how many there were.
@@ -62,35 +62,35 @@ class Optimizer(Protocol):
 
 @runtime_checkable
 class Preconditioned(Protocol):
-    """An optimizer that has gradients divided before they are clipped."""
+    """An optimizer whose gradients are divided before clipping."""
 
     def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor] | None:
-        """D > 0 of a query, in the names and shapes of the parameters; None: nothing is divided.
+        """A query's D > 0, in the names and shapes of the parameters; None: nothing is divided.
 
-        A function of the state before the step, and so of noised gradients of earlier steps: the division is no part of
-        what is charged.
+        D is a function of the state before the step, hence of noised gradients of earlier steps, so the division costs
+        nothing.
         """
         ...
 
 
 @runtime_checkable
 class Observing(Protocol):
-    """An optimizer with public side information."""
+    """An optimizer that uses public side information."""
 
     def observe(self, public_gradient: dict[str, Tensor], state: State) -> State:
-        """The state once it has seen the mean gradient of public records at the parameters of a step, before the step.
+        """The state after it has seen the mean gradient of public records, at a step's parameters, before the step.
 
-        What it keeps of it is public.
+        What it keeps of that gradient is public.
         """
         ...
 
 
 def named(slot: str, tensors: dict[str, Tensor]) -> State:
-    """The tensors of one slot of the state, one for each parameter: `m/weight`."""
+    """The tensors of one state slot, one per parameter: `m/weight`."""
     return {f"{slot}/{name}": value for name, value in tensors.items()}
 
 
 def slot_of(state: State, slot: str) -> dict[str, Tensor]:
-    """The tensors of one slot, by the parameters' names."""
+    """The tensors of one state slot, by parameter name."""
     begin = f"{slot}/"
     return {name.removeprefix(begin): value for name, value in state.items() if name.startswith(begin)}

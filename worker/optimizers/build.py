@@ -25,8 +25,8 @@ def build_optimizer(spec: specs.Optimizer, steps: int) -> Optimizer:
     """The optimizer of a job.
 
     Args:
-        spec: what was asked for.
-        steps: T, which schedules run over.
+        spec: the requested optimizer.
+        steps: T, the length of schedules.
     """
     descent = Descent(spec.learning_rate, _schedule(spec.schedule, steps), spec.weight_decay, spec.decay == "coupled")
     made: Optimizer

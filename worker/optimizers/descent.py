@@ -1,4 +1,4 @@
-"""How a direction moves the parameters: learning rate, schedule, weight decay. Shared by all optimizers."""
+"""How a direction moves the parameters: learning rate, schedule, weight decay. All optimizers share it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from worker.optimizers.schedules import CONSTANT, Schedule
 
 @dataclass(frozen=True)
 class Descent:
-    """θ ← (1 − η_t λ) θ − η_t u;   with `coupled` θ ← θ − η_t u, where u was made of g̃ + λ θ in place of g̃.
+    """θ ← (1 − η_t λ) θ − η_t u;   with `coupled` θ ← θ − η_t u, where u comes from g̃ + λ θ instead of g̃.
 
     Attributes:
         learning_rate: η.
         schedule: η_t / η.
         weight_decay: λ.
-        coupled: λ θ enters whatever the optimizer makes of gradients, as in torch.optim.Adam; not so in AdamW.
+        coupled: adds λ θ to the gradient that the optimizer processes, as torch.optim.Adam does; AdamW does not.
 
     Source of decoupling: Loshchilov & Hutter 2019, "Decoupled weight decay regularization".
     """
@@ -34,7 +34,7 @@ class Descent:
         return self.learning_rate * self.schedule.factor(step)
 
     def gradient(self, noised: NoisedGradient, parameters: Parameters) -> dict[str, Tensor]:
-        """g̃, or g̃ + λ θ."""
+        """g̃, or g̃ + λ θ if coupled."""
         if not self.coupled or self.weight_decay == 0.0:
             return noised
         return {name: noised[name] + self.weight_decay * value for name, value in parameters.items()}

@@ -1,4 +1,4 @@
-"""DP²: delayed preconditioners, with RMSProp's, AdaGrad's and Yogi's rules; and the paper's two ablations."""
+"""DP²: delayed preconditioners, with the rules of RMSProp, AdaGrad and Yogi; and the paper's two ablations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from worker.optimizers.descent import Descent
 
 
 class SecondMoment(Protocol):
+    """A rule U that updates v."""
+
     def __call__(self, v: Tensor, squares: Tensor) -> Tensor:
-        """U(v, ·) of the squared average gradient."""
+        """U(v, ·) for the squared average gradient."""
         ...
 
 
@@ -63,22 +65,22 @@ class Dp2:
 
         D_t = 1, or √v + ε in an adaptive step;   g̃ = (1/L)(Σ clip_C(g_i / D_t) + N(0, σ²C²I));   θ ← θ − η g̃
 
-    η and C are those of the phase. The division comes before the clip, the noise after it and unscaled. v starts at 0
-    and is not corrected for it; gradients of adaptive steps never feed it.
+    η and C are those of the phase. The division comes before the clip; the noise comes after it, unscaled. v starts at
+    0 without bias correction. Gradients of adaptive steps never update it.
 
-    Variants, the paper's ablations: `noise_first` clips and noises the gradient itself and divides what comes out.
-    `extra_query` has one delay s and no phases: each step's noised gradient feeds v, which steps 1, s+1, 2s+1 … update
-    with the sum over s since the last one; those move along it, the others along a second query of the same batch,
-    divided by D.
+    Variants, the paper's ablations: `noise_first` clips and noises the gradient itself and divides the result.
+    `extra_query` has one delay s and no phases. Each step's noised gradient feeds v, which steps 1, s+1, 2s+1 … update
+    with the sum over s since the last update. Those steps move along it; the others move along a second query of the
+    same batch, divided by D.
 
     Guarantee: D_t is a function of noised gradients of earlier steps.
 
     Attributes:
         descent, adaptive: η and weight decay of the phases.
         moment: U.
-        phases: which steps are adaptive, and after which v changes: the mechanism's own, with s₁, s₂ and the variant.
+        phases: which steps are adaptive and after which v changes: the mechanism's own, with s₁, s₂ and the variant.
         eps: ε.
-        debias: takes the noise's share, Φ/s₁, from ḡ², which is kept at 0 or above.
+        debias: subtracts the noise's share, Φ/s₁, from ḡ², and clamps the result at 0.
 
     Source: Li, Zaheer, Liu, Reddi, McMahan & Smith 2023, "Differentially private adaptive optimization with delayed
     preconditioners", Algorithms 1 and 2, Appendix D.
@@ -92,10 +94,12 @@ class Dp2:
     debias: bool = False
 
     def init(self, parameters: Parameters) -> State:
+        """v = 0 and an empty sum."""
         zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
         return named("v", zeros) | named("sum", zeros)
 
     def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor] | None:
+        """D in an adaptive query, else None."""
         match self.phases.variant:
             case "delayed":
                 divides = self.phases.is_adaptive(step)
@@ -110,27 +114,29 @@ class Dp2:
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
+        """One step of the current phase."""
         if not self.phases.is_adaptive(at.step):
             return self.descent.move(parameters, noised, at.step), self._fed(noised, state, at)
         direction: dict[str, Tensor] = noised
         match self.phases.variant:
             case "delayed":
-                pass  # divided before the clip
+                pass  # already divided before the clip
             case "noise_first":
                 direction = {name: noised[name] / root for name, root in self._roots(state).items()}
             case "extra_query":
                 if at.second is None:
-                    raise PrivacyError("this step moves along a second query, which was not made")
+                    raise PrivacyError("this step needs a second query, which was not made")
                 direction, state = at.second, self._fed(noised, state, at)
             case _:
                 assert_never(self.phases.variant)
         return self.adaptive.move(parameters, direction, at.step), state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        """The parameters unchanged."""
         return parameters
 
     def _fed(self, noised: NoisedGradient, state: State, at: StepInfo) -> State:
-        """The state with the sum fed; and, where the delay is over, v updated and the sum begun again."""
+        """The state with the sum fed; once the delay is over, v is updated and the sum restarts."""
         v, sums = slot_of(state, "v"), slot_of(state, "sum")
         sums = {name: sums[name] + gradient for name, gradient in noised.items()}
         if not self.phases.completes(at.step):

@@ -27,15 +27,18 @@ class DpAdaGrad:
     eps: float = 1e-10
 
     def init(self, parameters: Parameters) -> State:
+        """v = 0."""
         return {name: torch.zeros_like(value) for name, value in parameters.items()}
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
+        """One step of DP-AdaGrad."""
         gradient = self.descent.gradient(noised, parameters)
         v = {name: state[name] + gradient[name].square() for name in parameters}
         direction = {name: gradient[name] / (v[name].sqrt() + self.eps) for name in parameters}
         return self.descent.move(parameters, direction, at.step), v
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        """The parameters unchanged."""
         return parameters

@@ -1,4 +1,4 @@
-"""DP-Adam: Adam on noised gradients. Its second moment carries the noise's variance."""
+"""DP-Adam: Adam on noised gradients. Its second moment contains the noise's variance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker.optimizers.descent import Descent
 class DpAdam:
     """m ← β₁m + (1−β₁)g̃;  v ← β₂v + (1−β₂)g̃²;  θ ← θ − η m̂ / (√v̂ + γ),  m̂ = m/(1−β₁ᵗ), v̂ = v/(1−β₂ᵗ).
 
-    Where Φ = (σC/L)² dominates v̂, this is momentum with the learning rate η(1−β₁)/((1−β₁ᵗ)√Φ): it adapts to nothing.
+    If Φ = (σC/L)² dominates v̂, this is momentum with the learning rate η(1−β₁)/((1−β₁ᵗ)√Φ): it does not adapt.
 
     Attributes:
         descent: η and weight decay.
@@ -32,18 +32,21 @@ class DpAdam:
     eps: float = 1e-8
 
     def init(self, parameters: Parameters) -> State:
+        """m = v = 0."""
         zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
         return named("m", zeros) | named("v", zeros)
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
+        """One step of DP-Adam."""
         first, second = moments(self.descent.gradient(noised, parameters), state, self.betas)
         m_hat, v_hat = corrected(first, self.betas[0], at.step), corrected(second, self.betas[1], at.step)
         direction = {name: m_hat[name] / (v_hat[name].sqrt() + self.eps) for name in parameters}
         return self.descent.move(parameters, direction, at.step), named("m", first) | named("v", second)
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        """The parameters unchanged."""
         return parameters
 
 
@@ -58,5 +61,5 @@ def moments(
 
 
 def corrected(averages: dict[str, Tensor], beta: float, step: int) -> dict[str, Tensor]:
-    """Averages that began at 0, over the weights that they have got: /(1 − βᵗ)."""
+    """Averages that started at 0, divided by their total weight: /(1 − βᵗ)."""
     return {name: value / (1.0 - beta**step) for name, value in averages.items()}

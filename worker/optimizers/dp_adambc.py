@@ -1,4 +1,4 @@
-"""DP-AdamBC: DP-Adam whose second moment is freed of the noise's variance."""
+"""DP-AdamBC: DP-Adam without the noise's variance in its second moment."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from worker.optimizers.dp_adam import corrected, moments
 class DpAdamBc:
     """The moments of DP-Adam;  θ ← θ − η m̂ / √max(v̂ − Φ, γ′),   Φ = (σC/L)².
 
-    v̂, after its correction for beginning at 0, is larger by exactly Φ in expectation: each coordinate of g̃ has noise
-    of that variance. Where C moves between steps, Φ is the same average of the steps' variances that v̂ is of squares:
-    φ ← β₂φ + (1−β₂)Φ_t, Φ = φ/(1−β₂ᵗ).
+    v̂, after its correction for starting at 0, is too large by exactly Φ in expectation: each coordinate of g̃ has
+    noise of that variance. If C changes between steps, Φ averages the steps' variances as v̂ averages squares: φ ← β₂φ
+    + (1−β₂)Φ_t, Φ = φ/(1−β₂ᵗ).
 
     Attributes:
         descent: η and weight decay.
         betas: β₁, β₂ in [0, 1).
-        eps_root: γ′, on the scale of v̂, not of its root; None: the deviation of the noise in v̂ (`resolution`).
+        eps_root: γ′, on the scale of v̂, not of its root; None: the standard deviation of the noise in v̂
+            (`resolution`).
 
     Source: Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually DP-SGD (unless you apply bias
     correction)", Algorithm 1. Here no state ever holds an average without noise.
@@ -36,12 +37,14 @@ class DpAdamBc:
     eps_root: float | None = None
 
     def init(self, parameters: Parameters) -> State:
+        """m = v = φ = 0."""
         zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
         return named("m", zeros) | named("v", zeros) | {"phi": torch.zeros((), dtype=torch.float64)}
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
+        """One step of DP-AdamBC."""
         beta1, beta2 = self.betas
         first, second = moments(self.descent.gradient(noised, parameters), state, self.betas)
         phi = beta2 * state["phi"] + (1.0 - beta2) * at.noise_variance
@@ -53,14 +56,15 @@ class DpAdamBc:
         return self.descent.move(parameters, direction, at.step), state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        """The parameters unchanged."""
         return parameters
 
 
 def resolution(beta2: float, step: int) -> float:
-    """The standard deviation of what noise alone makes of v̂, as a share of Φ: √(2 Σ_s w_s²).
+    """The standard deviation of noise alone in v̂, as a share of Φ: √(2 Σ_s w_s²).
 
     v̂ = Σ_s w_s z_s² with z_s ~ N(0, Φ) and w_s = (1−β₂)β₂ᵗ⁻ˢ/(1−β₂ᵗ), so that Σ w_s² = (1−β₂)(1+β₂ᵗ)/((1+β₂)(1−β₂ᵗ)).
-    What v̂ − Φ is below that cannot be told from nothing, and to divide by its root makes steps of noise long.
+    Values of v̂ − Φ below it are indistinguishable from zero; dividing by their root makes long steps of noise.
     """
     kept = beta2**step
     return math.sqrt(2.0 * (1.0 - beta2) * (1.0 + kept) / ((1.0 + beta2) * (1.0 - kept)))

@@ -14,7 +14,7 @@ from worker.optimizers.descent import Descent
 
 @dataclass(frozen=True)
 class DpRmsProp:
-    """v ← βv + (1−β)g̃²;   θ ← θ − η g̃ / (√v + ε). v starts at 0 and is not corrected for it.
+    """v ← βv + (1−β)g̃²;   θ ← θ − η g̃ / (√v + ε). v starts at 0 without bias correction.
 
     Attributes:
         descent: η and weight decay.
@@ -30,15 +30,18 @@ class DpRmsProp:
     eps: float = 1e-8
 
     def init(self, parameters: Parameters) -> State:
+        """v = 0."""
         return {name: torch.zeros_like(value) for name, value in parameters.items()}
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
+        """One step of DP-RMSProp."""
         gradient = self.descent.gradient(noised, parameters)
         v = {name: self.beta * state[name] + (1.0 - self.beta) * gradient[name].square() for name in parameters}
         direction = {name: gradient[name] / (v[name].sqrt() + self.eps) for name in parameters}
         return self.descent.move(parameters, direction, at.step), v
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        """The parameters unchanged."""
         return parameters

@@ -16,7 +16,7 @@ from worker.optimizers.descent import Descent
 class DpSgd:
     """b ← μ b + g̃;   θ ← θ − η b;   after the last step, with `free_step`, once more θ ← θ − η b.
 
-    b starts at 0, so the first step is plain SGD's, as in torch.optim.SGD.
+    b starts at 0, so the first step equals plain SGD's, as in torch.optim.SGD.
 
     Attributes:
         descent: η and weight decay.
@@ -32,6 +32,7 @@ class DpSgd:
     free_step: bool = False
 
     def init(self, parameters: Parameters) -> State:
+        """b = 0; empty if nothing needs b."""
         if self.momentum == 0.0 and not self.free_step:
             return {}
         return {name: torch.zeros_like(value) for name, value in parameters.items()}
@@ -39,11 +40,13 @@ class DpSgd:
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
+        """One step of DP-SGD."""
         gradient = self.descent.gradient(noised, parameters)
         momenta = {n: self.momentum * state[n] + gradient[n] if state else gradient[n] for n in parameters}
         return self.descent.move(parameters, momenta, at.step), momenta if state else {}
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        """The parameters after the free step, if requested."""
         if not self.free_step:
             return parameters
         rate = self.descent.rate(max(steps, 1))

@@ -1,4 +1,4 @@
-"""PDA-DPMD in its practical form: the noised gradient and a public one, mixed."""
+"""PDA-DPMD in its practical form: a mix of the noised gradient and a public one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.optimizers.descent import Descent
 class PdaDpmd:
     """θ ← θ − η (α_t g̃ + (1 − α_t) ∇L_public),   α_t = cos(π (t − 1) / (2K)),  t = 1 … T ≤ K.
 
-    α begins at 1 and stays above 0: no step's privacy is spent for nothing.
+    α starts at 1 and stays above 0, so every step uses the gradient that it paid for.
 
     Attributes:
         descent: η and weight decay.
@@ -32,18 +32,22 @@ class PdaDpmd:
     horizon: int
 
     def init(self, parameters: Parameters) -> State:
+        """No public gradient yet."""
         return named("public", {name: torch.zeros_like(value) for name, value in parameters.items()})
 
     def observe(self, public_gradient: dict[str, Tensor], state: State) -> State:
+        """Keeps the public gradient for this step."""
         return named("public", public_gradient)
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
+        """Moves along the mix."""
         alpha = math.cos(math.pi * (at.step - 1) / (2 * self.horizon))
         public = slot_of(state, "public")
         mixed = NoisedGradient({name: alpha * g + (1.0 - alpha) * public[name] for name, g in noised.items()})
         return self.descent.move(parameters, self.descent.gradient(mixed, parameters), at.step), state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        """The parameters unchanged."""
         return parameters

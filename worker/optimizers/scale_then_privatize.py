@@ -1,4 +1,4 @@
-"""Scale, then privatize: gradients are divided by the second moment before clipping, and multiplied back after."""
+"""Scale, then privatize: gradients are divided by the second moment before clipping, and multiplied back afterwards."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from worker.optimizers.dp_adam import corrected, moments
 
 @dataclass(frozen=True)
 class ScaleThenPrivatize:
-    """D_t = √v_{t−1} + ε_s;   g̃ = (1/L)(Σ clip_C(g_i / D_t) + N(0, σ²C²I));   ĝ = D_t g̃;   then the base's rule with ĝ.
+    """D_t = √v_{t−1} + ε_s;   g̃ = (1/L)(Σ clip_C(g_i / D_t) + N(0, σ²C²I));   ĝ = D_t g̃;   then the base's rule on ĝ.
 
         adam       m ← β₁m + (1−β₁)ĝ;  v ← β₂v + (1−β₂)ĝ²;  θ ← θ − η m̂ / (√(v̂ + ε_r) + ε)
         rmsprop    v ← β₂v + (1−β₂)ĝ²;  θ ← θ − η ĝ / (√(v + ε_r) + ε)
 
-    The clip and the noise are round in the scaled space, so that coordinates with small gradients have small noise. C
-    is the norm of a *scaled* gradient, about √d times that of one coordinate's. v is not corrected where it divides
-    before the clip.
+    Clip and noise are isotropic in the scaled space, so coordinates with small gradients get small noise. C is the norm
+    of a *scaled* gradient, about √d times one coordinate's norm. v has no bias correction where it divides before the
+    clip.
 
     Guarantee: D_t is a function of noised gradients of earlier steps.
 
     Attributes:
         descent: η and weight decay.
-        base: whose rule.
+        base: the optimizer whose rule applies.
         betas: β₁ (0 for rmsprop), β₂.
         eps, eps_root: ε, ε_r of the base's rule.
-        eps_scale: ε_s: larger is rounder; infinite would be the base alone.
+        eps_scale: ε_s: a larger value makes the scaling rounder; at infinity only the base remains.
 
     Source: Ganesh, McMahan & Thakurta 2025, "On design principles for private adaptive optimizers", Algorithm 8.
     """
@@ -47,15 +47,18 @@ class ScaleThenPrivatize:
     eps_scale: float
 
     def init(self, parameters: Parameters) -> State:
+        """m = v = 0."""
         zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
         return named("m", zeros) | named("v", zeros)
 
     def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor]:
+        """D_t."""
         return {name: value.sqrt() + self.eps_scale for name, value in slot_of(state, "v").items()}
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
+        """One step of the base's rule with ĝ."""
         scales = self.divisors(state, at.step, 0)
         unscaled = NoisedGradient({name: scales[name] * value for name, value in noised.items()})
         first, second = moments(self.descent.gradient(unscaled, parameters), state, self.betas)
@@ -66,4 +69,5 @@ class ScaleThenPrivatize:
         return self.descent.move(parameters, direction, at.step), named("m", first) | named("v", second)
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        """The parameters unchanged."""
         return parameters

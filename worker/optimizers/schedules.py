@@ -8,14 +8,19 @@ from typing import Protocol
 
 
 class Schedule(Protocol):
+    """A schedule of the learning rate."""
+
     def factor(self, step: int) -> float:
-        """What the learning rate is multiplied with, in (0, 1], at t = 1 … T."""
+        """The factor on the learning rate, in (0, 1], at t = 1 … T."""
         ...
 
 
 @dataclass(frozen=True)
 class Constant:
+    """1 at every step."""
+
     def factor(self, step: int) -> float:
+        """1."""
         return 1.0
 
 
@@ -27,12 +32,16 @@ class WarmupLinear:
     """t/W up to W = ⌈warmup · T⌉, then (T + 1 − t) / (T + 1 − W).
 
     Source: Vaswani et al. 2017 (warm-up); DPFormer uses 20 % of T.
+
+    >>> WarmupLinear(steps=10, warmup=0.2).factor(1)
+    0.5
     """
 
     steps: int
     warmup: float
 
     def factor(self, step: int) -> float:
+        """The factor at step t."""
         rising = math.ceil(self.warmup * self.steps)
         if step <= rising:
             return step / rising
@@ -50,4 +59,5 @@ class Cosine:
     final: float
 
     def factor(self, step: int) -> float:
+        """The factor at step t."""
         return self.final + (1.0 - self.final) * 0.5 * (1.0 + math.cos(math.pi * (step - 1) / self.steps))

@@ -1,4 +1,4 @@
-"""What a tuned language model makes of texts: how well it predicts each, and what it expects next."""
+"""Predictions of a tuned language model: how well it predicts each text, and the likely next tokens."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Answer = dict[str, Any]
 
 
 def continuations(model: HfTuning, parameters: Parameters, texts: list[str], top: int) -> list[Answer]:
-    """{"loss": …, "perplexity": …, "tokens": …, "next": [{"token": text, "id": …, "probability": …}]} of each text.
+    """{"loss": …, "perplexity": …, "tokens": …, "next": [{"token": text, "id": …, "probability": …}]} for each text.
 
-    Of a text at most `max_length` tokens are read. loss: the mean of −log p of those that are predicted, in natural
-    units, the text's end among them where it is read to it, as in training; perplexity: e to it. tokens: how many are
-    predicted; none of a text of one token that nothing ends. next: the `top` most probable after those that are read;
-    none of a model whose numbers are no longer finite.
+    At most `max_length` tokens of a text are read. loss: the mean of −log p over predicted tokens, in nats. It includes
+    the text's end if it is read, as in training. perplexity: e to the loss. tokens: the number of predicted tokens;
+    none for a text of one token without an end. next: the `top` most probable tokens after those read; empty if the
+    model's numbers are not finite.
 
     Raises:
-        ModelMissingError: the model or its tokenizer is not there.
+        ModelMissingError: the model or its tokenizer is missing.
     """
     tokens = Tokens(model.folder, model.spec.max_length)
     read = [tokens.followed(text) for text in texts]
-    # What nothing follows is followed by the first token, which is not scored.
+    # A text without a next token gets token 0 as a placeholder, which is not scored.
     ids = [[*known, 0 if behind is None else behind] for known, behind in read]
     open_ends = torch.tensor([behind is None for _, behind in read])
     ends = np.cumsum([len(each) for each in ids])

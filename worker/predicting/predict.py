@@ -1,4 +1,4 @@
-"""A finished model on inputs from outside: post-processing of what was released, it costs no privacy.
+"""A finished model applied to inputs from outside: post-processing of released numbers, at no privacy cost.
 
 classification   {"class": …, "probabilities": {class: p} of the best `top`}
 regression       {"value": f};  rating: within the scale
@@ -47,12 +47,12 @@ def predicted(asked: Predict) -> list[Answer]:
     """One answer for each record.
 
     Raises:
-        DataDamagedError: the weights are missing, or are not what was published.
-        ExtractorMissingError, ModelMissingError: the job's extractor, or the model that it tuned, is not here.
+        DataDamagedError: the weights are missing or differ from the published file.
+        ExtractorMissingError, ModelMissingError: this worker lacks the job's extractor or the model that it tuned.
     """
     root = Path(asked.models_root) if asked.models_root else None
     numerics = numerics_of(asked.spec, asked.shape.public_sizes(None), asked.features)
-    # Nothing here is private: no rows are filled up.
+    # Nothing here is private, so passes need no padding rows.
     numerics = numerics.model_copy(update={"rows_per_pass": min(numerics.rows_per_pass, len(asked.records))})
     model = build_model(asked.spec, asked.shape, asked.task, asked.features, numerics, root)
     parameters = _weights(asked.weights, model)
@@ -73,11 +73,11 @@ def predicted(asked: Predict) -> list[Answer]:
 
 
 def _weights(file: Part, model: Model) -> Parameters:
-    """Float64, in the model's own order, without what is handed out beside them."""
+    """The weights in float64, in the model's own order, without the other published tensors."""
     path = Path(file.path)
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != file.sha256:
-        raise DataDamagedError("the model's file is not what was published")
+        raise DataDamagedError("the model's file differs from the published one")
     tensors = safetensors.torch.load(content)
     if isinstance(model, HfTuning):
         return trained_tensors(model, tensors)
@@ -88,7 +88,7 @@ def _weights(file: Part, model: Model) -> Parameters:
 
 
 def _records(asked: Predict) -> Records:
-    """The inputs as records of their kind; labels are not looked at."""
+    """The inputs as records of their kind; labels are ignored."""
     given, features = asked.records, asked.features
     labels = torch.zeros(len(given), dtype=torch.int64 if asked.shape.outputs > 1 else torch.float64)
     extractor = asked.spec.model.extractor if asked.spec.model.kind == "linear" else None
@@ -106,12 +106,12 @@ def _records(asked: Predict) -> Records:
         csr = hashed(given, features)
         return SparseRecords(scipy.sparse.csr_matrix((csr.data, csr.indices, csr.indptr), shape=csr.shape), labels)
     if features.kind == "text":
-        raise PrivacyError("texts are read by an extractor only")
+        raise PrivacyError("texts can be read only by an extractor")
     return DenseRecords(torch.tensor(given, dtype=torch.float32), labels)
 
 
 def _tokens(model: HfTuning, asked: Predict) -> Records:
-    """The texts as the model reads them; labels are not looked at."""
+    """The texts as the model's tokens; labels are ignored."""
     part = StoredPart(Texts.of(asked.records), np.zeros(len(asked.records), dtype=np.int64))
     return records_of(Tokens(model.folder, model.spec.max_length).of_part(part, lambda: None))
 

@@ -1,4 +1,4 @@
-"""A prediction, from the worker's side: claimed, handed to a process of its own under a deadline, and written down."""
+"""A prediction, from the worker's side: claimed, run in its own process under a deadline, and recorded."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from worker import messages
 from worker.attempt.nursery import START_S, Nursery
 
 logger = logging.getLogger(__name__)
-SPARE_S = 30.0  # of a lease, beside the start of the process and the prediction's own time: to write the answer
+SPARE_S = 30.0  # of a lease, beyond the process's start and the prediction's own time, to record the answer
 CODES = {code: code for code in ("extractor-missing", "model-missing", "out-of-memory")} | {
     "data-damaged": "model-damaged"
 }
 
 
 def predict(db: Database, prediction_id: str, settings: Settings, nursery: Nursery) -> None:
-    """One prediction, where it is queued; a late or doubled message finds nothing to claim. Never raises for the model
-    or its inputs."""
+    """Runs one prediction if it is queued; a late or duplicate message finds nothing to claim.
+
+    Never raises because of the model or its inputs.
+    """
     with db.write() as session:
         held = claim(session, prediction_id, START_S + settings.prediction_time_s + SPARE_S)
     if held is None:
@@ -41,8 +43,7 @@ def predict(db: Database, prediction_id: str, settings: Settings, nursery: Nurse
 def _asked(
     message: messages.Predict, time_s: float, nursery: Nursery
 ) -> tuple[list[dict[str, Any]] | None, str | None]:
-    """What a process of its own answers within the time, which begins when it has started; or the code of why there is
-    no answer."""
+    """The answer of a separate process within the time, which counts from its start; or a failure code."""
     ours, theirs = socket.socketpair()
     with closing(messages.Channel(ours, messages.TO_SUPERVISOR)) as channel:
         with theirs:

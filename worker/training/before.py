@@ -1,4 +1,4 @@
-"""What a job releases of its training part once, before its first step: the protocol, and which releases a job has."""
+"""Statistics of the training part, released once before a job's first step: the protocol, and a job's releases."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from worker.data.records import Records
 
 @dataclass(frozen=True)
 class Released:
-    """What came of a release.
+    """The result of a release.
 
     Attributes:
-        prepare: what passes see of records from now on, of both parts; None: as they are.
-        tensors: handed out with the weights, by name.
+        prepare: transforms the records that passes see from now on, in both parts; None: unchanged.
+        tensors: published with the weights, by name.
     """
 
     prepare: Callable[[Records], Records] | None = None
@@ -25,21 +25,21 @@ class Released:
 
 
 class Release(Protocol):
-    """A statistic of the training part, released once a job."""
+    """A statistic of the training part, released once per job."""
 
     @property
     def charged(self) -> bool:
-        """It has noise, and was paid for: under other keys it would be a second release."""
+        """True if it has noise and was paid for: under other keys it would be a second release."""
         ...
 
     def release(self, train: Records, key: bytes, *, data_public: bool) -> Released:
-        """Releases it. The same bit for bit for the same records and key.
+        """Releases it. The result is bit for bit the same for the same records and key.
 
         Args:
             train: the training records.
             key: 32 bytes of purpose "release", of the job's first segment.
 
         Raises:
-            PrivacyError: private records, and nothing was charged.
+            PrivacyError: the records are private and nothing was charged.
         """
         ...

@@ -1,4 +1,4 @@
-"""Features centred by a private mean of the training part, released once and charged for."""
+"""Centres features by a private mean of the training part, which is released once and charged for."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
 from worker.training.before import Released
 
-STEP, INDEX = 0, 0  # of the noise: scores begin at step 1
-TENSOR = "mean"  # its name among the model's files
+STEP, INDEX = 0, 0  # the noise's address: scores start at step 1
+TENSOR = "mean"  # its name among the model's tensors
 
 
 @dataclass(frozen=True)
 class Centering:
-    """What features are centred by.
+    """How features are centred.
 
     Attributes:
-        max_norm: what a record's features are clipped to in the sum.
+        max_norm: each record's features are clipped to this norm in the sum.
         records: the public number of training records, the divisor.
-        declared: the stored mechanism's; None on public data without privacy.
+        declared: the stored mechanism's release; None on public data without privacy.
     """
 
     max_norm: float
@@ -37,7 +37,7 @@ class Centering:
 
     @classmethod
     def of(cls, spec: JobSpec, mechanism: MechanismConfig | None, shape: Shape) -> Centering | None:
-        """None for a job that does without."""
+        """None for a job without centring."""
         asked = center_of(spec)
         if asked is None:
             return None
@@ -47,10 +47,11 @@ class Centering:
 
     @property
     def charged(self) -> bool:
+        """See Release.charged."""
         return self.declared is not None
 
     def release(self, train: Records, key: bytes, *, data_public: bool) -> Released:
-        """The mean: records are centred by it, and it is handed out."""
+        """Releases the mean: it centres records and is published with the weights."""
         mean = self.mean(train, key, data_public=data_public)
         return Released(lambda records: centered(records, mean), {TENSOR: mean})
 
@@ -58,18 +59,18 @@ class Centering:
         """m = (Σ clip(x_i) + noise) / records: float64 (d,).
 
         Guarantee: a record changes the sum by at most `max_norm` in ℓ₂, exactly, and the noise has std max_norm / μ:
-        one μ-GDP release. The sum is one of integers, so that it does not depend on the order of adding: for the same
-        features and key m is the same bit for bit.
+        one μ-GDP release. The sum adds integers, so it does not depend on the order. For the same features and key, m
+        is bit for bit the same.
 
         Args:
             train: the training records, dense.
             key: 32 bytes of purpose "release", of the job's first segment.
 
         Raises:
-            PrivacyError: a private mean that was not charged for, or of records that have none.
+            PrivacyError: a private mean was not charged, or the records have no dense features.
         """
         if not isinstance(train, DenseRecords) or (self.declared is None and not data_public):
-            raise PrivacyError("a mean of features is one of dense records, and private ones are charged for")
+            raise PrivacyError("a feature mean needs dense records, and on private data it must be charged")
         private_sum = train.clipped_sum(self.max_norm)
         if self.declared is None:
             return private_sum / self.records
@@ -82,7 +83,7 @@ class Centering:
 
 
 def center_of(spec: JobSpec) -> PrivateMean | None:
-    """What a job asks for."""
+    """The mean that a job requests."""
     return spec.model.center if spec.model.kind == "linear" else None
 
 
@@ -90,8 +91,8 @@ def centered(records: Records, mean: Tensor) -> Records:
     """x − m.
 
     Raises:
-        PrivacyError: records without dense features.
+        PrivacyError: the records have no dense features.
     """
     if not isinstance(records, DenseRecords):
-        raise PrivacyError("dense features are centred, and no others")
+        raise PrivacyError("only dense features can be centred")
     return records.less(mean)

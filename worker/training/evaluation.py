@@ -1,4 +1,4 @@
-"""How a job is scored: exactly where the data are public, else by the noisy sums that its mechanism declares."""
+"""How a job is scored: exactly on public data, else by the noisy sums that its mechanism declares."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Scores:
     """What is scored, and when.
 
     Attributes:
-        declared: the mechanism's scores; none where they are exact.
-        on: which part of the data is scored.
-        points: at how many evenly spaced steps, the last one included; 0: never.
-        groups: of classes, by name, that scores are given of too.
-        by_frequency: the groups are those of frequent and rare labels, or tokens, in this part, which is public.
-        ranking: how next items are scored, where they are.
+        declared: the mechanism's scores; empty if scores are exact.
+        on: the part of the data that is scored.
+        points: the number of evenly spaced scoring steps, the last step included; 0: never.
+        groups: classes by group name, which are scored too.
+        by_frequency: the groups are frequent and rare labels, or tokens, in this part, which is public.
+        ranking: how next items are scored, if they are.
     """
 
     declared: tuple[NoisyCount | NoisySum, ...]
@@ -48,10 +48,10 @@ class Scores:
     def of(
         cls, spec: JobSpec, mechanism: MechanismConfig | None, task: Task, *, data_public: bool, holdout_public: bool
     ) -> Scores:
-        """Those of a job.
+        """A job's scores.
 
         Raises:
-            PrivacyError: groups are asked for by how frequent private labels are.
+            PrivacyError: the job asks for groups by the frequency of private labels.
         """
         declared, asked = mechanism.scores if mechanism else (), spec.evaluation
         if asked is None:
@@ -61,11 +61,11 @@ class Scores:
         return cls(declared, asked.on, asked.points, groups, counted, asked.ranking)
 
     def steps(self, last: int) -> tuple[int, ...]:
-        """The steps of T after which it is scored."""
+        """The steps of T after which the model is scored."""
         return tuple(-(-last * k // self.points) for k in range(1, self.points + 1))
 
     def groups_in(self, model: Model, train: Records, holdout: Records | None) -> Groups:
-        """The groups, counted where they go by frequency: in data that are public."""
+        """The groups; groups by frequency are counted in public data."""
         if self.by_frequency is None:
             return self.groups
         counted = train if self.by_frequency == "train" else holdout
@@ -76,11 +76,11 @@ class Scores:
         return frequency_groups(counted.labels, model.outputs)
 
     def exact(self, model: Model, parameters: Parameters, records: Records, groups: Groups) -> list[Score]:
-        """Of public records."""
+        """Exact scores on public records."""
         return public_scores(model, parameters, records, groups, self.ranking)
 
     def noisy(self, index: int, key: bytes, step: int, model: Model, parameters: Parameters, records: Records) -> Score:
-        """One that is declared, of private records: as noisy_score and noisy_ranking."""
+        """One declared score on private records; see noisy_score and noisy_ranking."""
         of, what = (self.declared[index], key, step, index), (model, parameters, records)
         return noisy_ranking(*of, *what, self.ranking) if self.ranking else noisy_score(*of, *what)
 
@@ -88,9 +88,9 @@ class Scores:
 def _counted_in(
     on: AccountName, task: Task, data_public: bool, holdout_public: bool
 ) -> Literal["train", "holdout"] | None:
-    """The public part whose labels or tokens make groups, where scores are exact."""
+    """The public part whose labels or tokens form the groups, if scores are exact."""
     if data_public:
         return "train"
     if task.kind == "language_model":
         return "holdout" if holdout_public and on == "holdout" else None
-    raise PrivacyError("how frequent a label is, is private")
+    raise PrivacyError("groups by frequency need public labels: label frequencies are private here")

@@ -1,4 +1,4 @@
-"""How often items occur, for re-attention: from public knowledge, or counted once under noise that is charged for."""
+"""How often items occur, for re-attention: public knowledge, or one noisy count that is charged for."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
 from worker.training.before import Released
 
-STEP, INDEX = 0, 0  # of the noise: scores begin at step 1
+STEP, INDEX = 0, 0  # the noise's address: scores start at step 1
 
 
 @dataclass(frozen=True)
 class ItemFrequencies:
-    """Tells a model's effective errors of the noise, before its first pass.
+    """Sets a model's effective errors from the noise, before its first pass.
 
     Attributes:
         errors: the model's.
-        items, length: how many are declared, and how many of a user's are counted.
-        training: the stored mechanism's: σ and L.
-        declared: what is counted and charged for; None: p_i are public.
+        items, length: the number of declared items, and the number of a user's items that are counted.
+        training: the stored mechanism's training part: σ and L.
+        declared: the charged count; None: p_i are public.
         records: the public number of users.
         public: p_i from public knowledge; None: they are counted.
     """
@@ -48,15 +48,15 @@ class ItemFrequencies:
     def of(
         cls, model: Model, mechanism: MechanismConfig | None, features: Features, records: int
     ) -> ItemFrequencies | None:
-        """None for a model that does without.
+        """None for a model that does not need frequencies.
 
         Raises:
-            PrivacyError: a model that corrects for the noise of a job that has none.
+            PrivacyError: the model corrects for noise, but the job has none.
         """
         if not isinstance(model, NextItem) or model.effective_errors is None:
             return None
         if mechanism is None:
-            raise PrivacyError("without noise there is nothing that attention is corrected for")
+            raise PrivacyError("re-attention corrects for noise, and this job has none")
         given = features.item_frequencies if features.kind == "interactions" else None
         public = torch.tensor(given, dtype=torch.float64) if given is not None else None
         declared = next((each for each in mechanism.before if isinstance(each, NoisyHistogram)), None)
@@ -65,35 +65,36 @@ class ItemFrequencies:
 
     @property
     def charged(self) -> bool:
+        """See Release.charged."""
         return self.declared is not None
 
     def release(self, train: Records, key: bytes, *, data_public: bool) -> Released:
-        """The frequencies, which the model is told: records stay as they are."""
+        """Computes the frequencies and sets them in the model. Records stay unchanged."""
         self.instantiate(train, key, data_public=data_public)
         return Released()
 
     def instantiate(self, train: Records, key: bytes, *, data_public: bool) -> None:
-        """p_i = (count + noise) / records, at least (1 or the noise's std) / records: less is not to be told from none.
+        """p_i = (count + noise) / records, at least max(1, the noise's std) / records: smaller values are noise.
 
-        Guarantee: a user adds 1 to at most `length` bins, whose noise has std √length / μ: one μ-GDP release. It is
-        bit for bit the same for the same data and key.
+        Guarantee: a user adds 1 to at most `length` bins, whose noise has std √length / μ: one μ-GDP release. The
+        result is bit for bit the same for the same data and key.
 
         Args:
             train: the training records.
             key: 32 bytes of purpose "release", of the job's first segment.
 
         Raises:
-            PrivacyError: private items are counted without noise that was charged for.
+            PrivacyError: private items would be counted without charged noise.
         """
         charged, least = self.declared, 1.0
         frequencies = self.public
         if frequencies is None:
             if not isinstance(train, SequenceRecords) or (charged is None and not data_public):
-                raise PrivacyError("how often items occur is private, and counted only where that is charged for")
+                raise PrivacyError("item frequencies are private: counting them must be charged")
             private_counts = train.item_counts(self.items, self.length)
             if charged is not None:
                 if charged.max_items != self.length:
-                    raise PrivacyError("a user counts for as many items as were charged for")
+                    raise PrivacyError("the number of a user's counted items differs from the charged one")
                 generator, least = GaussianGenerator(key), max(1.0, charged.noise_std)
                 noise = generator.noise(STEP, INDEX, self.items)
                 private_counts = add_noise(private_counts, noise, charged.noise_std, generator.stream, STEP, INDEX)

@@ -1,4 +1,4 @@
-"""The training loop: sample, clip, noise, update; at the end of each block a digest, and what may leave after it."""
+"""The training loop: sample, clip, noise, update. Each block ends with a digest; its releases follow."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Link(Protocol):
     """The supervisor, as the loop sees it. Each call may end the attempt by raising."""
 
     def begin(self, first_step: int, last_step: int) -> None:
-        """Returns once it is written down that these steps are started."""
+        """Returns once these steps are recorded as started."""
         ...
 
     def poll(self, step: int) -> None:
-        """Between steps: whether to stop."""
+        """Called between steps; raises if the attempt must stop."""
         ...
 
     def mismatch(self, matched_step: int) -> Resalt:
@@ -41,7 +41,7 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Position:
-    """The state after `step`. Its tensors are never changed. `norm`: C of the next step, where it adapts."""
+    """The state after `step`. Its tensors are never changed. `norm`: C of the next step, if it adapts."""
 
     step: int
     parameters: Parameters
@@ -50,13 +50,14 @@ class Position:
 
     @property
     def digest(self) -> str:
+        """See state_digest."""
         norm = {} if self.norm is None else {"max_grad_norm": torch.tensor([self.norm], dtype=torch.float64)}
         return state_digest(self.step, self.parameters, self.state, norm)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The model to hand out, after `steps` steps."""
+    """The model to publish, after `steps` steps."""
 
     steps: int
     parameters: Parameters
@@ -67,13 +68,13 @@ class Training:
     """One attempt of one job.
 
     Args:
-        plan: what is to be done.
+        plan: what to do.
         train: the training records (private).
-        users: whose they are, where users are protected; None: each record is a unit of its own.
+        users: each record's user, if users are the protected unit; None: each record is its own unit.
         holdout: the hold-out records, private unless `telemetry` knows them to be public; None: there are none.
-        holdout_public: scores on them are exact.
+        holdout_public: scores on the hold-out are exact.
         replay: what earlier attempts recorded.
-        side: public side information, for an optimizer that has it.
+        side: public side information, for an optimizer that uses it.
     """
 
     def __init__(
@@ -93,8 +94,8 @@ class Training:
         self._replay, self._link, self._telemetry = replay, link, telemetry
         self._users, self._side = users, side
         if not plan.public and len(train) > plan.numerics.records_bound:
-            raise PrivacyError("the data set has more than twice the records that it declares: register it anew")
-        self._prepared: set[int] = set()  # by which releases of the plan's `before`
+            raise PrivacyError("the data set has more than twice its declared number of records: register it again")
+        self._prepared: set[int] = set()  # the numbers of the `before` releases already applied
         self._handed_out: Parameters = {}
         self._use(train)
         self._groups = plan.scores.groups_in(plan.model, train, holdout)
@@ -106,7 +107,7 @@ class Training:
         """Trains to the end.
 
         Raises:
-            whatever the link raises to end the attempt, and PrivacyError.
+            PrivacyError, or any error by which the link ends the attempt.
         """
         position = self._close_block(self._initial())
         while (block := self._replay.next_block(position.step)) is not None:
@@ -121,7 +122,7 @@ class Training:
         return self._finish(position)
 
     def _step(self, step: int, at: Position) -> Position:
-        self._release.prepare(at.parameters, step)  # its noise is made on another thread meanwhile
+        self._release.prepare(at.parameters, step)  # another thread makes its noise meanwhile
         batch = self._sample(step)
         at = self._observed(step, at)
         norms = self._plan.norms(step) if at.norm is None else (at.norm,)
@@ -133,9 +134,9 @@ class Training:
     def _noised(
         self, step: int, query: int, max_grad_norm: float, at: Position, batch: Batch[Any]
     ) -> tuple[NoisedGradient, float | None]:
-        """One query of a step's batch; and C of the next step, where it adapts.
+        """One query of a step's batch; and C of the next step, if it adapts.
 
-        Divisors are made of the state before the step.
+        Divisors come from the state before the step.
         """
         plan, optimizer = self._plan, self._plan.optimizer
         plan.begin_passes(self._keys, step)
@@ -149,17 +150,17 @@ class Training:
         return noised, plan.adaptive_norm.after(max_grad_norm, self._counts.release(private_count, step))
 
     def _observed(self, step: int, at: Position) -> Position:
-        """With public side information: the state once it has seen this step's public gradient."""
+        """With public side information: the state after it has seen this step's public gradient."""
         optimizer = self._plan.optimizer
         if not isinstance(optimizer, Observing):
             return at
         if self._side is None:
-            raise PrivacyError("this optimizer's side information is that of a public data set, and there is none")
+            raise PrivacyError("this optimizer needs a public data set as side information, and the job has none")
         self._plan.begin_public_passes(step)
         return replace(at, state=optimizer.observe(self._side.gradient(at.parameters, step), at.state))
 
     def _sample(self, step: int) -> Batch[Any]:
-        """The step's logical batch. Where it has no records it is still a step."""
+        """The step's logical batch. A step without records is still a step."""
         indices = self._sampler.draw(step)
         if indices is None:
             return self._everything
@@ -168,7 +169,7 @@ class Training:
         return self._train.select(indices)
 
     def _close_block(self, position: Position) -> Position:
-        """Compares with the record, then lets out what may leave. Returns where to go on from."""
+        """Compares the state with its record, then releases what may leave. Returns the position to continue from."""
         digest = position.digest
         if self._replay.contradicts(position.step, digest):
             return self._restore()
@@ -182,10 +183,10 @@ class Training:
         return position
 
     def _restore(self) -> Position:
-        """Throws the differing state away: back to the last that matched, under fresh keys."""
+        """Discards the differing state: goes back to the last one that matched, under fresh keys."""
         matched_step = self._matched.step if self._matched else -1
         self._replay = self._replay.resalted(self._link.mismatch(matched_step), matched_step)
-        if self._matched is None or matched_step == 0:  # nothing is kept: the first state is made and recorded anew
+        if self._matched is None or matched_step == 0:  # nothing is kept: the first state is made and recorded again
             return self._close_block(self._initial())
         self._telemetry.restored(matched_step)
         return self._matched
@@ -194,12 +195,14 @@ class Training:
         parameters = self._plan.optimizer.finish(position.state, position.parameters, position.step)
         self._evaluate(position, parameters)
         self._note(position.step == self._plan.steps, "steps-short")
-        finite = all(bool(torch.isfinite(value.float()).all()) for value in parameters.values())  # as handed out
+        finite = all(
+            bool(torch.isfinite(value.float()).all()) for value in parameters.values()
+        )  # in float32, as published
         self._note(finite, "parameters-not-finite")
         return Outcome(position.step, {**parameters, **self._handed_out}, tuple(self._warnings))
 
     def _evaluate(self, position: Position, parameters: Parameters) -> None:
-        """Scores, exactly where the data are public, else by a noisy sum that is still paid for. And tells C."""
+        """Scores the model: exactly on public data, else by a noisy sum that is still paid for. Also releases C."""
         plan, step = self._plan, position.step
         if position.norm is not None:
             self._telemetry.clipping_norm(step, position.norm)
@@ -219,13 +222,15 @@ class Training:
                 self._note(self._telemetry.was_released(declared.metric, step), "evaluation-skipped")
 
     def _release_before(self) -> None:
-        """Once a job: what it releases before its first step, of the training part as it is given."""
+        """Once per job: releases the statistics of the unchanged training part that come before its first step."""
         plan = self._plan
         key = plan.release_key(self._replay.initial_keys)
         for number, each in enumerate(plan.before):
             if each.charged and self._replay.begins_again:
-                raise PrivacyError("it is released once: with the fresh keys of a new beginning it would be twice")
-            if number in self._prepared:  # the records are what was made of them already
+                raise PrivacyError(
+                    "this statistic was already released under other keys; the charge does not cover a second release"
+                )
+            if number in self._prepared:  # the records are already transformed
                 continue
             released = each.release(self._train, key, data_public=self._telemetry.data_public)
             self._handed_out |= released.tensors
@@ -235,7 +240,7 @@ class Training:
                 self._use(released.prepare(self._train))
 
     def _use(self, train: Records) -> None:
-        """Has these as the training records."""
+        """Sets the training records."""
         plan = self._plan
         self._train: Records = train
         self._everything: Batch[Any] = train
@@ -250,7 +255,7 @@ class Training:
         return Position(0, parameters, self._plan.optimizer.init(parameters), norm)
 
     def _rekey(self, step: int) -> None:
-        """Sampler and noise of the segment that rules a step."""
+        """Sets the sampler and the noise of the segment that applies to a step."""
         self._keys = self._replay.keys(step)
         self._sampler = self._plan.sampler(self._keys, len(self._train if self._users is None else self._users))
         self._release = self._plan.gradient_release(self._keys)

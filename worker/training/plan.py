@@ -1,8 +1,8 @@
-"""From the stored mechanism to what runs: the one place where sampler, clipping, noise, model and optimizer are built.
+"""From the stored mechanism to execution: the only place that builds sampler, clipping, noise, model and optimizer.
 
 On private data every number that matters for privacy (q, σ, C, L, T, the kind of clipping) is the stored mechanism's,
-the one that was priced and charged; the mechanism that app.privacy.derive makes of the specification is the same.
-Nothing here has seen the data: how many records there really are decides nothing.
+which was priced and charged. It equals the mechanism that app.privacy.derive makes from the specification. This module
+has not seen the data: the real number of records decides nothing.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ from worker.training.side import PublicSide
 
 BLOCKS = 25
 MAX_BLOCK_STEPS = 1000
-KEPT_BYTES = 2**30  # of a full batch's passes
+KEPT_BYTES = 2**30  # a full batch's passes are kept up to this size
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a job does, but for data and keys.
+    """Everything that determines a job's work, except data and keys.
 
     Attributes:
-        mechanism: the stored one; None on public data without privacy.
+        mechanism: the stored mechanism; None on public data without privacy.
         steps: T.
-        before: what is released of the training part once, before the first step.
+        before: the statistics of the training part that are released once, before the first step.
         scores: what is scored, and when.
-        delayed: the phases or second queries of a delayed preconditioner, as asked for and as stored.
-        public_batch_size: how many public records are drawn for a step, where the optimizer has side information.
-        sampling, sample_rate, expected_batch_size: who takes part in a step, q, and the divisor L.
-        numerics: types and shapes of passes, and what sums may round: as fixed at admission, or with one record a pass
-            where the self-test found that products depend on neighbours.
-        sparse: features are.
+        delayed: the phases or second queries of a delayed preconditioner, as requested and as stored.
+        public_batch_size: the public records drawn for a step, if the optimizer uses side information.
+        sampling, sample_rate, expected_batch_size: the sampling scheme, its rate q, and the divisor L.
+        numerics: types and shapes of passes, and the rounding of sums: as fixed at admission, or with one record per
+            pass if the self-test found that products depend on neighbours.
+        sparse: features are sparse.
         seed: of a repeatable run on public data.
     """
 
@@ -85,12 +85,12 @@ class Plan:
 
     @property
     def public(self) -> bool:
-        """No privacy is claimed: the data are declared public."""
+        """True if no privacy is claimed: the data are declared public."""
         return self.mechanism is None
 
     @property
     def keeps_passes(self) -> bool:
-        """Whether a full batch's passes stay in memory from step to step. By public sizes; it changes no number."""
+        """True if a full batch's passes stay in memory between steps. Depends on public sizes; changes no number."""
         numbers = self.numerics.records_bound * self.model.features
         return self.sampling == "full_batch" and (self.sparse or numbers * self.model.dtype.itemsize <= KEPT_BYTES)
 
@@ -101,20 +101,21 @@ class Plan:
 
     @property
     def evaluation_steps(self) -> tuple[int, ...]:
+        """The steps after which the model is scored."""
         return self.scores.steps(self.steps)
 
     def block_end(self, first: int, end: int | None = None) -> int | None:
-        """The last step of the block that begins at `first`: blocks end at multiples of clamp(⌈T/25⌉, least, 1000), at
-        evaluations and at T. A function of public numbers, the same in every attempt.
+        """The last step of the block that begins at `first`. Depends on public numbers only, the same in every attempt.
 
-        `least` is 1, but 10 where batches are drawn: a block's end is seen from outside, and the time that one step
-        took would tell how large its batch was, which amplification by sampling needs hidden.
+        Blocks end at multiples of clamp(⌈T/25⌉, least, 1000), at evaluations and at T. `least` is 1, or 10 if batches
+        are drawn: a block's end is visible from outside, and a single step's time would reveal its batch size, which
+        amplification by sampling must hide.
 
         Args:
-            end: the attempt's last step, where fewer than T are paid for; evaluations are not after it.
+            end: the attempt's last step, if fewer than T are paid for; no evaluation comes after it.
 
         Returns:
-            None where batches are hidden and too few steps are left to hide one's time.
+            None if batches are hidden and too few steps are left to hide one step's time.
         """
         end = self.steps if end is None else end
         least = MIN_POISSON_BLOCK_STEPS if self.sampling == "poisson" and not self.public else 1
@@ -124,8 +125,10 @@ class Plan:
         return min(-(-first // size) * size, end, *(step for step in self.evaluation_steps if step >= first))
 
     def _hidden_end(self, first: int, size: int, last: int) -> int | None:
-        """As above where batches are hidden: stretches between evaluations are cut into blocks of `size`, and what
-        would be left with fewer than ten steps goes with the block before it."""
+        """As `block_end`, if batches are hidden: ranges between evaluations are cut into blocks of `size`.
+
+        A rest of fewer than ten steps joins the block before it.
+        """
         evaluations = {step for step in self.evaluation_steps if step <= last - MIN_POISSON_BLOCK_STEPS}
         end = next(step for step in sorted({*evaluations, last}) if step >= first)
         left = end - first + 1
@@ -138,13 +141,13 @@ class Plan:
         return PublicSide(public, unclipped_engine(self.model), self.public_batch_size)
 
     def norms(self, step: int) -> tuple[float, ...]:
-        """The clipping norm of each query of a step; on public data, where nothing is clipped, as many ones."""
+        """The clipping norm of each query in a step; ones on public data, where nothing is clipped."""
         if self.mechanism is not None:
             return self.mechanism.training.norms(step)
         return self.delayed.norms(step, 1.0) if self.delayed else (1.0,)
 
     def sampler(self, keys: Keys, records: int) -> Sampler:
-        """The sampler of one segment. `records` (private) is only how many coins are tossed."""
+        """The sampler of one segment. `records` (private) determines only how many coins are tossed."""
         if self.sampling == "full_batch":
             return FullBatch()
         return PoissonSampler(self._key(keys, "sampler"), self.sample_rate, records)
@@ -162,26 +165,29 @@ class Plan:
         )
 
     def count_release(self, keys: Keys) -> CountRelease | None:
-        """The noise on the counts of one segment, where the norm adapts."""
+        """The noise on one segment's counts, if the norm adapts."""
         if self.mechanism is None or self.mechanism.training.adaptive is None:
             return None
         return CountRelease(self._key(keys, "noise"), self.mechanism.training.adaptive.count_noise_multiplier)
 
     def release_key(self, keys: Keys) -> bytes:
-        """The key of the noise on scores, in one segment."""
+        """The key of one segment's noise on scores."""
         return self._key(keys, "release")
 
     def init_key(self, keys: Keys) -> bytes:
-        """The key of the first parameters."""
+        """The key of the initial parameters."""
         return self._key(keys, "init")
 
     def begin_passes(self, keys: Keys, step: int) -> None:
-        """Before the passes of a step: which masks its dropout layers have."""
+        """Call before a step's passes: sets the masks of its dropout layers."""
         self._begin_masks(self._key(keys, "dropout"), step)
 
     def begin_public_passes(self, step: int) -> None:
-        """Before passes of public records in a step. Their masks have a key that everybody knows: what leaves un-noised
-        may tell nothing of those that private records have."""
+        """Call before passes of public records within a step.
+
+        Their masks have a publicly known key: numbers that leave without noise must reveal nothing about private
+        records' masks.
+        """
         self._begin_masks(public_key_of_seed(0, "dropout"), step)
 
     def _begin_masks(self, key: bytes, step: int) -> None:
@@ -215,19 +221,19 @@ def build_plan(
     Args:
         spec: the job's specification.
         mechanism: the stored mechanism.
-        shape, task, features: what is public of the data set.
+        shape, task, features: the data set's public properties.
         steps: T of the stored plan.
         data_public, holdout_public: what is declared public.
-        holdout_account: what scores on a private hold-out are charged to.
-        models_root: where Hugging Face models are.
-        numerics: the stored ones; None of a job that was admitted before they were stored.
-        one_record: passes hold one record each, on a machine whose products depend on neighbours.
+        holdout_account: the account that scores on a private hold-out are charged to.
+        models_root: the folder of Hugging Face models.
+        numerics: the stored numerics; None for a job that was admitted before they were stored.
+        one_record: passes hold one record each, for a machine whose products depend on neighbours.
 
     Raises:
-        PrivacyError: specification and mechanism do not agree, or private data lack a mechanism or have a seed.
+        PrivacyError: specification and mechanism disagree, or private data lack a mechanism or have a seed.
     """
     if not data_public and (mechanism is None or spec.seed is not None):
-        raise PrivacyError("private data need a mechanism, and have no seed")
+        raise PrivacyError("private data need a mechanism and must not have a seed")
     if mechanism is not None:
         _check_agreement(spec, mechanism, shape, task, steps, holdout_public, holdout_account)
     numerics = numerics or numerics_of(spec, shape.public_sizes(mechanism), features)
@@ -264,7 +270,7 @@ def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> Adapt
     if asked is None:
         return None
     if not isinstance(engine, CountingEngine):
-        raise PrivacyError("this model's engine does not count: its norm cannot adapt")
+        raise PrivacyError("this model's engine cannot count: its clipping norm cannot adapt")
     return AdaptiveNorm(
         engine, training.max_grad_norm, asked.target_quantile, asked.learning_rate, training.expected_batch_size
     )
@@ -279,7 +285,7 @@ def _check_agreement(
     holdout_public: bool,
     holdout_account: AccountName,
 ) -> None:
-    """What is asked for, derived as at admission, and what was charged are one mechanism."""
+    """Raises PrivacyError unless the specification, derived as at admission, gives the mechanism that was charged."""
     facts = PublicFacts(
         records_train=shape.records_train,
         records_holdout=shape.records_holdout,
@@ -292,4 +298,4 @@ def _check_agreement(
     )
     check_agreement(spec, facts, mechanism)
     if steps != mechanism.training.steps:
-        raise PrivacyError("the job's steps and its stored mechanism do not agree")
+        raise PrivacyError("the job's steps and its stored mechanism disagree")

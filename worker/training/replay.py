@@ -1,8 +1,8 @@
-"""The write-ahead record as an attempt sees it: which steps were started under which keys, and what came of them.
+"""The write-ahead record as an attempt sees it: the steps that were started under each key, and their results.
 
-A step that was started is charged. Running it again is free where it is bit for bit the same step, which the digest of
-the state at the end of every block tells. Where a digest differs, the noise of the steps after the last match has met
-another gradient: it must never be used again, and those steps are run, and charged, under fresh keys.
+A started step is charged. Running it again is free if it is bit for bit the same step, which each block's final digest
+shows. If a digest differs, the noise after the last match has met another gradient. That noise must never be used
+again: those steps run, and are charged, under fresh keys.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Replay:
 
     Args:
         steps: T.
-        segments: the salts in use, oldest first; what one recorded is void where a later one rules.
-        allowed_steps: how many steps that were not started yet may be charged.
-        block_end: for a first step and the attempt's last one, the last one of its block: public, by the plan.
+        segments: the salts in use, oldest first. A segment's records are void from a later segment's first step on.
+        allowed_steps: how many further steps may be charged.
+        block_end: maps a first step and the attempt's last step to the block's last step; public, from the plan.
 
     Attributes:
-        end: the last step that this attempt runs: what was started and what may be, at most T.
+        end: this attempt's last step: the steps started so far plus `allowed_steps`, at most T.
 
     Raises:
-        ProtocolError: segments or blocks do not follow each other.
-        PrivacyError: two segments have a key in common.
+        ProtocolError: segments or blocks are not consecutive.
+        PrivacyError: two segments share a key.
     """
 
     def __init__(
@@ -46,30 +46,30 @@ class Replay:
         self.end = min(steps, self._started + allowed_steps)
 
     def keys(self, step: int) -> Segment:
-        """The segment whose keys rule a step."""
+        """The segment whose keys apply to a step."""
         return max((s for s in self._segments if s.from_step <= max(step, 1)), key=lambda segment: segment.from_step)
 
     @property
     def initial_keys(self) -> Segment:
-        """The segment that the first parameters are drawn under: the last one of step 0, else the first of all."""
+        """The segment of the initial parameters: the last one from step 0, else the first of all."""
         return next((s for s in reversed(self._segments) if s.from_step == 0), self._segments[0])
 
     @property
     def begins_again(self) -> bool:
-        """Steps were started, and none of them under the keys that are in use."""
+        """True if steps were started, but none under the current keys."""
         return self._started == 0 and self.end < self._steps
 
     def contradicts(self, step: int, digest: str) -> bool:
-        """Whether going on from this state would put noise that was used on another state than the recorded one.
+        """Returns True if continuing would reuse a noise key on a different state.
 
-        So it is where the record has another digest, or none although steps after this one were started.
+        That is so if the record has another digest for the step, or none although later steps were started.
         """
         if step in self._digests:
             return self._digests[step] != digest
         return step < self._started
 
     def next_block(self, step: int) -> tuple[int, int] | None:
-        """First and last step of the block after `step`: as recorded, or the plan's; None at the end."""
+        """First and last step of the block after `step`: as recorded, else by the plan. None at the end."""
         first = step + 1
         if first in self._blocks:
             return first, self._blocks[first]
@@ -77,14 +77,14 @@ class Replay:
         return None if last is None else (first, last)
 
     def resalted(self, message: Resalt, matched_step: int) -> Replay:
-        """The record from now on: what is recorded up to the matched step, then fresh keys.
+        """The record from now on: everything up to the matched step, then fresh keys.
 
         Raises:
-            ProtocolError: the fresh keys are not for the step after the matched one.
-            PrivacyError: they are not fresh.
+            ProtocolError: the fresh keys do not start at the step after the matched one.
+            PrivacyError: the keys are not fresh.
         """
         if message.from_step != matched_step + 1:
-            raise ProtocolError("fresh keys begin after the last step that matched")
+            raise ProtocolError("fresh keys must start after the last step that matched")
         kept = tuple(segment for segment in self._segments if segment.from_step <= matched_step)
         keys = message.model_dump(exclude={"kind", "allowed_steps"})
         _check_fresh((*self._segments, fresh := Segment.model_validate(keys)))
@@ -97,21 +97,21 @@ def _before(segment: Segment, end: int) -> list[Recorded]:
 
 def _check_segments(segments: tuple[Segment, ...]) -> None:
     if segments[0].from_step > 1 or any(one.from_step >= two.from_step for one, two in pairwise(segments)):
-        raise ProtocolError("segments begin at the first step, and each after the one before")
+        raise ProtocolError("segments must start at the first step, each after the one before")
     _check_fresh(segments)
 
 
 def _check_fresh(segments: tuple[Segment, ...]) -> None:
     keys = [getattr(each, f"{purpose}_key") for each in segments for purpose in get_args(Purpose)]
     if len(set(keys)) != len(keys):
-        raise PrivacyError("each purpose and each salt has a key of its own")
+        raise PrivacyError("each purpose and each salt must have its own key")
 
 
 def _last_of(blocks: dict[int, int]) -> int:
-    """The last step that was started, 0 where none was; blocks follow each other without a gap."""
+    """The last started step, or 0. Blocks must be consecutive."""
     step = 0
     for first in sorted(blocks):
         if first != step + 1:
-            raise ProtocolError("recorded blocks follow each other without a gap")
+            raise ProtocolError("recorded blocks must be consecutive")
         step = blocks[first]
     return step

@@ -1,10 +1,10 @@
-"""The self-test of an attempt: on this machine, in these shapes, a record's numbers are its own.
+"""An attempt's self-test: on this machine, in these shapes, a record's results do not depend on other records.
 
-Before anything private runs, the job's own engine and model are run on random records, with weights so large that a
-last bit would be amplified. What the passes make of a record (activations, gradients at outputs, norms, losses,
-scores) has to be the same bits whatever its place, whoever its neighbours are and however many, in whatever memory.
-Some of the neighbours are as unlike the record as its kind allows: not finite, dense among sparse ones, full, empty. An
-extractor is run likewise.
+Before anything private runs, the job's own engine and model run on random records. The weights are so large that they
+amplify a difference in the last bit. What the passes compute for a record (activations, gradients at outputs, norms,
+losses, scores) must have the same bits at any place, with any neighbours and any number of them, at any memory address.
+Some neighbours are as unlike the record as its kind allows: not finite, dense among sparse ones, full, empty. An
+extractor is tested in the same way.
 
 Nothing here is private: records and weights are drawn from a fixed seed.
 """
@@ -35,12 +35,12 @@ from worker.models.next_item import NextItem
 from worker.optimizers.base import Preconditioned
 from worker.training.plan import Plan
 
-GAIN = 30.0  # of the weights: a layer multiplies a difference by about so much
-PUBLIC_KEY = bytes(range(32))  # of shapes alone
-KEPT = 3  # records that stay where they are while all others are replaced
-SPARSE_ENTRIES = 20  # of a random sparse record
-EXTREMES = 3  # records of each pool that are unlike all others
-LARGE = 3e38  # the next layer's outputs are infinite
+GAIN = 30.0  # of the weights: each layer amplifies a difference by about this factor
+PUBLIC_KEY = bytes(range(32))  # for shapes only
+KEPT = 3  # records that keep their place while all others are replaced
+SPARSE_ENTRIES = 20  # entries of a random sparse record
+EXTREMES = 3  # records in each pool that are unlike all others
+LARGE = 3e38  # makes the next layer's outputs infinite
 
 Part = Literal[
     "says something", "again", "order", "fewer", "neighbours", "not finite", "one is dense", "all full", "all empty"
@@ -49,30 +49,30 @@ ExtractorPart = Literal["says something", "again", "order", "fewer", "neighbours
 
 
 class NumericsError(WorkerError):
-    """A record's numbers depend on other records, even where each has a pass of its own."""
+    """A record's results depend on other records, even if each record has its own pass."""
 
     code = "numerics"
 
 
 def holds(plan: Plan) -> bool:
-    """Whether the self-test passes for this plan's passes."""
+    """Returns True if the plan's passes pass the self-test."""
     return next(failures(plan), None) is None
 
 
 def failures(plan: Plan) -> Iterator[Part]:
-    """The parts of the self-test that fail, as they are found. The first one decides; tests look at all."""
+    """Yields the failing parts of the self-test as they are found. The first one decides; tests look at all."""
     generator = torch.Generator().manual_seed(0)
     rows = max(plan.numerics.rows_per_pass, KEPT)
     parameters = random_parameters(plan.model, generator)
     if isinstance(plan.model, NextItem) and plan.model.effective_errors is not None:
-        # Some errors: the job's own are known once its items are counted.
+        # Example errors: the job's own are known only after its items are counted.
         plan.model.effective_errors.restore(0.01, torch.full((plan.model.items + 1,), 0.02))
     clip = _clip(plan, parameters, generator)
     pool = random_records(plan.model, 2 * rows, generator, sparse=plan.sparse, extremes=True)
     known = _numbers(plan, parameters, pool.select(np.arange(rows)), clip)
     if not _say_something(known):
         yield "says something"
-    padding = [torch.empty(odd) for odd in (1, 7, 1001)]  # what is allocated from here on lies at other addresses
+    padding = [torch.empty(odd) for odd in (1, 7, 1001)]  # shifts the addresses of later allocations
     for part, chosen, at in _cases(plan, rows, generator):
         found = _numbers(plan, parameters, pool.select(chosen.numpy()), clip)
         if not _same(known, found, chosen[at], at):
@@ -81,9 +81,9 @@ def failures(plan: Plan) -> Iterator[Part]:
 
 
 def _cases(plan: Plan, rows: int, generator: torch.Generator) -> Iterator[tuple[Part, Tensor, Tensor]]:
-    """Other batches: which records of the pool they hold, and the places of those that are compared.
+    """Other batches: the pool's records that each holds, and the places of the compared records.
 
-    A pass costs as much as one of training: there are few. What does not repeat is found by any of them.
+    A case costs as much as a training pass, so there are few. Any of them finds results that do not repeat.
     """
     everyone = torch.arange(rows)
     if plan.numerics.rows_per_pass == 1:
@@ -99,7 +99,7 @@ def _cases(plan: Plan, rows: int, generator: torch.Generator) -> Iterator[tuple[
 
 
 def _extremes(plan: Plan, rows: int) -> list[tuple[Part, slice, Tensor]]:
-    """Passes of records unlike all others: which of the kept ones stay, and which of the extremes is at each place."""
+    """Passes with extreme records: the kept records that stay, and the extreme record at each other place."""
     everyone = torch.arange(rows)
     if isinstance(plan.model, MatrixFactorization):
         return []
@@ -117,14 +117,14 @@ def _beside(others: Tensor, stay: Tensor) -> Tensor:
 
 
 def _clip(plan: Plan, parameters: Parameters, generator: torch.Generator) -> Clip | None:
-    """Random divisors where the job's gradients are divided, as they have norms of their own."""
+    """Random divisors if the job divides gradients: divided gradients have norms of their own."""
     if not isinstance(plan.optimizer, Preconditioned):
         return None
     return Clip(1.0, {name: torch.rand(p.shape, generator=generator).double() + 0.5 for name, p in parameters.items()})
 
 
 def _numbers(plan: Plan, parameters: Parameters, records: Records, clip: Clip | None) -> list[Tensor]:
-    """What the job's passes compute of each record: (n, …) each."""
+    """What the job's passes compute for each record: (n, …) each."""
     found = plan.engine.trace(parameters, records)
     if clip is not None:
         found += plan.engine.trace(parameters, records, clip)
@@ -139,8 +139,10 @@ def _numbers(plan: Plan, parameters: Parameters, records: Records, clip: Clip | 
 
 
 def _say_something(known: list[Tensor]) -> bool:
-    """Whether the first and the last of the numbers (losses or outputs, norms or scores) are finite and not 0 for at
-    least one record in eight. Zeros and NaNs are the same whatever a kernel does: a test of nothing else cannot fail.
+    """Returns True if the first and last numbers (losses or outputs, norms or scores) can reveal a difference.
+
+    They must be finite and not 0 for at least one record in eight. A kernel cannot change zeros and NaNs, so a test on
+    those alone would always pass.
     """
     if not known:
         return False
@@ -150,13 +152,13 @@ def _say_something(known: list[Tensor]) -> bool:
 
 
 def _same(known: list[Tensor], found: list[Tensor], at: Tensor, now: Tensor) -> bool:
-    """Whether the records that were at `at` and are at `now` have the same bits."""
+    """Returns True if the records from places `at` have the same bits at their new places `now`."""
     pairs = [(before[at], after[now]) for before, after in zip(known, found, strict=True)]
     return all(torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in pairs)
 
 
 def random_parameters(model: Model, generator: torch.Generator, gain: float = GAIN) -> Parameters:
-    """Gaussian weights of this gain, in the model's names and shapes: float64."""
+    """Gaussian weights with this gain, in the model's names and shapes: float64."""
     shapes = {name: value.shape for name, value in model.init(PUBLIC_KEY).items()}
     return {
         name: torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -168,13 +170,13 @@ def random_parameters(model: Model, generator: torch.Generator, gain: float = GA
 def random_records(
     model: Model, n: int, generator: torch.Generator, *, sparse: bool = False, extremes: bool = False
 ) -> Records:
-    """Random records of the model's kind. The second half of dense ones are a thousand times as long.
+    """Random records of the model's kind. In dense data, the second half is a thousand times as long.
 
     Args:
-        sparse: features are.
-        extremes: EXTREMES more records are unlike all others. Of dense ones: with a NaN, an infinity, and numbers near
-            the largest; of sparse ones: with all features, none, and one; of sequences: two that are longer than what
-            is read, and an empty one, and then the first of all is a long one too, and the second empty.
+        sparse: features are sparse.
+        extremes: adds EXTREMES records that are unlike all others. Dense: with a NaN, an infinity, and numbers near the
+            largest. Sparse: with all features, none, and one. Sequences: two longer than what is read, and an empty
+            one; also, the first record becomes long and the second empty.
     """
     n, whole = n + (EXTREMES if extremes else 0), n
     labels = torch.randint(0, model.outputs, (n,), generator=generator)
@@ -198,7 +200,7 @@ def random_records(
 def _random_sequences(
     model: NextItem | HfTuning, n: int, labels: Tensor, generator: torch.Generator, *, extremes: bool
 ) -> Records:
-    """Of all lengths up to one more than what is read."""
+    """Sequences of all lengths up to one more than what is read."""
     symbols = model.items if isinstance(model, NextItem) else model.vocabulary
     longest = model.spec.max_length + 1
     lengths = torch.randint(1, longest + 1, (n,), generator=generator).numpy()
@@ -226,17 +228,17 @@ def _random_sparse(n: int, features: int, generator: torch.Generator, *, extreme
 
 
 def require_repeating(extractor: Extractor) -> None:
-    """Before an extractor is given a private record.
+    """Call before an extractor receives a private record.
 
     Raises:
-        NumericsError: what it makes of a record depends on others.
+        NumericsError: its features of a record depend on other records.
     """
     if next(extractor_failures(extractor), None) is not None:
-        raise NumericsError("what the extractor makes of a record depends on other records")
+        raise NumericsError("the extractor's features of a record depend on other records")
 
 
 def extractor_failures(extractor: Extractor) -> Iterator[ExtractorPart]:
-    """The parts of an extractor's self-test that fail: three random public records, alone and beside others."""
+    """Yields the failing parts of an extractor's self-test, on three random public records, alone and among others."""
     records, others = (extractor.examples(np.random.default_rng(seed)) for seed in (0, 1))
     fresh = copy.deepcopy(extractor)
     known = [extractor(each) for each in records]
@@ -266,7 +268,7 @@ def extractor_failures(extractor: Extractor) -> Iterator[ExtractorPart]:
 
 
 def _elsewhere(record: Any) -> Any:
-    """The same numbers, at an address that is aligned to one number and no more. Texts have none."""
+    """The same numbers at an address that is aligned to a single number only. Texts stay as they are."""
     if not isinstance(record, np.ndarray):
         return record
     buffer = np.empty(record.size + 16, dtype=record.dtype)

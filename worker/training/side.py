@@ -1,4 +1,4 @@
-"""Public side information: the gradient of public records, at the parameters of a step. It costs no privacy."""
+"""Public side information: the gradient of public records at a step's parameters. It costs no privacy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from worker.noise.keys import public_key_of_seed
 
 @dataclass(frozen=True)
 class PublicSide:
-    """Public records, and what makes gradients of them.
+    """Public records, and the engine for their gradients.
 
     Attributes:
         records: all of them public.
-        engine: it does not clip.
-        batch_size: how many are drawn for a step, with replacement; None: all take part.
+        engine: an engine that does not clip.
+        batch_size: how many records are drawn for a step, with replacement; None: all.
     """
 
     records: Records
@@ -30,7 +30,7 @@ class PublicSide:
     batch_size: int | None
 
     def gradient(self, parameters: Parameters, step: int) -> dict[str, Tensor]:
-        """The mean gradient of the step's batch. The same in every replay: its draw has a key that everybody knows."""
+        """The mean gradient of the step's batch. The same in every replay: the draw's key is publicly known."""
         batch = self.records if self.batch_size is None else self.records.select(self._drawn(step, self.batch_size))
         total = self.engine.private_sum(parameters, batch)
         return {name: value / len(batch) for name, value in total.items()}

@@ -1,4 +1,4 @@
-"""A tuned model as files that transformers loads, or adapters as peft does."""
+"""A tuned model as files that transformers loads, or adapters that peft loads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ tokenizer = PreTrainedTokenizerFast(tokenizer_file=f"{{base}}/tokenizer.json")
 
 
 def tuned_files(model: HfTuning, parameters: Parameters) -> dict[str, bytes]:
-    """By name. Of LoRA adapter_config.json and adapter_model.safetensors; else the whole model, config and tokenizer.
+    """The files by name: for LoRA the adapter's configuration and tensors, else the whole model, config and tokenizer.
 
     Weights are in float32.
     """
@@ -62,13 +62,13 @@ def tuned_files(model: HfTuning, parameters: Parameters) -> dict[str, bytes]:
 
 
 def trained_tensors(model: HfTuning, tensors: dict[str, Tensor]) -> Parameters:
-    """What a job trained, of the tensors of its file of weights."""
+    """The tensors in a job's weights file that the job trained."""
     found = {name.removeprefix(PEFT): value for name, value in tensors.items()}
     return {name: found[name].double() for name in model.folder.trained(model.spec, model.outputs)}
 
 
 def tuned_usage(model: HfTuning) -> str:
-    """Python that loads the files and uses them on one text."""
+    """Python code that loads the files and applies them to one text."""
     auto = "AutoModelForSequenceClassification" if model.classes else "AutoModelForCausalLM"
     labels = f", num_labels={len(model.classes)}" if model.classes else ""
     names = f"model.config.id2label = dict(enumerate({list(model.classes)!r}))\n" if model.classes else ""
@@ -80,13 +80,12 @@ def tuned_usage(model: HfTuning) -> str:
 
 
 def _whole(model: HfTuning, parameters: Parameters) -> dict[str, Tensor]:
-    """All tensors, one that is shared once, under the name that it has first."""
+    """All tensors. A shared tensor appears once, under its first name."""
     return dict(model.filled(parameters).named_parameters())
 
 
 def _handed_on(folder: ModelFolder) -> Iterator[tuple[str, bytes]]:
-    """What lies beside the weights. A file that was changed meanwhile is left out: a model that was paid for is not
-    lost to it."""
+    """The other files of the model's folder. Changed files are left out, so that the paid model is not lost."""
     for name in (TOKENIZER, *BESIDE):
         if name in folder.files:
             with contextlib.suppress(OSError, UnfitModelError):

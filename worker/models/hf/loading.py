@@ -1,4 +1,4 @@
-"""A model's folder becomes a torch module of transformers' own class: offline, from safetensors, without a pickle."""
+"""Loads a model's folder as a torch module of transformers' own class: offline, from safetensors, without pickle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.formats import model_folder
 from app.formats.model_folder import NO_PARAMETERS, WEIGHTS, ModelFolder, UnfitModelError
 from worker.models.hf.lora import adapt
 
-# Dropout's noise would not replay.
+# Switched off: the library's dropout would not replay.
 DROPOUTS = (
     "attn_pdrop",
     "embd_pdrop",
@@ -33,8 +33,8 @@ DROPOUTS = (
 )
 
 
-# What is taken from a config.json: what says which function the model is. All else is as transformers has it, so that
-# no file turns on chunks, other outputs, or code that we do not know.
+# The keys read from config.json: those that define the model's function. Everything else keeps transformers' default,
+# so that no file can turn on chunking, other outputs, or unknown code.
 KEYS = frozenset(
     {"vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings", "initializer_range"}
     | {"n_positions", "n_embd", "n_layer", "n_head", "n_inner", "activation_function", "layer_norm_epsilon"}
@@ -46,7 +46,7 @@ KEYS = frozenset(
 
 
 class ModelMissingError(PermanentError):
-    """The model is not there, is not the one that was admitted, or cannot be loaded."""
+    """The model is missing, differs from the admitted one, or cannot be loaded."""
 
     code = "model-missing"
 
@@ -55,19 +55,19 @@ def folder_of(root: Path, asked: HfModel) -> ModelFolder:
     """The folder that a job was admitted with.
 
     Raises:
-        ModelMissingError: it is not there, or has another content.
+        ModelMissingError: it is missing, or its content differs.
     """
     try:
         found = model_folder.read(root, asked.path)
     except (OSError, UnfitModelError):
         raise ModelMissingError("the model is not in this worker's models root") from None
     if asked.sha256 is not None and found.sha256 != asked.sha256:
-        raise ModelMissingError("the model is not the one that was admitted")
+        raise ModelMissingError("the model differs from the admitted one")
     return found
 
 
 def config_of(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...]) -> Any:
-    """The configuration of the tuned model, as transformers has it."""
+    """The tuned model's configuration, as transformers has it."""
     of = folder.architecture
     document = {name: value for name, value in folder.config.items() if name in KEYS}
     if of.task == "classification":
@@ -81,10 +81,10 @@ def config_of(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...]) -> 
 
 
 def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: torch.dtype) -> nn.Module:
-    """The module that is tuned: weights from the folder, adapters and classifiers not initialized, the rest frozen.
+    """The module to tune: weights from the folder, uninitialized adapters and classifiers, everything else frozen.
 
     Raises:
-        ModelMissingError: the weights are not those of its class.
+        ModelMissingError: the weights do not fit the model's class.
     """
     of, config = folder.architecture, config_of(folder, asked, classes)
     for name in DROPOUTS:
@@ -104,8 +104,8 @@ def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: t
     made, report = model
     missing = {name for name in report["missing_keys"] if not name.startswith(of.head)}
     if missing or report["mismatched_keys"] or report["error_msgs"]:
-        raise ModelMissingError("the model's weights are not those of its class")
-    made.config.pad_token_id = None  # it would be looked for in every batch, for a warning
+        raise ModelMissingError("the model's weights do not fit its class")
+    made.config.pad_token_id = None  # otherwise transformers looks for it in every batch, only to warn
     if asked.gradient_checkpointing:
         for block in made.get_submodule(of.blocks.rstrip(".")):
             block.gradient_checkpointing = True
@@ -114,23 +114,23 @@ def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: t
 
 
 def _check_shapes(folder: ModelFolder, config: Any, tensors: dict[str, Tensor]) -> None:
-    """Whether the file's tensors are the class's, in sizes too, before anything of them is made.
+    """Checks names and sizes of the file's tensors against the class, before any memory is allocated for them.
 
     Raises:
-        ModelMissingError: they are not.
+        ModelMissingError: they differ.
     """
     of = folder.architecture
     try:
         with torch.device("meta"):
             skeleton = _classes(folder.kind)[1](config)
-    except Exception:  # whatever a config makes transformers say
-        raise ModelMissingError("the model's config is not one of its class") from None
+    except Exception:  # a config may make transformers raise anything
+        raise ModelMissingError("the model's config does not fit its class") from None
     wanted = {name: tuple(value.shape) for name, value in skeleton.state_dict(keep_vars=True).items()}
     known = {canonical(of, name): tuple(value.shape) for name, value in tensors.items()}
     mine = {name: shape for name, shape in known.items() if name.startswith((of.body, of.head))}
     strange = [name for name, shape in mine.items() if wanted.get(name) != shape and not NO_PARAMETERS.search(name)]
     if strange:
-        raise ModelMissingError("the model's tensors are not those of its class")
+        raise ModelMissingError("the model's tensors do not fit its class")
 
 
 def _tuned(model: nn.Module, folder: ModelFolder, asked: HfModel) -> nn.Module:
@@ -148,7 +148,7 @@ def _tuned(model: nn.Module, folder: ModelFolder, asked: HfModel) -> nn.Module:
 
 
 def _plain_norms(model: nn.Module) -> None:
-    """torch's RMSNorm in place of Llama's, which is the same but in float32 whatever the model's type is."""
+    """Replaces Llama's RMSNorm by torch's: the same function, but Llama's always computes in float32."""
     for name, layer in list(model.named_modules()):
         if type(layer).__name__ == "LlamaRMSNorm":
             plain = nn.RMSNorm(layer.weight.shape, eps=layer.variance_epsilon, device="meta")
@@ -165,7 +165,7 @@ def _tensors(folder: ModelFolder, config: Any) -> dict[str, Tensor]:
     except (OSError, ValueError, UnfitModelError, safetensors.SafetensorError):
         raise ModelMissingError("the model's weights cannot be read") from None
     head = f"{of.head}weight"
-    if of.task == "classification":  # a classifier begins fresh, whatever the file has
+    if of.task == "classification":  # the classifier starts fresh, even if the file has one
         return {name: value for name, value in found.items() if not name.startswith(of.head)}
     if not config.tie_word_embeddings and head not in found:
         embedding = next(name for name in (of.embedding, of.embedding.removeprefix(of.body)) if name in found)
@@ -174,7 +174,7 @@ def _tensors(folder: ModelFolder, config: Any) -> dict[str, Tensor]:
 
 
 def _classes(kind: str) -> tuple[Any, Any]:
-    """transformers' classes of a kind: of its configuration, and of the model for its task. Takes seconds, once."""
+    """transformers' classes for a kind: its configuration, and its model for the task. Takes seconds, once."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     from transformers.models.bert import configuration_bert, modeling_bert  # noqa: PLC0415
     from transformers.models.gpt2 import configuration_gpt2, modeling_gpt2  # noqa: PLC0415
@@ -191,7 +191,7 @@ def _classes(kind: str) -> tuple[Any, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' own progress bar and report, which go to the terminal."""
+    """Silences transformers' progress bar and report, which go to the terminal."""
     from transformers.utils import logging  # noqa: PLC0415
 
     level = logging.get_verbosity()

@@ -1,4 +1,4 @@
-"""Low-rank adapters, with the names and files that peft gives them."""
+"""Low-rank adapters, with peft's names and files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from app.contracts.hf import Architecture, Lora
 from app.errors import PermanentError
 
-PEFT = "base_model.model."  # before the names in its files
+PEFT = "base_model.model."  # prefix of the names in its files
 
 
 class LoraLayer(nn.Module):
-    """W x + (alpha/rank) B A x, W frozen. A (rank, inputs) and B (outputs, rank) are layers, so that they have rules.
+    """W x + (alpha/rank) B A x, W frozen. A (rank, inputs) and B (outputs, rank) are layers, so clipping rules apply.
 
     Source: Hu et al. 2021, "LoRA"; privately Yu et al. 2022, "Differentially private fine-tuning of language models".
     """
@@ -27,24 +27,25 @@ class LoraLayer(nn.Module):
         self.scale = lora.alpha / lora.rank
 
     def forward(self, x: Tensor) -> Tensor:
+        """The base's output plus the adapter's."""
         adapted: Tensor = self.base_layer(x) + self.lora_B(self.lora_A(x)) * self.scale
         return adapted
 
 
 def adapt(model: nn.Module, layers: Iterable[str], lora: Lora, *, transposed: bool) -> None:
-    """Puts an adapter around each of these layers. Its weights are not initialized."""
+    """Wraps each of these layers in an adapter, with uninitialized weights."""
     for name in layers:
         base = model.get_submodule(name)
         weight = base.get_parameter("weight")
         if weight.dim() != 2:
-            raise PermanentError("an adapter goes around a linear layer")
+            raise PermanentError("an adapter needs a linear layer")
         outputs, inputs = weight.shape[:: -1 if transposed else 1]
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, LoraLayer(base, inputs, outputs, lora).to(weight.dtype))
 
 
 def adapter_config(of: Architecture, lora: Lora, base: str) -> dict[str, Any]:
-    """adapter_config.json."""
+    """adapter_config.json, as peft reads it."""
     causal = of.task == "language_model"
     return {
         "peft_type": "LORA",
@@ -62,5 +63,5 @@ def adapter_config(of: Architecture, lora: Lora, base: str) -> dict[str, Any]:
 
 
 def adapter_tensors(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """adapter_model.safetensors: the adapters and what is trained beside them, under peft's names."""
+    """adapter_model.safetensors: the adapters and other trained tensors, under peft's names."""
     return {f"{PEFT}{name}": value for name, value in parameters.items()}

@@ -25,12 +25,12 @@ from worker.noise.fills import KeyedInit
 
 @dataclass(frozen=True)
 class HfTuning(ModuleModel):
-    """A model of transformers, of which some tensors are trained.
+    """A transformers model, of which some tensors are trained.
 
     Attributes:
         folder: where it comes from.
-        spec: what the job asked for.
-        classes: the data set's, as texts; none where the next token is what is predicted.
+        spec: what the job requested.
+        classes: the data set's, as texts; empty if the model predicts the next token.
     """
 
     folder: ModelFolder
@@ -48,13 +48,13 @@ class HfTuning(ModuleModel):
         return max(1, len(self.classes))
 
     def module(self) -> nn.Module:
-        """A copy that shares what is frozen."""
+        """A copy that shares the frozen tensors."""
         shared: dict[int, Any] = {id(p): p for p in self._loaded.parameters() if not p.requires_grad}
         made: nn.Module = copy.deepcopy(self._loaded, shared)
         return made
 
     def init(self, key: bytes | None = None) -> Parameters:
-        """The folder's weights; A as peft begins it, B zero; a classifier's weights N(0, 0.02²), biases zero. Keyed."""
+        """The folder's weights. LoRA: A as in peft, B zero. Classifier: weights N(0, 0.02²), biases zero. Keyed."""
         init = KeyedInit(key)
         return {name: self._first(init, at, name, value) for at, (name, value) in enumerate(self._trained())}
 
@@ -67,23 +67,22 @@ class HfTuning(ModuleModel):
         return init.normal(at, value.shape, EMBEDDING_STD) if classifier else value.detach().double()
 
     def record_losses(self, module: nn.Module, records: SequenceRecords) -> Tensor:
-        """(n,): the class's cross-entropy; or the mean of the next tokens', 0 for a text of one token."""
+        """(n,): the class's cross-entropy, or the mean over next tokens; 0 for a text of one token."""
         if self.classes:
             return self.losses(self._logits(module, records).mT, records.labels)
         return token_mean(*self.token_losses(module, records))
 
     def token_losses(self, module: nn.Module, records: SequenceRecords) -> tuple[Tensor, Tensor]:
-        """Of each token that follows another one its cross-entropy, (n, T), and its id + 1, 0 where there is none.
+        """The cross-entropy of each token that follows another, (n, T), and its id + 1, or 0 where there is none.
 
-        Texts are filled up on the right, so that the causal mask alone keeps fillings out of sight.
+        Texts are padded on the right, so the causal mask alone hides padding.
         """
         logits, targets = self.token_logits(module, records)
         losses = F.cross_entropy(logits.flatten(0, 1), (targets - 1).clamp(min=0).flatten(), reduction="none")
         return losses.view(targets.shape), targets
 
     def token_logits(self, module: nn.Module, records: SequenceRecords) -> tuple[Tensor, Tensor]:
-        """Behind each token what the module makes of the next, (n, T, V), and that one's id + 1, 0 where there is none,
-        (n, T)."""
+        """The logits (n, T, V) after each token, and the next token's id + 1, (n, T), or 0 where there is none."""
         ids, targets = records.windows(self.spec.max_length)
         places = torch.arange(ids.shape[1]).expand(ids.shape)
         logits = module(input_ids=(ids - 1).clamp(min=0), position_ids=places, use_cache=False).logits
@@ -91,10 +90,11 @@ class HfTuning(ModuleModel):
 
     @property
     def vocabulary(self) -> int:
+        """The number of tokens."""
         return self.folder.vocabulary
 
     def predicted(self, records: SequenceRecords) -> tuple[Tensor, Tensor]:
-        """The ids of all tokens that follow another one, (tokens,), and how many of them each record has, (n,)."""
+        """The ids of all tokens that follow another, (tokens,), and each record's number of them, (n,)."""
         targets = records.windows(self.spec.max_length)[1]
         return targets[targets != 0] - 1, (targets != 0).sum(dim=1)
 
@@ -105,17 +105,17 @@ class HfTuning(ModuleModel):
             for each in records.passes(self.rows_per_pass, self.dtype):
                 losses, targets = self.token_losses(module, each.records)
                 means.append(token_mean(losses, targets)[: each.count])
-                tokens.append(losses[targets != 0])  # rows that fill up have no targets
+                tokens.append(losses[targets != 0])  # padding rows have no targets
         return torch.cat(means).double(), torch.cat(tokens).double()
 
     def _logits(self, module: nn.Module, records: SequenceRecords) -> Tensor:
-        """(n, K). Fillings are masked; the mask is made in full whether or not there are any."""
+        """(n, K). Padding is masked; the mask is always made in full, even without padding."""
         ids = records.padded(self.spec.max_length)
         there = ids != 0
-        there[:, 0] = True  # of an empty text, and of a row that fills up, nothing else is seen
+        there[:, 0] = True  # an empty text or padding row attends only to this place
         rows, length = ids.shape
         places = torch.arange(length).expand(rows, length)
-        if self.folder.kind == "roberta":  # counted from the one after the padding's id
+        if self.folder.kind == "roberta":  # positions count from the padding id + 1
             padding = int(self.folder.config.get("pad_token_id", 1))
             places = torch.where(there, places + padding + 1, padding)
         mask = there[:, None, None, :].expand(rows, 1, length, length)
@@ -128,7 +128,7 @@ class HfTuning(ModuleModel):
         return found.float() if found.itemsize < 4 else found
 
     def evaluator(self, parameters: Parameters) -> Callable[[SequenceRecords], Tensor]:
-        """Of logits, float64 (K, P); of the next token each record's loss, (1, P)."""
+        """Returns logits, float64 (K, P); for next tokens each record's loss, (1, P)."""
         module = self.filled(parameters)
 
         def evaluate(records: SequenceRecords) -> Tensor:
@@ -140,13 +140,15 @@ class HfTuning(ModuleModel):
         return evaluate
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The class's cross-entropy; for next tokens the output itself."""
         return super().losses(outputs, labels) if self.classes else outputs[0]
 
     def errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The score `loss` is the mean of the losses."""
+        """The losses: the score `loss` is their mean."""
         return super().errors(outputs, labels) if self.classes else outputs[0]
 
     def filled(self, parameters: Parameters) -> nn.Module:
+        """A module with these parameters, in evaluation mode."""
         with torch.no_grad():
             for name, value in self._scored.named_parameters():
                 if name in parameters:
@@ -168,6 +170,6 @@ class HfTuning(ModuleModel):
 
 
 def token_mean(losses: Tensor, targets: Tensor) -> Tensor:
-    """(n,), over the tokens that are there; 0 where none is."""
+    """The mean over existing tokens, (n,); 0 if there is none."""
     there = targets != 0
     return torch.where(there, losses, 0.0).sum(dim=1) / there.sum(dim=1).clamp(min=1)

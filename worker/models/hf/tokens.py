@@ -1,4 +1,4 @@
-"""Texts become tokens, one text at a time: a function of the text and of the model's tokenizer alone."""
+"""Turns texts into tokens, one text at a time: a function of the text and the model's tokenizer alone."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from app.formats.model_folder import TOKENIZER, ModelFolder
 from app.formats.stored import Sequences, StoredPart, Texts
 from worker.models.hf.loading import ModelMissingError
 
-CHARACTERS = 64  # of a text are read for each token that it may have: a longer one is cut before it is tokenized
+CHARACTERS = 64  # read per token that a text may have: longer texts are cut before they are tokenized
 
 
 class Tokens:
-    """A model's tokenizer.json, read by the library `tokenizers`: no code of the folder's is run.
+    """A model's tokenizer.json, read by the library `tokenizers`: no code from the folder runs.
 
-    A text for a language model ends with the model's end of text, where it has one. Of a longer one the first
-    `max_length` + 1 tokens are kept, all but the last of which predict the next; for a classifier the tokenizer's own
-    marks stay at both ends of `max_length`.
+    A language model's text ends with the model's end of text, if it has one. The first `max_length` + 1 tokens of a
+    longer text are kept; all but the last predict the next token. For a classifier the tokenizer's own marks stay at
+    both ends of `max_length` tokens.
 
     Raises:
-        ModelMissingError: there is no such file, it is no tokenizer, or it has tokens that the model does not have.
+        ModelMissingError: the file is missing, is not a tokenizer, or has tokens that the model lacks.
     """
 
     def __init__(self, folder: ModelFolder, max_length: int) -> None:
@@ -37,9 +37,9 @@ class Tokens:
             raise ModelMissingError("the model's tokenizer cannot be read") from None
         self._causal = folder.architecture.task == "language_model"
         self._size, self._vocabulary = max_length + self._causal, folder.vocabulary
-        # Looked at here, where nothing is private yet.
+        # Checked here, where nothing is private yet.
         if max(self._tokenizer.get_vocab().values(), default=0) >= self._vocabulary:
-            raise ModelMissingError("the model's tokenizer is not that of its embedding")
+            raise ModelMissingError("the model's tokenizer has tokens that its embedding lacks")
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self._size)
         end = folder.config.get("eos_token_id")
@@ -48,25 +48,27 @@ class Tokens:
             raise ModelMissingError("the model's end of text is not among its tokens")
 
     def ids(self, text: str) -> list[int]:
-        """At most `max_length` + 1 of a language model's, `max_length` of a classifier's; at least one.
+        """At most `max_length` + 1 ids for a language model, `max_length` for a classifier; at least one.
 
-        Of a text that the tokenizer has no tokens for there are none, and a token that the model does not have is its
-        first: an error would tell of the text.
+        A text that the tokenizer cannot encode counts as empty, and a token that the model lacks becomes token 0: an
+        error would reveal something about the text.
         """
         found: list[int] = []
         try:
             found = self._tokenizer.encode(text[: CHARACTERS * self._size]).ids
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException:  # noqa: S110 - the library panics too, which is no Exception
+        except BaseException:  # noqa: S110 - the library can panic, which is not an Exception
             pass
         if self._causal and self._end is not None and len(found) < self._size:
             found = [*found, self._end]
         return [each if 0 <= each < self._vocabulary else 0 for each in found] or [0]
 
     def followed(self, text: str) -> tuple[list[int], int | None]:
-        """What a language model reads of a text, at most `max_length` tokens and at least one, and the one behind it:
-        the text's own next, or its end. None where there is no such one."""
+        """The tokens that a language model reads, 1 to `max_length`, and the next one: the text's own, or its end.
+
+        The next one is None if there is none.
+        """
         ids = self.ids(text)
         if len(ids) == 1 or (self._end is None and len(ids) < self._size):
             return ids, None
@@ -77,13 +79,13 @@ class Tokens:
         return str(self._tokenizer.decode([token], skip_special_tokens=False))
 
     def of_part(self, stored: StoredPart, poll: Callable[[], None]) -> StoredPart:
-        """The part with tokens in place of its texts.
+        """The part with tokens instead of texts.
 
         Args:
             poll: called before each text; may raise to stop.
         """
         if not isinstance(stored.x, Texts):
-            raise PrivacyError("a Hugging Face model reads texts")
+            raise PrivacyError("a Hugging Face model needs texts")
         found: list[NDArray[np.int32]] = []
         for text in stored.x.texts():
             poll()
