@@ -36,7 +36,7 @@ from app.processes import plain_environment
 
 log = logging.getLogger(__name__)
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_WAITING = 16  # calls of one LimitedServer, including the running one
 OUT_OF_MEMORY = 77  # the exit status of a process that has no memory left to report it

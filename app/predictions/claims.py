@@ -29,8 +29,8 @@ FAILURES = {
     "lost": "the workers that tried were lost",
     "time": "it took too long: send fewer records",
     "model-damaged": "the model's file is missing, or is not what was published",
-    "extractor-missing": "the extractor is not in this worker's models root, or is not the one that was admitted",
-    "model-missing": "the folder of the model that was tuned is not in this worker's models root, or was changed",
+    "extractor-missing": "the extractor is missing from this worker's models root, or differs from the admitted one",
+    "model-missing": "the tuned model's folder is missing from this worker's models root, or has changed since",
     "out-of-memory": "it needs more memory than there is: send fewer records",
     "internal": "it failed",
 }

@@ -21,6 +21,7 @@ from app.jobs import pricing, service
 from app.jobs.pricing import PricingService
 from app.keys.service import Caller
 from app.lifecycle.claims import claim
+from app.privacy.plans import OrderRequest
 from app.settings import Settings
 from tests.conftest import Api
 from tests.e2e.conftest import until
@@ -90,7 +91,7 @@ def test_one_price_asked_for_by_two_at_once_is_kept_once(
     monkeypatch.setattr(pricing, "now", at_once)
     monkeypatch.setattr(pricing, "WORTH_KEEPING_S", 0.0)
     with ThreadPoolExecutor(2) as pool:
-        answers = [pool.submit(prices.choose_order, records=7) for _ in range(2)]
+        answers = [pool.submit(prices.choose_order, order_of(7)) for _ in range(2)]
         assert [answer.result() for answer in answers] == [4.0] * 2
 
 
@@ -165,6 +166,10 @@ def test_reads_go_on_while_many_wait_to_write_the_same_row(db: Database, submit:
             each.result(30)
 
 
+def order_of(records: int) -> OrderRequest:
+    return OrderRequest(cap_epsilon=4.0, cap_delta=1e-5, records=records, typical_job=None)
+
+
 def test_a_price_is_asked_for_once(db: Database, settings: Settings) -> None:
     prices, asked = PricingService(db, settings), []
 
@@ -174,7 +179,7 @@ def test_a_price_is_asked_for_once(db: Database, settings: Settings) -> None:
             return {"order": float(len(asked))}
 
     prices.servers = [Desk(), Desk()]  # type: ignore[list-item]
-    assert [prices.choose_order(records=n) for n in (7, 7, 8, 7)] == [1.0, 1.0, 2.0, 1.0]
+    assert [prices.choose_order(order_of(n)) for n in (7, 7, 8, 7)] == [1.0, 1.0, 2.0, 1.0]
     for number in range(pricing.REMEMBERED + 5):
         prices._remember({"n": number}, {})
     assert len(prices._remembered) == pricing.REMEMBERED

@@ -105,7 +105,7 @@ def test_texts_from_post_to_adapters_and_classifiers(service: Service, tmp_path:
         said = client.predict(jobs[0], ["w4 w6 w8", ""], top=3)
         (asked,) = client.predict(jobs[1], ["w4 w6 w8"])
         (service.models / "tiny" / "gpt2" / "tokenizer.json").write_text("{}")
-        with pytest.raises(PredictionFailed, match="changed while"):
+        with pytest.raises(PredictionFailed, match="has changed since"):
             client.predict(jobs[0], ["w4"])
     assert [each["tokens"] for each in said] == [3, 0] and all(each["token"] in WORDS for each in said[0]["next"])
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "head" / "tokenizer.json"))
