@@ -31,7 +31,7 @@ from app.db.models import Webhook
 from app.ledger.signing_keys import public_key, publish
 from app.secrets import NAMES, SECRET_BYTES, SecretError, load_secrets, secret_id, write_private
 from app.settings import Settings
-from app.webhooks import vault
+from app.webhooks import encryption
 
 KEPT = ("api_key_pepper", "webhook_key", "data_hmac_key", "noise_secret")
 PUBLIC_KEY_FILE = "signing_key.pub"
@@ -87,7 +87,7 @@ def finish(db: Database, settings: Settings, name: str) -> State:
 
     Raises:
         SecretError: there is no such secret, or it is not in a file.
-        vault.Unreadable: a webhook's secret is encrypted under a key that no longer exists.
+        encryption.Unreadable: a webhook's secret is encrypted under a key that no longer exists.
     """
     path = _file(settings, name)
     found = load_secrets(settings, name)
@@ -132,7 +132,7 @@ def _encrypt_anew(db: Database, found: tuple[bytes, ...]) -> None:
 
 
 def _anew(found: tuple[bytes, ...], webhook_id: str, stored: str) -> str:
-    return vault.encrypt(found[0], webhook_id, vault.decrypt(found, webhook_id, stored))
+    return encryption.encrypt(found[0], webhook_id, encryption.decrypt(found, webhook_id, stored))
 
 
 def _noted(db: Database, name: str, found: tuple[bytes, ...], action: audit.Action) -> State:

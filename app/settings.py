@@ -115,7 +115,7 @@ class Settings(BaseSettings):
     heartbeat_s: float = Field(5.0, description="How often a worker renews the lease of its running job.")
     lease_s: float = Field(30.0, description="How long a claim holds without a heartbeat.")
     sweep_s: float = Field(1.0, description="How often the relay looks for messages, lost jobs and expired leases.")
-    ring_again_s: float = Field(
+    notify_again_s: float = Field(
         10.0, description="How long a queued job stays unclaimed before workers are notified again."
     )
     attempt_silence_s: float = Field(

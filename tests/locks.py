@@ -15,7 +15,7 @@ def until_waiting(db: Database, sessions: int = 1, timeout_s: float = 30.0) -> N
     """Returns once that many sessions of the PostgreSQL server wait for a lock."""
     deadline = time.monotonic() + timeout_s
     while True:
-        with db.glance() as connection:
+        with db.quick_read() as connection:
             if connection.scalar(WAITING) >= sessions:
                 return
         assert time.monotonic() < deadline, "nobody waits: the race is none"

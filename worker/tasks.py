@@ -17,11 +17,11 @@ from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.fair import claim_next
 from app.lifecycle.presence import Presence
-from app.lifecycle.states import ring
+from app.lifecycle.states import notify
 from app.predictions import claims as predictions
 from app.settings import get_settings
+from worker.attempt.fork_server import ForkServer
 from worker.attempt.log import about
-from worker.attempt.nursery import Nursery
 from worker.attempt.sandbox import default_memory_bytes, probe
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.celery_app import app
@@ -43,8 +43,8 @@ def _presence() -> Presence:
 
 
 @cache
-def _nursery() -> Nursery:
-    return Nursery(get_settings().attempt_memory_bytes)
+def _fork_server() -> ForkServer:
+    return ForkServer(get_settings().attempt_memory_bytes)
 
 
 def _sandbox() -> dict[str, object] | None:
@@ -84,14 +84,14 @@ def run_job(job_id: str) -> None:
     settings, db = get_settings(), _database()
     if predictions.is_prediction(job_id):
         with about(job_id):
-            predict(db, job_id, settings, _nursery())
+            predict(db, job_id, settings, _fork_server())
         return
     if STOPPING.is_set():
         with db.write() as session:
-            ring(session, job_id)
+            notify(session, job_id)
         return
     held = claim_next(db, Heads.of(settings), _presence().name, settings.lease_s, DEVICES)
     if held is not None:
         log = AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts)
         with about(f"{held.job_id}/{held.attempt}"):
-            run_attempt(log, settings, _nursery())
+            run_attempt(log, settings, _fork_server())

@@ -42,7 +42,7 @@ def seal(db: Database) -> int:
     The head's row is locked first: a second relay waits, and then sees the entries that the first one sealed.
     """
     waiting = select(*ENTRY).where(AuditEntry.seq.is_(None)).order_by(AuditEntry.id).limit(BATCH)
-    with db.glance() as connection:
+    with db.quick_read() as connection:
         if connection.scalar(ANY_UNSEALED) is None:
             return 0
     with db.write() as session:

@@ -19,7 +19,7 @@ UNCOMPARED = select(DatasetContent.id).where(~DatasetContent.compared).limit(1)
 
 def flag(db: Database) -> int:
     """Compares new registrations since the last time; returns how many pairs of data sets it flagged."""
-    with db.glance() as connection:
+    with db.quick_read() as connection:
         if connection.scalar(UNCOMPARED) is None:
             return 0
     waiting = select(DatasetContent).where(~DatasetContent.compared).order_by(DatasetContent.id).limit(BATCH)

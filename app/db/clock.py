@@ -91,7 +91,7 @@ def skew_s(db: Database) -> float:
     """
     if db.engine.dialect.name == "sqlite":
         return 0.0
-    with db.glance() as connection:
+    with db.quick_read() as connection:
         before = now().timestamp()
         there = connection.execute(select(Reading())).scalar_one()
         return round((before + now().timestamp()) / 2 - there, 1)

@@ -2,8 +2,8 @@
 
 Services never see the dialect. Both guarantee:
     read    one snapshot: two queries of one session see the same moment. Nothing can be written in it.
-    glance  a bare connection for a quick read: one query, which sees one moment by itself. On PostgreSQL no transaction
-            begins and ends around it. Nothing may be written in it.
+    quick_read  a bare connection: one query, which sees one moment by itself. On PostgreSQL no transaction begins and
+            ends around it. Nothing may be written in it.
     write   READ COMMITTED at least: what decides a write is in the statement itself (a conditional UPDATE), or was read
             under a row lock (FOR UPDATE, which SQLite leaves out).
 On SQLite a write takes the writer's lock at BEGIN (BEGIN IMMEDIATE), so that a transaction that reads first cannot fail
@@ -53,11 +53,11 @@ class Database:
         elif database:
             queue = WriterQueue(Path(database))
             self._turn = lambda urgent: queue.place(urgent=urgent)
-        self._reader = self._glancer = self.engine
+        self._reader = self._quick_reader = self.engine
         if self.engine.dialect.name == "postgresql":
             # SQLite's reads see one snapshot; by default PostgreSQL's see a new one at each statement.
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-            self._glancer = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+            self._quick_reader = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @classmethod
     def of(cls, settings: Settings) -> Database:
@@ -71,9 +71,9 @@ class Database:
             yield session
 
     @contextmanager
-    def glance(self) -> Iterator[Connection]:
+    def quick_read(self) -> Iterator[Connection]:
         """A bare connection for one query."""
-        with self._glancer.connect() as connection:
+        with self._quick_reader.connect() as connection:
             yield connection
 
     @contextmanager

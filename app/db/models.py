@@ -223,7 +223,7 @@ class Job(Base):
             name="status",
         ),
         UniqueConstraint("key_id", "idempotency_key"),
-        Index("ix_jobs_status_rung", "status", "rung_at"),
+        Index("ix_jobs_status_notified", "status", "notified_at"),
         Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id"),
         Index("ix_jobs_created", "created_at", "id"),
         Index("ix_jobs_key_status", "key_id", "status", "created_at", "id"),
@@ -250,7 +250,7 @@ class Job(Base):
     cancel_requested_at: Mapped[datetime | None]
     steps_started: Mapped[int] = mapped_column(default=0)  # over all attempts; replays are not counted again
     step: Mapped[int] = mapped_column(default=0)  # progress
-    rung_at: Mapped[datetime | None]
+    notified_at: Mapped[datetime | None]
     failure: Mapped[dict[str, Any] | None]
     warnings: Mapped[list[Any]] = mapped_column(JSON, default=list)
     events: Mapped[int] = mapped_column(default=0)  # the last event's sequence number
@@ -376,7 +376,7 @@ class Prediction(Base):
     __tablename__ = "predictions"
     __table_args__ = (
         CheckConstraint("status in ('queued', 'running', 'succeeded', 'failed')", name="status"),
-        Index("ix_predictions_due", "status", "rung_at"),
+        Index("ix_predictions_due", "status", "notified_at"),
         Index("ix_predictions_expires", "expires_at"),
         Index("ix_predictions_key", "key_id", "status"),
     )
@@ -390,7 +390,7 @@ class Prediction(Base):
     outputs: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))
     failure: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     attempt: Mapped[int]
-    rung_at: Mapped[datetime | None]
+    notified_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
     lease_until: Mapped[float | None]  # like a job's
@@ -403,7 +403,7 @@ class Outbox(Base):
     __tablename__ = "outbox"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    topic: Mapped[str]  # "ring" | "certificate" | "discard"
+    topic: Mapped[str]  # "notify" | "certificate" | "discard"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     created_at: Mapped[datetime]
 

@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 # Part of every fingerprint: raise it when a price could come out differently.
 PRICING_VERSION = 2
-DESK = "app.privacy.desk:answer"
+PRICING = "app.privacy.pricing_server:answer"
 BUSY = 503
 PROCESSES = 2
 PER_KEY, WAITING = 2, 16
@@ -62,18 +62,18 @@ REMEMBERED = 1000
 
 
 class PricingService:
-    """Prices of jobs and studies, and the largest ε that fits: app.privacy.desk with a cache and limits."""
+    """Prices of jobs and studies, and the largest ε that fits: app.privacy.pricing_server with a cache and limits."""
 
     def __init__(self, db: Database, settings: Settings) -> None:
         self.db = db
         self.max_prices = settings.max_prices
         self._kept = count(1)
         memory_bytes, time_s = settings.pricing_memory_bytes, settings.pricing_time_s
-        self.servers = [LimitedServer(DESK, memory_bytes=memory_bytes, time_s=time_s) for _ in range(PROCESSES)]
+        self.servers = [LimitedServer(PRICING, memory_bytes=memory_bytes, time_s=time_s) for _ in range(PROCESSES)]
         self._turns = FairTurns(PROCESSES, PER_KEY, WAITING, busy)
         self._key, self._had_turn = NOBODY, False
         # Composing many jobs for comparison takes long: its own process, so that no admission waits. Starts on demand.
-        self.comparing = LimitedServer(DESK, memory_bytes=memory_bytes, time_s=time_s)
+        self.comparing = LimitedServer(PRICING, memory_bytes=memory_bytes, time_s=time_s)
         self._remembered: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def of(self, key_id: str) -> PricingService:
@@ -176,7 +176,7 @@ class PricingService:
         remembered = self._remembered.get(fingerprint)
         if remembered is not None:
             return remembered
-        with self.db.glance() as connection:
+        with self.db.quick_read() as connection:
             price: dict[str, Any] | None = connection.scalar(
                 select(table_of(PriceCache).c.price).where(table_of(PriceCache).c.fingerprint == fingerprint)
             )

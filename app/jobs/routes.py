@@ -169,7 +169,7 @@ def show_job(job_id: str, request: Request, _credentials: Credentials) -> Respon
     """Shows a job: its status, progress, quote, attempts, last metrics and artifacts."""
     # The key is looked up here: a dependency would need another thread of the pool.
     token = shown_token(request, token_in(request.headers))
-    with database_of(request).glance() as connection:
+    with database_of(request).quick_read() as connection:
         found = job_of(connection, id_in(token), job_id)
     caller = admitted(request, found.key, token)
     return as_json(JobView.of(check_job(found.job, found.access(caller)), found.details))

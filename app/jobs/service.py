@@ -38,7 +38,7 @@ from app.keys.service import Caller, KeyLike
 from app.ledger import accounts, behind
 from app.ledger.heads import Heads
 from app.lifecycle.settle import settle
-from app.lifecycle.states import append_event, get_job, ring, write_event
+from app.lifecycle.states import append_event, get_job, notify, write_event
 from app.lifecycle.studies import begin
 from app.lifecycle.studies import cancel as cancel_study
 from app.privacy.prices import Charge, Price, StudyPrice, Units
@@ -273,7 +273,7 @@ def write(session: Session, planned: Plan, priced: Price | StudyPrice, job: NewJ
     if planned.study is not None:
         begin(session, get_job(session, job.id))
     else:
-        ring(session, job.id)
+        notify(session, job.id)
     audit.record(session, "job.submitted", job.id, dataset=planned.facts.id)
 
 

@@ -108,7 +108,7 @@ class EventHub:
                         news.set()
 
     def _last_events(self, job_ids: list[str]) -> dict[str, int]:
-        with self.db.glance() as connection:
+        with self.db.quick_read() as connection:
             rows = connection.execute(LAST_EVENTS, {"jobs": job_ids})
             return {row.id: row.events for row in rows}
 
@@ -181,7 +181,7 @@ def _read(db: Database, caller: Caller, job_id: str, after: int) -> list[EventVi
     Raises:
         Unauthenticated, NotFound: the caller may no longer see the job.
     """
-    with db.glance() as connection:
+    with db.quick_read() as connection:
         found = news_of(connection, caller.id, job_id, after, PAGE)
     check_job(found.job, found.access(still(found.key, caller.generation)))
     return [EventView.of(event) for event in found.rows]

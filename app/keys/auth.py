@@ -71,7 +71,7 @@ def admitted(request: Request, key: KeyLike | None, token: str) -> Caller:
 
 def authenticated(request: Request, db: Database, token: str) -> Caller:
     """Looks the key up, then does the same as `admitted`."""
-    with db.glance() as connection:
+    with db.quick_read() as connection:
         key = connection.execute(service.BY_ID, {"key": service.id_in(token)}).one_or_none()
     return admitted(request, key, token)
 

@@ -19,7 +19,7 @@ from app.errors import StaleAttempt
 from app.ids import whole_second
 from app.lifecycle import studies
 from app.lifecycle.settle import limit_of_running
-from app.lifecycle.states import ACTIVE, IS_DUE, append_event, ring
+from app.lifecycle.states import ACTIVE, IS_DUE, append_event, notify
 
 LONGEST_BACKOFF_S = 60.0
 
@@ -146,13 +146,13 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
         failure = {"code": "worker-crashed", "message": f"{gone[how]} attempts ended without a result ({how})"}
         studies.end(session, job, "failed", failure=failure, own_fault=True)
         return
-    job.status, job.worker, job.rung_at = "queued", None, None
+    job.status, job.worker, job.notified_at = "queued", None, None
     wait_s = backoff_s(sum(gone.values()))
     if wait_s > 0:  # the sweeper wakes a worker for it later
         job.lease_until, job.lease_clock = in_seconds(wait_s), ClockName()
     else:
         job.lease_until, job.lease_clock = None, None
-        ring(session, job.id)
+        notify(session, job.id)
 
 
 def backoff_s(gone: int) -> float:

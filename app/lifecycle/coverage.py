@@ -25,7 +25,7 @@ def covered_steps(session: Session, job: Job) -> int:
 def started_training(session: Session, job: Job, training: TrainingMechanism) -> TrainingMechanism:
     """Returns the mechanism that the started steps are charged as."""
     started = training.model_copy(update={"steps": job.steps_started})
-    return started.at_its_dearest() if training.double_steps and _repeats(session, job) else started
+    return started.at_its_most_expensive() if training.double_steps and _repeats(session, job) else started
 
 
 def _repeats(session: Session, job: Job) -> bool:

@@ -47,16 +47,16 @@ POLL_S = 0.1
 RETENTION_S = 600.0
 SEAL_S = 0.5
 JOIN_S = 3.0  # an interrupted delivery is tried again
-RINGS, CERTIFICATES = 500, 100  # at most in one pass
+NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
 SURVEY_S, CHECK_S = 3600.0, 60.0
 NO_ROW = 0
-DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).where(predictions.UNRUNG.exists()))
+DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).where(predictions.UNNOTIFIED.exists()))
 
 
-class Bell(Protocol):
+class Notifier(Protocol):
     """Sends wake-up messages with the id of a job or a prediction to workers; may lose or double them."""
 
-    def ring(self, job_id: str) -> None: ...
+    def notify(self, job_id: str) -> None: ...
 
     def waiting(self) -> int:
         """Returns how many messages no worker has taken yet."""
@@ -69,7 +69,7 @@ class CeleryBell:
         self.app = Celery("scrimp")
         self.app.conf.update(celery_options(settings))
 
-    def ring(self, job_id: str) -> None:
+    def notify(self, job_id: str) -> None:
         """Sends a wake-up message, without retries."""
         self.app.send_task(RUN_JOB, args=[job_id], ignore_result=True, retry=False)
 
@@ -82,8 +82,8 @@ class CeleryBell:
 class Relay:
     """One pass does all due work; `run` repeats passes until `stop` is set."""
 
-    def __init__(self, db: Database, settings: Settings, signing_key: Ed25519PrivateKey, bell: Bell) -> None:
-        self.db, self.settings, self.signing_key, self.bell = db, settings, signing_key, bell
+    def __init__(self, db: Database, settings: Settings, signing_key: Ed25519PrivateKey, notifier: Notifier) -> None:
+        self.db, self.settings, self.signing_key, self.notifier = db, settings, signing_key, notifier
         self.heads = Heads.of(settings)
         self.unsigned: set[str] = set()
         self.code_version = version("scrimp")
@@ -95,17 +95,17 @@ class Relay:
         if not self.published:
             publish(self.db, self.signing_key)
             self.published = True
-        due = self._glance()
+        due = self._look()
         self._empty_outbox(due)
         if "predict" in due:
-            self._ring_predictions()
+            self._notify_predictions()
         if time.monotonic() >= self.next_survey:
             survey(self.db, self.heads, self.settings.storage_root)
             self.next_survey = time.monotonic() + SURVEY_S
         if time.monotonic() >= self.next_sweep:
             reap_expired(self.db, self.settings.max_attempts)
-            self._ring_again()
-            self._ring_predictions()
+            self._notify_again()
+            self._notify_predictions()
             predictions.sweep(self.db)
             same_content.flag(self.db)
             self._sign_heads()
@@ -119,14 +119,14 @@ class Relay:
         """Repeats passes until `stop` is set."""
         repeat(self.run_once, stop, POLL_S)
 
-    def _glance(self) -> set[str]:
+    def _look(self) -> set[str]:
         """Reads which topics have due work. One statement, as it runs ten times a second and mostly finds nothing."""
-        with self.db.glance() as connection:
+        with self.db.quick_read() as connection:
             return set(connection.scalars(DUE))
 
     def _empty_outbox(self, topics: set[str]) -> None:
         # Work first, delete after: a crash between the two repeats the work, which is harmless.
-        self._ring(self._due("ring", RINGS) if "ring" in topics else [])
+        self._notify(self._due("notify", NOTIFICATIONS) if "notify" in topics else [])
         failed: ServiceError | None = None
         for row_id, job_id in self._due("certificate", CERTIFICATES) if "certificate" in topics else []:
             try:
@@ -143,28 +143,28 @@ class Relay:
         with self.db.read() as session:
             return [(row.id, row.job_id) for row in session.execute(rows)]
 
-    def _ring(self, due: list[tuple[int, str]]) -> None:
+    def _notify(self, due: list[tuple[int, str]]) -> None:
         """Sends wake-ups, then records the sent ones in one transaction, even if the broker fails half-way."""
-        rung = []
+        notified = []
         try:
             for row_id, job_id in due:
-                self.bell.ring(job_id)
-                rung.append((row_id, job_id))
+                self.notifier.notify(job_id)
+                notified.append((row_id, job_id))
         finally:
-            if rung:
-                self._note(rung)
+            if notified:
+                self._note(notified)
 
-    def _note(self, rung: list[tuple[int, str]]) -> None:
-        jobs = [job_id for _, job_id in rung]
+    def _note(self, notified: list[tuple[int, str]]) -> None:
+        jobs = [job_id for _, job_id in notified]
         # A locked row is being claimed, or recorded by another relay: no need to wait for it.
         queued = (
             select(Job.id)
             .where(Job.id.in_(jobs), Job.status == "queued")
             .with_for_update(skip_locked=True, key_share=True)
         )
-        done = select(Outbox.id).where(_read("ring", rung)).with_for_update(skip_locked=True)
+        done = select(Outbox.id).where(_read("notify", notified)).with_for_update(skip_locked=True)
         with self.db.write() as session:
-            session.execute(update(Job).where(Job.id.in_(queued)).values(rung_at=now()))
+            session.execute(update(Job).where(Job.id.in_(queued)).values(notified_at=now()))
             session.execute(delete(Outbox).where(Outbox.id.in_(done)))
 
     def _sign_heads(self) -> None:
@@ -174,22 +174,22 @@ class Relay:
             logger.error("the head of %s is neither recorded nor signed: it lacks a recorded head", dataset_id)
         self.unsigned = set(refused)
 
-    def _ring_predictions(self) -> None:
-        due = predictions.due(self.db, self.settings.ring_again_s, RINGS)
+    def _notify_predictions(self) -> None:
+        due = predictions.due(self.db, self.settings.notify_again_s, NOTIFICATIONS)
         for prediction_id in due:
-            self.bell.ring(prediction_id)
+            self.notifier.notify(prediction_id)
         if due:
-            predictions.rung(self.db, due)
+            predictions.notified(self.db, due)
 
-    def _ring_again(self) -> None:
+    def _notify_again(self) -> None:
         """Repeats wake-ups for jobs whose message must be lost. If as many messages as jobs wait, workers are busy.
 
         Without this check each sweep would add messages to a backlog that takes days.
         """
-        lost = unclaimed(self.db, self.settings.ring_again_s, RINGS)
+        lost = unclaimed(self.db, self.settings.notify_again_s, NOTIFICATIONS)
         if lost:
-            missing = count_queued(self.db) - self.bell.waiting()
-            self._ring([(NO_ROW, job_id) for job_id in lost[: max(0, missing)]])
+            missing = count_queued(self.db) - self.notifier.waiting()
+            self._notify([(NO_ROW, job_id) for job_id in lost[: max(0, missing)]])
 
     def _certify(self, row_id: int, job_id: str) -> None:
         with self.db.write() as session:

@@ -23,7 +23,7 @@ from app.ids import whole_second
 from app.ledger import accounts
 from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
-from app.lifecycle.states import ACTIVE, IS_DUE, append_event, discard, ring, want_certificate
+from app.lifecycle.states import ACTIVE, IS_DUE, append_event, discard, notify, want_certificate
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
 
@@ -79,7 +79,7 @@ def settle(
             want_certificate(session, job.id)
     append_event(session, job.id, outcome, data)
     for job_id in waiting:
-        ring(session, job_id)
+        notify(session, job_id)
 
 
 def overrun(session: Session, job: Job) -> bool:

@@ -70,9 +70,9 @@ def write_event(session: Session, job_id: str, seq: int, kind: EventType, data: 
         session.execute(ANNOUNCE, {"job": job_id, "event": seq})
 
 
-def ring(session: Session, job_id: str) -> None:
+def notify(session: Session, job_id: str) -> None:
     """Asks the relay to wake a worker for this job, in the caller's transaction."""
-    session.execute(INSERT_DUE, {"topic": "ring", "job_id": job_id, "created_at": now()})
+    session.execute(INSERT_DUE, {"topic": "notify", "job_id": job_id, "created_at": now()})
 
 
 def discard(session: Session, job_id: str) -> None:

@@ -33,7 +33,7 @@ from app.hpo.strategies import Run, Study, decide, runs_of, winner
 from app.ids import new_id, now, whole_second
 from app.ledger import accounts
 from app.lifecycle.settle import Outcome, overrun, settle
-from app.lifecycle.states import FINISHED, append_event, discard, get_job, ring, want_certificate, write_event
+from app.lifecycle.states import FINISHED, append_event, discard, get_job, notify, want_certificate, write_event
 from app.privacy.mechanism import MechanismConfig
 
 
@@ -163,7 +163,7 @@ def _start(session: Session, study: Job, runs: Sequence[Run]) -> None:
         append_event(
             session, study.id, "trial_queued", {"job": row["id"], "number": row["trial_number"], **row["trial"]}
         )
-        ring(session, row["id"])
+        notify(session, row["id"])
 
 
 def _row(study: Job, run: Run) -> dict[str, Any]:

@@ -59,12 +59,14 @@ def expire_all_leases(db: Database) -> None:
         session.execute(update(Job).where(*leased).values(lease_until=0.0, lease_clock=PAST))
 
 
-def unclaimed(db: Database, ring_again_s: float, limit: int) -> list[str]:
+def unclaimed(db: Database, notify_again_s: float, limit: int) -> list[str]:
     """Finds jobs that a worker could claim, oldest first, whose message was never sent or must be lost by its age."""
-    stale = now() - timedelta(seconds=ring_again_s)
+    stale = now() - timedelta(seconds=notify_again_s)
     query = (
         select(Job.id)
-        .where(Job.status == "queued", Job.study.is_(None), IS_DUE, or_(Job.rung_at.is_(None), Job.rung_at < stale))
+        .where(
+            Job.status == "queued", Job.study.is_(None), IS_DUE, or_(Job.notified_at.is_(None), Job.notified_at < stale)
+        )
         .order_by(Job.created_at, Job.id)
         .limit(limit)
     )

@@ -24,7 +24,7 @@ from app.ids import now
 
 PREFIX = "pred"
 MAX_ATTEMPTS = 3
-UNRUNG = select(Prediction.id).where(Prediction.status == "queued", Prediction.rung_at.is_(None))
+UNNOTIFIED = select(Prediction.id).where(Prediction.status == "queued", Prediction.notified_at.is_(None))
 FAILURES = {
     "lost": "the workers that tried were lost",
     "time": "it took too long: send fewer records",
@@ -48,7 +48,7 @@ class Held:
 
 
 def is_prediction(message: str) -> bool:
-    """Whether a bell rang for a prediction: it is told by the id."""
+    """Returns True if the id is a prediction's, not a job's."""
     return message.startswith(f"{PREFIX}_")
 
 
@@ -87,22 +87,22 @@ def answer(db: Database, held: Held, outputs: list[dict[str, Any]] | None, code:
         )
 
 
-def due(db: Database, ring_again_s: float, limit: int) -> list[str]:
-    """Queued predictions whose bell was never rung, or so long ago that the message must be lost."""
-    stale = now() - timedelta(seconds=ring_again_s)
+def due(db: Database, notify_again_s: float, limit: int) -> list[str]:
+    """Queued predictions whose notifier was never notified, or so long ago that the message must be lost."""
+    stale = now() - timedelta(seconds=notify_again_s)
     query = (
         select(Prediction.id)
-        .where(Prediction.status == "queued", or_(Prediction.rung_at.is_(None), Prediction.rung_at < stale))
+        .where(Prediction.status == "queued", or_(Prediction.notified_at.is_(None), Prediction.notified_at < stale))
         .order_by(Prediction.created_at)
         .limit(limit)
     )
-    with db.glance() as connection:
+    with db.quick_read() as connection:
         return list(connection.scalars(query))
 
 
-def rung(db: Database, ids: list[str]) -> None:
+def notified(db: Database, ids: list[str]) -> None:
     with db.write() as session:
-        session.execute(update(Prediction).where(Prediction.id.in_(ids)).values(rung_at=now()))
+        session.execute(update(Prediction).where(Prediction.id.in_(ids)).values(notified_at=now()))
 
 
 def sweep(db: Database) -> None:
@@ -117,7 +117,7 @@ def sweep(db: Database) -> None:
         again = Prediction.attempt < MAX_ATTEMPTS
         session.execute(delete(Prediction).where(Prediction.expires_at < moment))
         session.execute(
-            update(Prediction).where(*lapsed, again).values(status="queued", rung_at=None, lease_until=None)
+            update(Prediction).where(*lapsed, again).values(status="queued", notified_at=None, lease_until=None)
         )
         lost = {"status": "failed", "records": None, "failure": {"code": "lost", "message": FAILURES["lost"]}}
         session.execute(update(Prediction).where(*lapsed, ~again).values(**lost))

@@ -18,7 +18,10 @@ from app.privacy.events import Event
 SIGMA_MIN, SIGMA_MAX = 0.1, 1e5
 
 SLACK = 5e-4  # the calibrated plan's ε is at least target · (1 − SLACK), unless ε(σ) is too ragged to hit that
-_FORETOLD = (1.0 - 2e-4, 1.0 - 1e-4)  # the coarse grids' aim, over the target: below it by more than their usual error
+_EXTRAPOLATED = (
+    1.0 - 2e-4,
+    1.0 - 1e-4,
+)  # coarse grids aim below the target by more than their usual error
 _COARSE = 0.04  # coarse spacing h = 0.04 ε/√T: a grid errs by about 1.5 T h²/ε, here a quarter of a percent
 _COARSEST = 5e-3
 _TRIES = 16
@@ -131,25 +134,25 @@ def _full_batch(plan: Plan, target: float, delta: float, sigma: float) -> Calibr
 
 def _poisson(plan: Plan, target: float, delta: float, steps: int, start: _Trial) -> Calibration:
     """Solves on coarse grids for slightly less than the target, then refines on the fine grid."""
-    foretold = _solve(_foretell(plan, target, delta, steps), target, _FORETOLD, start)
-    exact = _solve(lambda sigma: pld.epsilon(plan(sigma), delta), target, (1.0 - SLACK, 1.0), foretold)
+    extrapolated = _solve(_extrapolate(plan, target, delta, steps), target, _EXTRAPOLATED, start)
+    exact = _solve(lambda sigma: pld.epsilon(plan(sigma), delta), target, (1.0 - SLACK, 1.0), extrapolated)
     return Calibration(exact.sigma, exact.epsilon)
 
 
-def _foretell(plan: Plan, target: float, delta: float, steps: int) -> EpsilonAt:
+def _extrapolate(plan: Plan, target: float, delta: float, steps: int) -> EpsilonAt:
     """Extrapolates ε on the fine grid from two coarse grids: connecting the dots errs by c·h² (h: the spacing)."""
     h = min(_COARSE * target / math.sqrt(steps), _COARSEST)
     if h < 2.0 * pld.GRID:
         return lambda sigma: pld.epsilon(plan(sigma), delta)
 
-    def foretold(sigma: float) -> float:
+    def extrapolated(sigma: float) -> float:
         event = plan(sigma)
         at_2h, at_h = pld.epsilon(event, delta, 2.0 * h), pld.epsilon(event, delta, h)
         if math.isinf(at_2h):
             return at_h
         return max(at_h - (at_2h - at_h) / 3.0 * (1.0 - (pld.GRID / h) ** 2), 0.0)
 
-    return foretold
+    return extrapolated
 
 
 class _Trial(NamedTuple):

@@ -110,13 +110,13 @@ def _full_batch(request: StudyRequest, filter_: Filter, scores: list[int]) -> li
         shares = [total - score for score in scores]
     else:
         fixed = sum(scores) + sum(levels[run.level] for run in runs if run.level is not None)
-        takers = [number for number, run in enumerate(runs) if run.level is None]
+        sharers = [number for number, run in enumerate(runs) if run.level is None]
         least = _least_share(request, filter_)
-        if total - fixed < least * len(takers):
-            raise _too_small(_smallest_gdp_total(request, filter_, fixed + least * len(takers)))
-        each, rest = divmod(total - fixed, len(takers))
+        if total - fixed < least * len(sharers):
+            raise _too_small(_smallest_gdp_total(request, filter_, fixed + least * len(sharers)))
+        each, rest = divmod(total - fixed, len(sharers))
         shares = [levels[run.level] if run.level is not None else each for run in runs]
-        for number in takers[:rest]:
+        for number in sharers[:rest]:
             shares[number] += 1
     for share, run in dict(zip(shares, runs, strict=True)).items():
         _check_noise(request, filter_, run, share)
@@ -130,20 +130,20 @@ def _sampled(request: StudyRequest, filter_: Filter, released: list[Released]) -
     delta, training = request.target_delta, request.training
     steps, rate, double = training.steps, training.sample_rate, training.double_steps()
     at_level = [_at_level(request, level) for level in request.levels]
-    others, takers = others_of(request, released), request.takers
+    others, sharers = others_of(request, released), request.sharers
     if request.oracle:  # each trial is priced by itself, and all are alike
-        others, takers = list(released[0].train), 1
+        others, sharers = list(released[0].train), 1
     # Refuses before calibration if the final trial would be noisier than the noisiest pilot, or if hardly any budget
     # is left.
     noisiest = at_level[0].noise_multiplier if at_level else SIGMA_MAX
     least = pld.epsilon(
-        events.composed([*others, *[events.gradient_sums(rate, noisiest, steps, double)] * takers]), delta
+        events.composed([*others, *[events.gradient_sums(rate, noisiest, steps, double)] * sharers]), delta
     )
     smallest = _round_up(least * (1.0 + 2.0 * calibration.SLACK if at_level else 1.05))
     if request.total_epsilon < smallest:
         raise _too_small(smallest)
     rest = calibration.calibrate(
-        request.total_epsilon, delta, "poisson", rate, steps * takers, others, double * takers
+        request.total_epsilon, delta, "poisson", rate, steps * sharers, others, double * sharers
     ).noise_multiplier
     alone = Calibration(rest, epsilon_of(events.gradient_sums(rate, rest, steps, double), delta).value)
     shares = []

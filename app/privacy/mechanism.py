@@ -132,7 +132,7 @@ class TrainingMechanism(Document):
         """Returns C for each noisy sum of a step, by the public schedule."""
         return self.delayed.norms(step, self.max_grad_norm) if self.delayed else (self.max_grad_norm,)
 
-    def at_its_dearest(self) -> TrainingMechanism:
+    def at_its_most_expensive(self) -> TrainingMechanism:
         """Returns the same number of steps, each priced as the most expensive."""
         if self.double_steps == 0:
             return self

@@ -207,7 +207,7 @@ class StudyRequest(StudyCommon):
         )
 
     @property
-    def takers(self) -> int:
+    def sharers(self) -> int:
         """How many trials share the rest that levels and scores leave."""
         return sum(run.level is None for run in self.runs)
 

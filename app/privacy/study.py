@@ -93,12 +93,12 @@ def _most_sampled(request: StudyRequest, filter_: Filter, remaining: int) -> flo
     rate, steps, double = training.sample_rate, training.steps, training.double_steps()
     others = others_of(request, [releases_of(request, run) for run in request.runs])
     left = remaining - sum(filter_.charge_event(event) for event in others)
-    takers = request.takers
-    sigma = smallest_sigma(filter_, rate, steps, double, left // takers)
+    sharers = request.sharers
+    sigma = smallest_sigma(filter_, rate, steps, double, left // sharers)
     if sigma is None:
         return 0.0
     final = events.gradient_sums(rate, sigma, steps, double)
-    return pld.epsilon(events.composed([*others, *[final] * takers]), request.target_delta)
+    return pld.epsilon(events.composed([*others, *[final] * sharers]), request.target_delta)
 
 
 def _with_scores(request: StudyRequest, runs: list[PricedRun]) -> list[PricedRun]:

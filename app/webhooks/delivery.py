@@ -34,7 +34,7 @@ from app.ids import now
 from app.repeat import in_thread
 from app.secrets import load_secrets
 from app.settings import Settings
-from app.webhooks import vault
+from app.webhooks import encryption
 from app.webhooks.sending import Result, send, signed, trust
 from app.webhooks.service import may_see, message
 from app.webhooks.targets import Policy, TargetRefused, parse
@@ -87,7 +87,7 @@ class Deliverer:
     def fan_out(self) -> int:
         """Turns waiting events into deliveries; returns the number of events."""
         self._forget()
-        with self.db.glance() as connection:
+        with self.db.quick_read() as connection:
             if connection.scalar(ANY_EVENT) is None:
                 return 0
         waiting = select(WebhookEvent).order_by(WebhookEvent.id).limit(BATCH)
@@ -167,10 +167,10 @@ class Deliverer:
             if not may_see(session, webhook.key_id, delivery.dataset_id):
                 return Result(None, "no-access")
         try:
-            secrets = [vault.decrypt(self.keys, webhook.id, each) for each in _secrets(webhook)]
+            secrets = [encryption.decrypt(self.keys, webhook.id, each) for each in _secrets(webhook)]
             target = parse(webhook.url)
             addresses = self.policy.addresses(target)
-        except vault.Unreadable:
+        except encryption.Unreadable:
             logger.error("cannot read the secret of %s: was webhook_key changed?", webhook.id)
             return Result(None, "secret-unreadable")
         except TargetRefused as refused:

@@ -17,7 +17,7 @@ from app.grants.service import access_by_id, require, visible
 from app.ids import new_id, now, rfc3339
 from app.keys import service as keys
 from app.keys.service import Caller
-from app.webhooks import vault
+from app.webhooks import encryption
 
 MAX_PER_KEY = 20
 OVERLAP = timedelta(hours=24)  # how long both secrets sign after a rotation
@@ -57,7 +57,7 @@ def create(
     count = session.scalar(select(func.count()).select_from(Webhook).where(Webhook.key_id == caller.id)) or 0
     if count >= MAX_PER_KEY:
         raise Conflict("too-many-webhooks", f"a key has at most {MAX_PER_KEY} webhooks: delete one first")
-    secret = vault.new_secret()
+    secret = encryption.new_secret()
     webhook = Webhook(
         id=new_id("wh"),
         key_id=caller.id,
@@ -68,7 +68,7 @@ def create(
         enabled=True,
         created_at=now(),
     )
-    webhook.secret = vault.encrypt(key, webhook.id, secret)
+    webhook.secret = encryption.encrypt(key, webhook.id, secret)
     session.add(webhook)
     session.flush()
     audit.record(session, "webhook.created", webhook.id, dataset=dataset_id)
@@ -132,9 +132,9 @@ def remove(session: Session, caller: Caller, webhook_id: str) -> None:
 def rotate_secret(session: Session, key: bytes, caller: Caller, webhook_id: str) -> tuple[Webhook, str]:
     """Gives a webhook a new secret. For a day both sign messages, so that a receiver can switch without a gap."""
     webhook = get(session, caller, webhook_id, lock=True)
-    secret = vault.new_secret()
+    secret = encryption.new_secret()
     webhook.previous_secret, webhook.previous_until = webhook.secret, now() + OVERLAP
-    webhook.secret = vault.encrypt(key, webhook.id, secret)
+    webhook.secret = encryption.encrypt(key, webhook.id, secret)
     audit.record(session, "webhook.secret_rotated", webhook.id)
     return webhook, secret
 

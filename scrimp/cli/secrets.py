@@ -60,7 +60,7 @@ def _settings(home: Any) -> Any:
 def _do(what: Callable[..., Any], name: str, home: Any) -> Any:
     from app.db.engine import Database
     from app.errors import ServiceError
-    from app.webhooks.vault import Unreadable
+    from app.webhooks.encryption import Unreadable
 
     settings = _settings(home)
     db = Database.of(settings)

@@ -181,11 +181,11 @@ def take(world: World, job: str, worker: str = "w") -> AttemptLog | None:
     return None if held is None else AttemptLog(world.db, held, lease_s=600.0, max_attempts=3, cadence=AT_ONCE)
 
 
-def bells(world: World) -> list[str]:
-    """The jobs that a worker is rung for; the relay's work is done by this."""
+def notifiers(world: World) -> list[str]:
+    """The jobs that a worker is notified for; the relay's work is done by this."""
     with world.db.write() as session:
-        found = session.scalars(select(Outbox.job_id).where(Outbox.topic == "ring").order_by(Outbox.id)).all()
-        session.execute(delete(Outbox).where(Outbox.topic == "ring"))
+        found = session.scalars(select(Outbox.job_id).where(Outbox.topic == "notify").order_by(Outbox.id)).all()
+        session.execute(delete(Outbox).where(Outbox.topic == "notify"))
         return list(found)
 
 
@@ -201,33 +201,33 @@ def test_a_key_runs_as_many_jobs_as_it_may(world: World, end: str) -> None:
         assert session.get_one(Job, second).status == "queued"
     assert take(world, other) is not None, "another key's"
     assert take(world, first) is None, "a doubled message"
-    bells(world)
+    notifiers(world)
     if end == "succeeded":
         running.succeed([], 0, [])
     elif end == "failed":
         running.fail("training-failed", "no")
     else:
         running.cancelled()
-    assert bells(world) == [second], "the next one, in the same transaction; not the one after it"
+    assert notifiers(world) == [second], "the next one, in the same transaction; not the one after it"
     assert take(world, second) is not None
     assert take(world, third) is None
 
 
-def test_two_places_that_are_free_at_once_are_both_rung_for(world: World) -> None:
+def test_two_places_that_are_free_at_once_are_both_notified_for(world: World) -> None:
     world.add_key("two", "analyst", limits=_own(max_running_jobs=2))
     jobs = [world.queued_job(world.mine, "two") for _ in range(4)]
     logs = [take(world, job) for job in jobs[:2]]
     assert take(world, jobs[2]) is None
-    bells(world)
+    notifiers(world)
     for log in logs:
         assert log is not None
         log.cancelled()
     # Both places are free before anybody came: the second end rings for both.
-    assert bells(world) == [jobs[2], jobs[2], jobs[3]]
+    assert notifiers(world) == [jobs[2], jobs[2], jobs[3]]
 
 
 def test_workers_at_once_do_not_pass_the_limit(world: World) -> None:
-    """And none is left without a bell: whoever was refused is rung when the one that runs ends."""
+    """And none is left without a notifier: whoever was refused is notified when the one that runs ends."""
     world.add_key("two", "analyst", limits=_own(max_running_jobs=2))
     jobs = [world.queued_job(world.mine, "two") for _ in range(6)]
     start = Barrier(6)
@@ -239,13 +239,13 @@ def test_workers_at_once_do_not_pass_the_limit(world: World) -> None:
     done: set[str] = set()
     with ThreadPoolExecutor(6) as pool:
         running = {job: log for job, log in zip(jobs, pool.map(work, jobs), strict=True) if log is not None}
-        bells(world)
+        notifiers(world)
         while len(done) < len(jobs):
             assert len(running) == min(2, len(jobs) - len(done))
             list(pool.map(lambda log: log.cancelled(), running.values()))
             done |= set(running)
-            rung = [job for job in dict.fromkeys(bells(world)) if job not in done]
-            running = {job: log for job in rung if (log := take(world, job)) is not None}
+            notified = [job for job in dict.fromkeys(notifiers(world)) if job not in done]
+            running = {job: log for job in notified if (log := take(world, job)) is not None}
     assert done == set(jobs)
 
 

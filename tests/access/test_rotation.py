@@ -21,7 +21,7 @@ from app.ledger.signing_keys import public_key, signing_key
 from app.lifecycle.attempts import AttemptLog
 from app.secrets import NAMES, SecretError, load_secret, load_secrets, secret_id
 from app.settings import Settings
-from app.webhooks import vault
+from app.webhooks import encryption
 from scripts.recompute_certificate import check_signature
 from tests.access.world import World
 from tests.dashboard.conftest import Browser
@@ -92,15 +92,17 @@ def test_webhooks_secrets_are_encrypted_anew(world: World) -> None:
         with world.db.read() as session:
             return list(session.scalars(select(Webhook).where(Webhook.id.in_(stored))))
 
-    assert {each.id: vault.decrypt(found, each.id, each.secret) for each in rows()} == stored, "both keys are there"
+    assert {each.id: encryption.decrypt(found, each.id, each.secret) for each in rows()} == stored, (
+        "both keys are there"
+    )
     rotation.finish(world.db, world.settings, "webhook_key")
     (new,) = load_secrets(world.settings, "webhook_key")
-    assert {each.id: vault.decrypt(new, each.id, each.secret) for each in rows()} == stored
+    assert {each.id: encryption.decrypt(new, each.id, each.secret) for each in rows()} == stored
     previous = [each.previous_secret for each in rows() if each.previous_secret is not None]
-    assert len(previous) == 1 and vault.decrypt(new, made[1]["webhook"]["id"], previous[0]) == made[1]["secret"]
+    assert len(previous) == 1 and encryption.decrypt(new, made[1]["webhook"]["id"], previous[0]) == made[1]["secret"]
     for each in rows():
-        with pytest.raises(vault.Unreadable):
-            vault.decrypt(old, each.id, each.secret)
+        with pytest.raises(encryption.Unreadable):
+            encryption.decrypt(old, each.id, each.secret)
 
 
 def test_content_stays_known_under_a_new_data_key(make_api: MakeApi) -> None:

@@ -45,8 +45,8 @@ ALLOWED = {
 # Sizes of models, of passes of P rows, and of lists of layers.
 PUBLIC = {
     "worker/clipping/bookkeeping.py: _tap",
-    "worker/clipping/books.py: _keeps",
-    "worker/clipping/books.py: _rows",
+    "worker/clipping/accumulators.py: _keeps",
+    "worker/clipping/accumulators.py: _rows",
     "worker/clipping/opacus_layers.py: opacus_rule",
     "worker/clipping/rules.py: _learned_positions",
     "worker/clipping/rules.py: rule_of",

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TYPED = ("app/privacy", "app/jobs", "app/hpo")
 # file: what of it is JSON
 EDGES = {
-    "app/privacy/desk.py": "the pipe, on the side of the pricing process",
+    "app/privacy/pricing_server.py": "the pipe, on the side of the pricing process",
     "app/jobs/pricing.py": "the pipe, on the service's side, and the cache of prices in the database",
     "app/jobs/rows.py": "the columns of a new job",
     "app/jobs/schemas.py": "the columns of a job, as the REST contract shows them",

@@ -141,7 +141,7 @@ def test_a_connection_that_was_cut_while_it_was_idle_is_not_handed_out(
     with db.read() as session:
         assert session.scalar(others) is True
     for _ in range(3):
-        with db.read() as first, db.glance() as second:
+        with db.read() as first, db.quick_read() as second:
             assert first.scalar(text("SELECT 1")) == second.scalar(text("SELECT 1")) == 1
 
 

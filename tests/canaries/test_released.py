@@ -79,8 +79,8 @@ def test_jobs_that_share_a_data_set_fit_its_cap() -> None:
         return twice * rdp.charge_event(events.noisy_sums(kind.sample_rate, kind.noise_multiplier, kind.steps))
 
     rdp = filter_of("rdp", ORDER)
-    dearest = sorted((price(kind) for kind in KINDS if kind.layout != "array" and not kind.of_scores), reverse=True)
-    assert sum(dearest[:SHARING]) < rdp.budget(**CAP)
+    costly = sorted((price(kind) for kind in KINDS if kind.layout != "array" and not kind.of_scores), reverse=True)
+    assert sum(costly[:SHARING]) < rdp.budget(**CAP)
     assert gdp.mu_from_epsilon(CAP["epsilon"], CAP["delta"]) ** 2 > SCORE_POINTS * SCORE_MU**2
 
 

@@ -123,12 +123,12 @@ def test_each_submission_is_a_job_of_its_own(cli: Cli, job_file: str) -> None:
 
 
 def test_a_budget_refusal_has_an_exit_code_of_its_own(cli: Cli, dataset: str) -> None:
-    dear = cli.file("dear.json", job_of(dataset, privacy={"target_epsilon": 20.0}))
-    refused = cli("jobs", "submit", dear)
+    expensive = cli.file("expensive.json", job_of(dataset, privacy={"target_epsilon": 20.0}))
+    refused = cli("jobs", "submit", expensive)
     assert refused.exit_code == 3
     for expected in ("does not fit", "largest ε that fits", "Nothing was charged"):
         assert expected in refused.stderr
-    problem = json.loads(cli("jobs", "submit", dear, "--json").stderr)
+    problem = json.loads(cli("jobs", "submit", expensive, "--json").stderr)
     assert problem["type"] == "/problems/budget-exceeded"
     fitting = cli.file(
         "fitting.json", job_of(dataset, privacy={"target_epsilon": problem["largest_epsilon_that_fits"]})

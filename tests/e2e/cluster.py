@@ -19,7 +19,7 @@ from tests import servers
 from tests.e2e.conftest import csv_spec, seed_of, until, write_csv
 
 FAST = {
-    "SCRIMP_RING_AGAIN_S": "1",
+    "SCRIMP_NOTIFY_AGAIN_S": "1",
     "SCRIMP_LEASE_S": "6",
     "SCRIMP_HEARTBEAT_S": "1",
     "SCRIMP_REQUESTS_PER_MINUTE": "1000000",  # the tests look often

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from worker.attempt import child, nursery
+from worker.attempt import child, fork_server
 from worker.clipping.engine import Clip
 from worker.messages import Start
 from worker.noise.gaussian import GaussianRelease
@@ -72,4 +72,4 @@ def run_attempt(channel: Any, link: Any, start: Start) -> None:
 
 if __name__ == "__main__":
     vars(child)["run_attempt"] = run_attempt
-    nursery.main(int(sys.argv[1]), int(sys.argv[2]))
+    fork_server.main(int(sys.argv[1]), int(sys.argv[2]))

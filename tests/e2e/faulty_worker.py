@@ -16,11 +16,11 @@ from sqlalchemy.orm import Session
 from app.db.models import Job
 from app.lifecycle import attempts, settle
 from app.privacy.mechanism import MechanismConfig
-from worker.attempt import nursery
+from worker.attempt import fork_server
 from worker.celery_app import app
 
 __all__ = ["app"]
-HONEST, FAULTY = "worker.attempt.nursery", "tests.e2e.faulty_attempt"
+HONEST, FAULTY = "worker.attempt.fork_server", "tests.e2e.faulty_attempt"
 
 
 def _popen(line: list[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -36,7 +36,7 @@ def _no_more_than_planned(session: Session, job_id: str) -> Counter[str]:
     return HONEST_COUNT(session, job_id) & Counter({each.metric: each.times for each in releases})
 
 
-vars(nursery)["subprocess"] = SimpleNamespace(Popen=_popen, DEVNULL=subprocess.DEVNULL)
+vars(fork_server)["subprocess"] = SimpleNamespace(Popen=_popen, DEVNULL=subprocess.DEVNULL)
 # The attempt is a score's first guard, these are the second and the third: an uncharged score has passed them all.
 vars(attempts)["_check_declared"] = lambda *_: None
 vars(settle)["_released"] = _no_more_than_planned

@@ -11,16 +11,16 @@ import signal
 from app.lifecycle.attempts import AttemptLog
 from app.settings import Settings
 from worker import tasks
-from worker.attempt.nursery import Nursery
+from worker.attempt.fork_server import ForkServer
 from worker.attempt.supervisor import run_attempt
 from worker.celery_app import app
 
 __all__ = ["app"]
 
 
-def _late(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
+def _late(log: AttemptLog, settings: Settings, fork_server: ForkServer) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
-    run_attempt(log, settings, nursery)
+    run_attempt(log, settings, fork_server)
 
 
 vars(tasks)["run_attempt"] = _late

@@ -34,7 +34,7 @@ def study(
     account: str = "train",
     filter_: tuple[str, float | None] = ("gdp", None),
     steps: tuple[int, int] = (5, 100),
-    takers: int = 1,
+    sharers: int = 1,
     delta: float = DELTA,
     oracle: bool = False,
     mean: dict[str, Any] | None = None,
@@ -46,7 +46,7 @@ def study(
     runs = [{"role": "pilot", "level": j, "releases": score} for j in range(len(levels)) for _ in range(per_level)]
     role = "final" if levels else "candidate"
     asked = {
-        "runs": runs + [{"role": role, "level": None, "releases": [] if levels else score}] * takers,
+        "runs": runs + [{"role": role, "level": None, "releases": [] if levels else score}] * sharers,
         "levels": list(levels),
         "total_epsilon": total,
         "target_delta": delta,
@@ -202,7 +202,7 @@ def test_whatever_runs_is_within_its_share_and_the_whole_within_the_total(asked:
 @given(st.floats(0.3, 8.0), st.integers(2, 50), FILTERS)
 @settings(max_examples=40, deadline=None)
 def test_candidates_share_to_the_unit(total: float, runs: int, filter_: tuple[str, float | None]) -> None:
-    asked = study(total, (), 0, 0.005, filter_=filter_, takers=runs)
+    asked = study(total, (), 0, 0.005, filter_=filter_, sharers=runs)
     charges = [run.charge.train for run in price_runs(asked)]
     assert sum(charges) == units_of(gdp.mu_from_epsilon(total, DELTA) ** 2, filter_of(*filter_))
     assert max(charges) - min(charges) <= 1

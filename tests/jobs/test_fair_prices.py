@@ -12,7 +12,7 @@ import pytest
 
 from app.db.engine import Database
 from app.jobs.pricing import PER_KEY, WAITING, PricingService
-from app.privacy import desk
+from app.privacy import pricing_server
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 
@@ -26,7 +26,7 @@ class SlowDesk:
     def call(self, asked: dict[str, Any]) -> dict[str, Any]:
         self.asked.release()
         assert self.let.acquire(timeout=60)
-        return desk.answer(asked)
+        return pricing_server.answer(asked)
 
     def close(self) -> None:
         self.alive = False

@@ -18,7 +18,7 @@ from app.main import create_app
 from app.predictions.claims import answer, claim, sweep
 from app.settings import Settings
 from tests.dashboard.scene import Key, Scene
-from tests.lifecycle.test_relay import Bell
+from tests.lifecycle.test_relay import Notifier
 
 RECORDS = [{"a": 1.0, "b": 2}, {"a": 0, "b": -1.5}]
 OUTPUTS = [{"class": 1, "probabilities": {"1": 0.9}}, {"class": 0, "probabilities": {"0": 0.6}}]
@@ -44,11 +44,11 @@ class Asking:
         token = (who or self.scene.owner).token
         return self.client.request(method, path, headers={"Authorization": f"Bearer {token}"}, **more)
 
-    def rung(self) -> list[str]:
+    def notified(self) -> list[str]:
         """The predictions that one pass of a relay rings workers for."""
         heard: list[str] = []
         eager = self.settings.model_copy(update={"sweep_s": 0.0})
-        Relay(self.db, eager, self.scene.signing_key, Bell(heard.append)).run_once()
+        Relay(self.db, eager, self.scene.signing_key, Notifier(heard.append)).run_once()
         return [each for each in heard if each.startswith("pred_")]
 
     def change(self, prediction: dict[str, Any], **values: Any) -> None:
@@ -76,7 +76,7 @@ def test_a_prediction_is_queued_answered_and_polled(asking: Asking) -> None:
     made = asked.json()
     assert asked.headers["location"] == f"/v1/jobs/{asking.job}/predictions/{made['id']}"
     assert made["status"] == "queued" and made["predictions"] is None and made["job"] == asking.job
-    assert asking.rung() == [made["id"]] and asking.rung() == []
+    assert asking.notified() == [made["id"]] and asking.notified() == []
     with asking.db.write() as session:
         held = claim(session, made["id"], 60.0)
         assert held is not None and held.records == [[1.0, 2.0], [0.0, -1.5]] and held.top == 10
@@ -135,7 +135,7 @@ def test_a_key_has_few_at_a_time(asking: Asking) -> None:
 def test_a_lost_worker_s_prediction_is_taken_up_again_and_given_up_at_last(asking: Asking) -> None:
     made = asking.ask({"records": RECORDS}).json()
     for attempt in (1, 2, 3):
-        assert asking.rung() == [made["id"]]
+        assert asking.notified() == [made["id"]]
         with asking.db.write() as session:
             held = claim(session, made["id"], 60.0)
         assert held is not None and held.attempt == attempt
@@ -146,7 +146,7 @@ def test_a_lost_worker_s_prediction_is_taken_up_again_and_given_up_at_last(askin
         answer(asking.db, held, OUTPUTS)  # the lost worker was only slow: its claim is gone
         assert asking.row(made).status == ("queued" if attempt < 3 else "failed")
     found = asking.find(made).json()
-    assert found["failure"]["code"] == "lost" and asking.row(made).records is None and asking.rung() == []
+    assert found["failure"]["code"] == "lost" and asking.row(made).records is None and asking.notified() == []
 
 
 def test_it_is_gone_when_its_time_is_over(asking: Asking) -> None:

@@ -347,7 +347,7 @@ def test_a_cancelling_job_whose_worker_died_is_cancelled(db: Database, submit: S
     assert job_row(db, job_id).status == "cancelled"
 
 
-def test_unclaimed_jobs_are_rung_again(db: Database, submit: Submit) -> None:
+def test_unclaimed_jobs_are_notified_again(db: Database, submit: Submit) -> None:
     job_id = submit()
     assert unclaimed(db, 10.0, 9) == [job_id]
     claimed(db, job_id)

@@ -105,7 +105,7 @@ def test_a_job_that_is_taken_back_again_waits_before_it_runs_again(db: Database,
     for attempt in (1, 2):
         with db.write() as session:
             session.execute(delete(Outbox))
-        assert claimed(db, job_id).held.attempt == attempt  # the first time it is queued, and rung for, at once
+        assert claimed(db, job_id).held.attempt == attempt  # the first time it is queued, and notified for, at once
         expire_all_leases(db)
         reap_expired(db, 3)
         with db.read() as session:

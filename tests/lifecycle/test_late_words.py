@@ -24,7 +24,7 @@ from tests.factories import numerics
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from tests.lifecycle.test_time_limit import failed_by_time, started
 from worker.attempt import supervisor
-from worker.attempt.nursery import Nursery, Process
+from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.watch import Watch
 
 # Says that it is ready, starts a block, writes a model, and says its last word, or ends without one.
@@ -57,7 +57,7 @@ WORDS: dict[str, dict[str, Any]] = {
 }
 
 
-class TalkingNursery(Nursery):
+class TalkingForkServer(ForkServer):
     """Starts that process instead of an attempt's."""
 
     def __init__(self, last: dict[str, Any]) -> None:
@@ -72,9 +72,9 @@ class TalkingNursery(Nursery):
 
 def attempt(db: Database, settings: Settings, job_id: str, last: dict[str, Any]) -> None:
     started(db, job_id)
-    nursery = TalkingNursery(last)
-    supervisor.run_attempt(claimed(db, job_id), settings, nursery)
-    nursery.child.wait(30)
+    fork_server = TalkingForkServer(last)
+    supervisor.run_attempt(claimed(db, job_id), settings, fork_server)
+    fork_server.child.wait(30)
 
 
 @pytest.fixture(autouse=True)

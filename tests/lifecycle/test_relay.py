@@ -20,20 +20,20 @@ from tests.lifecycle.conftest import Submit, claimed, job_row
 
 
 @dataclass
-class Bell:
-    """A broker in this process: what is rung, and how many messages it says are waiting."""
+class Notifier:
+    """A broker in this process: what is notified, and how many messages it says are waiting."""
 
-    ring: Callable[[str], None]
+    notify: Callable[[str], None]
     messages: int = 0
 
     def waiting(self) -> int:
         return self.messages
 
 
-def relay_of(db: Database, settings: Settings, ring: Callable[[str], None], messages: int = 0) -> Relay:
+def relay_of(db: Database, settings: Settings, notify: Callable[[str], None], messages: int = 0) -> Relay:
     """A relay that sweeps in each pass and takes each message that was not claimed at once for lost."""
-    eager = settings.model_copy(update={"ring_again_s": 0.0, "sweep_s": 0.0})
-    return Relay(db, eager, signing_key(settings), Bell(ring, messages))
+    eager = settings.model_copy(update={"notify_again_s": 0.0, "sweep_s": 0.0})
+    return Relay(db, eager, signing_key(settings), Notifier(notify, messages))
 
 
 def test_every_job_runs_once_though_a_third_of_the_messages_is_lost_and_a_third_doubled(
@@ -43,14 +43,14 @@ def test_every_job_runs_once_though_a_third_of_the_messages_is_lost_and_a_third_
     chance = random.Random(7)
     runs: dict[str, int] = dict.fromkeys(jobs, 0)
 
-    def ring(job_id: str) -> None:
+    def notify(job_id: str) -> None:
         fate = chance.random()
         for _ in range(0 if fate < 0.3 else 2 if fate < 0.6 else 1):
             if job_row(db, job_id).status == "queued":
                 claimed(db, job_id)
                 runs[job_id] += 1
 
-    relay = relay_of(db, settings, ring)
+    relay = relay_of(db, settings, notify)
     for _ in range(50):
         relay.run_once()
     assert set(runs.values()) == {1}
@@ -58,7 +58,7 @@ def test_every_job_runs_once_though_a_third_of_the_messages_is_lost_and_a_third_
 
 def test_a_broker_that_is_down_loses_nothing(db: Database, settings: Settings, submit: Submit) -> None:
     job_id = submit()
-    rung: list[str] = []
+    notified: list[str] = []
 
     def down(_job: str) -> None:
         raise ConnectionError
@@ -67,8 +67,8 @@ def test_a_broker_that_is_down_loses_nothing(db: Database, settings: Settings, s
         relay_of(db, settings, down).run_once()
     with db.read() as session:
         assert session.scalar(select(func.count()).select_from(Outbox)) == 1
-    Relay(db, settings, signing_key(settings), Bell(rung.append)).run_once()
-    assert rung == [job_id]
+    Relay(db, settings, signing_key(settings), Notifier(notified.append)).run_once()
+    assert notified == [job_id]
     assert job_row(db, job_id).status == "queued"
 
 
@@ -92,30 +92,30 @@ def test_a_settled_job_gets_its_certificate_once(db: Database, settings: Setting
 def test_a_backlog_is_not_rung_again_while_its_messages_wait(db: Database, settings: Settings, submit: Submit) -> None:
     """Each sweep used to add a message for every job that waited for a busy worker: a broker filled up in a night."""
     jobs = [submit() for _ in range(4)]
-    rung: list[str] = []
-    relay_of(db, settings, rung.append).run_once()
-    assert sorted(rung) == sorted([*jobs, *jobs])  # from the outbox, and then none was waiting
-    rung.clear()
-    relay = relay_of(db, settings, rung.append, messages=4)
+    notified: list[str] = []
+    relay_of(db, settings, notified.append).run_once()
+    assert sorted(notified) == sorted([*jobs, *jobs])  # from the outbox, and then none was waiting
+    notified.clear()
+    relay = relay_of(db, settings, notified.append, messages=4)
     for _ in range(5):
         relay.run_once()
-    assert rung == []
+    assert notified == []
     # One is lost: one more is sent, for the job that has waited longest.
-    relay_of(db, settings, rung.append, messages=3).run_once()
-    assert rung == jobs[:1]
+    relay_of(db, settings, notified.append, messages=3).run_once()
+    assert notified == jobs[:1]
 
 
 def test_a_broker_that_fails_half_way_is_sent_the_rest_later(db: Database, settings: Settings, submit: Submit) -> None:
     jobs = [submit() for _ in range(3)]
-    rung: list[str] = []
+    notified: list[str] = []
 
-    def ring(job_id: str) -> None:
-        if len(rung) == 2:
+    def notify(job_id: str) -> None:
+        if len(notified) == 2:
             raise ConnectionError
-        rung.append(job_id)
+        notified.append(job_id)
 
     with pytest.raises(ConnectionError):
-        relay_of(db, settings, ring).run_once()
+        relay_of(db, settings, notify).run_once()
     with db.read() as session:
         assert session.scalars(select(Outbox.job_id)).all() == jobs[2:]
 

@@ -30,13 +30,13 @@ from app.system import health
 from tests import servers
 from tests.factories import add_dataset, job_spec
 from tests.lifecycle.conftest import claimed, job_row, no_wait
-from worker.attempt.nursery import Nursery, Process
+from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.supervisor import _Supervised, run_attempt
 
 CAP = {"sensitivity": "private", "records": 10_000, "cap": {"epsilon": 1.0, "delta": 1e-5}, "filter": "gdp"}
 
 
-class Refusing(Nursery):
+class Refusing(ForkServer):
     """Has no place for a process: the attempt ends before its first pass."""
 
     started = 0
@@ -167,9 +167,9 @@ def test_a_job_that_a_backup_believes_unfinished_does_not_run_again(world: World
     assert job_row(world.db, job).status == "queued"
     assert not behind.may_run(world.db, world.heads, dataset)
     assert claim_next(world.db, world.heads, "w", 30.0, ("cpu",)) is None
-    nursery = Refusing()
-    run_attempt(claimed(world.db, job), world.settings, nursery)  # it was claimed before anybody noticed
-    assert (nursery.started, job_row(world.db, job).status) == (0, "queued")
+    fork_server = Refusing()
+    run_attempt(claimed(world.db, job), world.settings, fork_server)  # it was claimed before anybody noticed
+    assert (fork_server.started, job_row(world.db, job).status) == (0, "queued")
     restore.post(world.db, world.heads, world.settings.storage_root, dataset, "restored")
     assert job_row(world.db, job).status == "cancelled"
     assert (world.account(dataset).train_spent, world.account(dataset).train_held) == (whole, 0)

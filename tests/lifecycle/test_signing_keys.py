@@ -17,7 +17,7 @@ from tests.conftest import Api
 
 
 class NoBell:
-    def ring(self, job_id: str) -> None:
+    def notify(self, job_id: str) -> None:
         raise AssertionError(job_id)
 
     def waiting(self) -> int:

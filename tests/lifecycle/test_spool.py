@@ -46,10 +46,10 @@ def test_readers_that_look_while_messages_are_written_get_each_once_and_whole(se
     readers = [context.Process(target=read, args=(settings.home, got), daemon=True) for _ in range(READERS)]
     for reader in readers:
         reader.start()
-    bell = CeleryBell(settings)
+    notifier = CeleryBell(settings)
     sent = [str(number) for number in range(MESSAGES)]
     for each in [*sent, *["stop"] * READERS]:
-        bell.ring(each)
+        notifier.notify(each)
     taken = [got.get(timeout=30) for _ in readers]
     for reader in readers:
         reader.join(20)
@@ -60,17 +60,17 @@ def test_readers_that_look_while_messages_are_written_get_each_once_and_whole(se
 
 
 def test_what_is_no_message_is_dropped(settings: Settings) -> None:
-    bell = CeleryBell(settings)
+    notifier = CeleryBell(settings)
     for name, content in {"0_half": '{"body": ', "00_none": ""}.items():
         (settings.broker_dir / f"{0:020d}_{name}.{QUEUE}.msg").write_text(content)
     (settings.broker_dir / "notes.txt").write_text("not ours")
-    bell.ring("job_a")
-    assert bell.waiting() == 3
-    with bell.app.connection() as connection:
+    notifier.notify("job_a")
+    assert notifier.waiting() == 3
+    with notifier.app.connection() as connection:
         queue = connection.SimpleQueue(QUEUE, no_ack=True)
         assert queue.get(timeout=5).payload[0] == ["job_a"]
         queue.close()
-    assert bell.waiting() == 0
+    assert notifier.waiting() == 0
     assert [each.name for each in settings.broker_dir.iterdir()] == ["notes.txt"]
 
 
@@ -94,5 +94,5 @@ def test_a_message_that_finds_no_room_leaves_no_draft(settings: Settings, monkey
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="no space"):
-        CeleryBell(settings).ring("job_x")
+        CeleryBell(settings).notify("job_x")
     assert list(settings.broker_dir.iterdir()) == []

@@ -14,7 +14,7 @@ from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
 from tests.factories import add_dataset
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
-from tests.lifecycle.test_watch import FrozenNursery
+from tests.lifecycle.test_watch import FrozenForkServer
 from worker.attempt import supervisor
 
 
@@ -33,9 +33,9 @@ def started(db: Database, job_id: str) -> None:
 def run(db: Database, settings: Settings, job_id: str, **changes: Any) -> None:
     """One attempt with a process that never ends."""
     started(db, job_id)
-    nursery = FrozenNursery()
-    supervisor.run_attempt(claimed(db, job_id), settings.model_copy(update=changes), nursery)
-    assert nursery.child.wait(10) == -signal.SIGKILL
+    fork_server = FrozenForkServer()
+    supervisor.run_attempt(claimed(db, job_id), settings.model_copy(update=changes), fork_server)
+    assert fork_server.child.wait(10) == -signal.SIGKILL
 
 
 def failed_by_time(db: Database, job_id: str, hold: tuple[int, int, int, int]) -> None:

@@ -24,7 +24,7 @@ from app.settings import Settings
 from tests.factories import numerics
 from tests.lifecycle.conftest import Submit, claimed, job_row
 from worker.attempt import supervisor
-from worker.attempt.nursery import Nursery, Process
+from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.watch import Watch
 
 # A process that says what one says at first, then half a line, and then nothing.
@@ -62,7 +62,7 @@ class Watched(AttemptLog):
         return super().heartbeat()
 
 
-class FrozenNursery(Nursery):
+class FrozenForkServer(ForkServer):
     """Starts that process instead of an attempt's."""
 
     def start(self, channel: int) -> Process:
@@ -85,9 +85,9 @@ def run(db: Database, settings: Settings, submit: Submit, act: Any = None, **cha
         dataset.parts = {"train": {"path": "nowhere", "sha256": "0" * 64}}
     watched = Watched(db, log.held, lease_s=30.0, max_attempts=3).at(5, lambda: act and act(job_id))
     quick = {"heartbeat_s": 0.1, "attempt_silence_s": 30.0} | changes
-    nursery = FrozenNursery()
-    supervisor.run_attempt(watched, settings.model_copy(update=quick), nursery)
-    assert nursery.child.wait(10) == -signal.SIGKILL
+    fork_server = FrozenForkServer()
+    supervisor.run_attempt(watched, settings.model_copy(update=quick), fork_server)
+    assert fork_server.child.wait(10) == -signal.SIGKILL
     return job_id, watched
 
 
@@ -178,7 +178,7 @@ def test_a_database_that_stands_still_makes_no_process_silent(
     assert watch.ended == "silent"
 
 
-def test_a_worker_told_to_stop_claims_nothing_and_rings_for_another(
+def test_a_worker_told_to_stop_claims_nothing_and_notifies_for_another(
     db: Database, submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCRIMP_HOME", str(tmp_path))  # the module has its settings from the environment
@@ -193,4 +193,4 @@ def test_a_worker_told_to_stop_claims_nothing_and_rings_for_another(
     tasks.run_job(job_id)
     assert (job_row(db, job_id).status, job_row(db, job_id).attempt) == ("queued", 0)
     with db.read() as session:
-        assert session.scalars(select(Outbox.job_id).where(Outbox.topic == "ring")).all() == [job_id]
+        assert session.scalars(select(Outbox.job_id).where(Outbox.topic == "notify")).all() == [job_id]

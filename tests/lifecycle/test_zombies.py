@@ -12,11 +12,11 @@ from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
 from tests.lifecycle.conftest import Submit, claimed, job_row
 from worker.attempt.folders import output_folder
-from worker.attempt.nursery import Nursery, Process
+from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.supervisor import run_attempt
 
 
-class NoNursery(Nursery):
+class NoForkServer(ForkServer):
     """A stale attempt starts no process."""
 
     def start(self, channel: int) -> Process:
@@ -49,7 +49,7 @@ def test_a_stale_attempt_leaves_the_paid_model(db: Database, settings: Settings,
     """It was slow between its claim and its first write; meanwhile attempt 2 ran, was paid for and succeeded."""
     stale = claimed(db, job_id := submit())
     model = publish(settings, taken_back(db, job_id))
-    run_attempt(stale, settings, NoNursery())
+    run_attempt(stale, settings, NoForkServer())
     assert model.read_bytes() == b"weights"
     assert (job_row(db, job_id).status, job_row(db, job_id).attempt) == ("succeeded", 2)
 
@@ -58,7 +58,7 @@ def test_a_stale_attempt_leaves_what_a_running_one_writes(db: Database, settings
     stale = claimed(db, job_id := submit())
     taken_back(db, job_id)
     half_written = write(settings.storage_root / "jobs" / job_id / "attempt-2")
-    run_attempt(stale, settings, NoNursery())
+    run_attempt(stale, settings, NoForkServer())
     assert half_written.exists()
 
 

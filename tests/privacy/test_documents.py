@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.privacy import desk, questions
+from app.privacy import pricing_server, questions
 from app.privacy.plans import FinalRunRequest, StudyFitRequest
 from app.privacy.prices import Units
 from tests.hpo.test_plan import study
@@ -44,15 +44,15 @@ def misspelt(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def test_a_misspelt_member_of_a_request_is_refused(question: questions.Question[Any, Any]) -> None:
     """`means` in the place of `mean` priced a search's means at nothing."""
     arguments = ASKED[question].model_dump(mode="json")
-    question.answers.model_validate(desk.answer({"function": question.name, "arguments": arguments}))
+    question.answers.model_validate(pricing_server.answer({"function": question.name, "arguments": arguments}))
     tried = 0
     for wrong in misspelt(arguments):
         with pytest.raises(ValidationError):
-            desk.answer({"function": question.name, "arguments": wrong})
+            pricing_server.answer({"function": question.name, "arguments": wrong})
         tried += 1
     assert tried > 10
 
 
 def test_every_question_is_answered() -> None:
     named = {each.name for each in vars(questions).values() if isinstance(each, questions.Question)}
-    assert named == {each.question.name for each in desk._QUESTIONS}
+    assert named == {each.question.name for each in pricing_server._QUESTIONS}

@@ -115,15 +115,15 @@ def test_too_little_noise_for_two_queries_is_refused() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.01, 1.0])
-def test_where_steps_may_be_repeated_the_price_covers_the_dearest(rate: float) -> None:
+def test_where_steps_may_be_repeated_the_price_covers_the_most_expensive(rate: float) -> None:
     made = training(57, 1.0, rate)
     filter_ = request(rate).filter.build()
     whole = filter_.charge_event(made.event)
-    worst = made.model_copy(update={"steps": made.repeatable_steps}).at_its_dearest()
+    worst = made.model_copy(update={"steps": made.repeatable_steps}).at_its_most_expensive()
     assert filter_.charge_event(worst.event) <= whole
-    assert made.at_its_dearest().noise_multiplier == of_two_queries(1.0)
+    assert made.at_its_most_expensive().noise_multiplier == of_two_queries(1.0)
     plain = made.model_copy(update={"delayed": None})
-    assert plain.at_its_dearest() == plain and plain.repeatable_steps == 57
+    assert plain.at_its_most_expensive() == plain and plain.repeatable_steps == 57
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 11, 30])

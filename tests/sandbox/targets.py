@@ -44,7 +44,7 @@ def fail(request: dict[str, Any]) -> dict[str, Any]:
     if kind == "conflict":
         raise Conflict("duplicate-name", "taken", name="x")
     if kind == "budget":
-        raise BudgetError("too dear", requested=1.5, remaining=0.5)
+        raise BudgetError("too expensive", requested=1.5, remaining=0.5)
     if kind == "value":
         raise ValueError("the patient's name is Ada")
     if kind == "not-json":

@@ -13,7 +13,7 @@ from standardwebhooks import Webhook as Reference
 from app.db.engine import Database
 from app.db.models import Webhook, WebhookDelivery
 from app.ids import now
-from app.webhooks import service, vault
+from app.webhooks import encryption, service
 from app.webhooks.delivery import _secrets
 from app.webhooks.sending import signed
 from tests.audit.test_api import HOOK, World
@@ -60,12 +60,12 @@ def test_the_secret_is_shown_once_and_stored_encrypted(world: World) -> None:
     assert secret not in stored
     assert secret.removeprefix("whsec_") not in stored
     key = world.client.app.state.webhook_key  # type: ignore[attr-defined]
-    assert vault.decrypt(key, webhook_id, row(world, webhook_id).secret) == secret
+    assert encryption.decrypt(key, webhook_id, row(world, webhook_id).secret) == secret
     for other in ((b"x" * 32, webhook_id), (key, "wh_other")):
-        with pytest.raises(vault.Unreadable):
-            vault.decrypt(*other, row(world, webhook_id).secret)
-    with pytest.raises(vault.Unreadable):
-        vault.decrypt(key, webhook_id, "damaged")
+        with pytest.raises(encryption.Unreadable):
+            encryption.decrypt(*other, row(world, webhook_id).secret)
+    with pytest.raises(encryption.Unreadable):
+        encryption.decrypt(key, webhook_id, "damaged")
 
 
 def test_a_webhook_is_its_keys_and_admins_alone(world: World) -> None:
@@ -151,7 +151,7 @@ def test_after_a_rotation_both_secrets_sign_for_a_day(world: World) -> None:
     again = world.call("POST", f"/v1/webhooks/{webhook_id}/rotate-secret").json()
     assert again["secret"] != made["secret"]
     key = world.client.app.state.webhook_key  # type: ignore[attr-defined]
-    secrets = [vault.decrypt(key, webhook_id, each) for each in _secrets(row(world, webhook_id))]
+    secrets = [encryption.decrypt(key, webhook_id, each) for each in _secrets(row(world, webhook_id))]
     assert secrets == [again["secret"], made["secret"]]
     headers = signed("msg_1", b"{}", secrets, now())
     for secret in secrets:

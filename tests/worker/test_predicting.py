@@ -25,7 +25,7 @@ from app.privacy.numerics import numerics_of
 from app.settings import Settings
 from tests.dashboard.scene import Scene
 from tests.worker.support import key, spec
-from worker.attempt.nursery import START_S, Nursery, Process
+from worker.attempt.fork_server import START_S, ForkServer, Process
 from worker.data.records import DenseRecords
 from worker.messages import Part, Predict, Shape
 from worker.models.build import build_model
@@ -154,18 +154,18 @@ def test_records_that_are_none_are_pointed_at(name: str, record: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def fork_server() -> Iterator[ForkServer]:
+    made = ForkServer()
     yield made
     made.close()
 
 
-def test_a_process_of_its_own_answers(tmp_path: Path, nursery: Nursery) -> None:
+def test_a_process_of_its_own_answers(tmp_path: Path, fork_server: ForkServer) -> None:
     asked, _ = message(tmp_path, "transformer")
-    assert _asked(asked, 60.0, nursery) == (predicted(asked), None)
+    assert _asked(asked, 60.0, fork_server) == (predicted(asked), None)
     Path(asked.weights.path).write_bytes(b"x")
-    assert _asked(asked, 60.0, nursery) == (None, "model-damaged")
-    assert _asked(asked, 0.0, nursery) == (None, "time")
+    assert _asked(asked, 60.0, fork_server) == (None, "model-damaged")
+    assert _asked(asked, 0.0, fork_server) == (None, "time")
 
 
 def test_what_is_no_number_is_null(tmp_path: Path) -> None:
@@ -181,16 +181,16 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_nursery_that_does_not_start_leaves_no_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.attempt.nursery.START_S", 0.001)
+def test_a_fork_server_that_does_not_start_leaves_no_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.attempt.fork_server.START_S", 0.001)
     asked, _ = message(tmp_path, "linear")
     before = open_files()
     with pytest.raises(TransientError) as refused:
-        _asked(asked, 60.0, Nursery())
+        _asked(asked, 60.0, ForkServer())
     assert open_files() == before, refused  # whose traceback keeps alive what was left open
 
 
-class Slow(Nursery):
+class Slow(ForkServer):
     """Starts late: after the prediction's own time, by the clock that it moves."""
 
     late_s = 0.0
@@ -223,7 +223,7 @@ def test_a_lease_outlasts_a_slow_start(db: Database, settings: Settings) -> None
     with db.write() as session:
         session.add(Prediction(**made, **times, top=1, attempt=0))
 
-    class Failing(Nursery):
+    class Failing(ForkServer):
         lease_s = 0.0
 
         def start(self, channel: int) -> Process:

@@ -20,7 +20,7 @@ from app.settings import Settings
 from tests.conftest import Api
 from tests.worker.support import ROOT, dense, keys_of, spec, start_of, stored_part
 from worker.attempt import sandbox
-from worker.attempt.nursery import Nursery
+from worker.attempt.fork_server import ForkServer
 from worker.attempt.sandbox import default_memory_bytes, join_cgroup, probe
 from worker.messages import TO_SUPERVISOR, Channel, Failed, Start
 
@@ -32,7 +32,7 @@ HOSTILE = """
 import ctypes, json, os, resource, socket, sqlite3, sys
 from pathlib import Path
 import worker.attempt.child as child
-from worker.attempt import nursery
+from worker.attempt import fork_server
 
 def tried(what):
     try:
@@ -94,7 +94,7 @@ def run_attempt(channel, link, start):
 
 child.run_attempt = run_attempt
 MEMORY_LIMIT = int(sys.argv[2])
-nursery.main(int(sys.argv[1]), MEMORY_LIMIT)
+fork_server.main(int(sys.argv[1]), MEMORY_LIMIT)
 """
 
 REACHED = {"own-part": "True", "own-scratch": "1", "own-output": "1", "a-library": "'xml'"}
@@ -132,16 +132,16 @@ def hostile(home: Path, ports: dict[str, Any]) -> dict[str, Any]:
     parts = {"train": stored_part(part / "train.npz", x[:80], y[:80])}
     described = start_of(spec(evaluation=None), SHAPE, parts=parts, output_dir=out)
     start = Start.model_validate(described | {"segments": [{"from_step": 0, **keys_of("x")}], "allowed_steps": 10})
-    nursery, ours, theirs = Nursery(), *socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    fork_server, ours, theirs = ForkServer(), *socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = os.environ | {"HOSTILE_HOME": str(home), "HOSTILE_PORTS": json.dumps(ports)}
     with theirs:
         arguments = [sys.executable, "-c", HOSTILE, str(theirs.fileno()), str(MEMORY)]
-        nursery._process = subprocess.Popen(arguments, cwd=ROOT, pass_fds=[theirs.fileno()], env=environment)
-    nursery._socket = ours
+        fork_server._process = subprocess.Popen(arguments, cwd=ROOT, pass_fds=[theirs.fileno()], env=environment)
+    fork_server._socket = ours
     supervisor, attempt = socket.socketpair()
     with closing(Channel(supervisor, TO_SUPERVISOR)) as channel:
         with attempt:
-            process = nursery.start(attempt.fileno())
+            process = fork_server.start(attempt.fileno())
         try:
             channel.send(start)
             last = channel.receive()
@@ -149,7 +149,7 @@ def hostile(home: Path, ports: dict[str, Any]) -> dict[str, Any]:
         finally:
             process.kill()
             process.close()
-            nursery.close()
+            fork_server.close()
     return dict(json.loads((out / "seen.json").read_text()))
 
 

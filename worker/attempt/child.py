@@ -1,4 +1,4 @@
-"""The attempt's own process, with one socket to its supervisor. The fork server (worker.attempt.nursery) forks it.
+"""The attempt's own process, with one socket to its supervisor. The fork server (worker.attempt.fork_server) forks it.
 
 To inspect one by itself: `python -m worker.attempt.child FD`. The process has no database and dies with its supervisor.
 However it ends, its last output is one message from a closed set. On private data it prints nothing else.

@@ -29,7 +29,7 @@ from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
 from worker.attempt.folders import output_folder
-from worker.attempt.nursery import Nursery, Process
+from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.watch import TICK_S, Watch
 from worker.noise.keys import Purpose, derive_key
 
@@ -51,7 +51,7 @@ WARNINGS = {
 }
 
 
-def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
+def run_attempt(log: AttemptLog, settings: Settings, fork_server: ForkServer) -> None:
     """Runs one attempt of a claimed job to its end, however it ends. Never raises because of what the attempt did."""
     attempt: _Supervised | None = None
     begun: Begun | None = None
@@ -61,7 +61,7 @@ def run_attempt(log: AttemptLog, settings: Settings, nursery: Nursery) -> None:
         begun = log.begin()
         record(log.db, Heads.of(settings), begun.dataset_id)
         output = output_folder(settings.storage_root, log.held, begun)
-        attempt = _Supervised(log, settings, nursery, output, log.may_run_s(_time_left_s(begun, settings)))
+        attempt = _Supervised(log, settings, fork_server, output, log.may_run_s(_time_left_s(begun, settings)))
         kept = attempt.run()
     except StaleAttempt:
         logger.warning("attempt %s of %s is stale and writes nothing", log.held.attempt, log.held.job_id)
@@ -109,9 +109,9 @@ class _Supervised:
     """One attempt's process and the conversation with it."""
 
     def __init__(
-        self, log: AttemptLog, settings: Settings, nursery: Nursery, output: Path, time_left_s: float = math.inf
+        self, log: AttemptLog, settings: Settings, fork_server: ForkServer, output: Path, time_left_s: float = math.inf
     ) -> None:
-        self.log, self.settings, self.nursery, self.output = log, settings, nursery, output
+        self.log, self.settings, self.fork_server, self.output = log, settings, fork_server, output
         # The current secret for new segments, and earlier ones for segments that began under them.
         epoch = Heads.of(settings).epoch()
         found = [at_epoch(each, epoch) for each in load_secrets(settings, "noise_secret")]
@@ -130,7 +130,7 @@ class _Supervised:
         try:
             with self.watch:
                 with theirs:
-                    self.process = self.nursery.start(theirs.fileno())
+                    self.process = self.fork_server.start(theirs.fileno())
                     self.exit = RUNNING
                 logger.info("starts")
                 if self.watch.ended is not None:  # the watch may have decided before a process existed

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from app.errors import PrivacyError
-from worker.clipping.books import ParameterBook
+from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.rules import Found, Rule, rule_of, shift
 from worker.clipping.scratch import Scratch
@@ -140,8 +140,8 @@ class Bookkeeping(Generic[B]):
         count = torch.zeros(1, dtype=torch.float64, device=device)
         norm = clip.max_grad_norm / self._records_per_unit
         for each in records.passes(self._rows, self._dtype):
-            books = self._books(self._run(each.records)[1].terms, clip)
-            add_clipped(total, count, books, self._trainable, self._kind, norm, each.weights(self._rows, device))
+            accumulators = self._accumulators(self._run(each.records)[1].terms, clip)
+            add_clipped(total, count, accumulators, self._trainable, self._kind, norm, each.weights(self._rows, device))
         return clip.divided({name: value.double() for name, value in total.items()}), count
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
@@ -154,31 +154,33 @@ class Bookkeeping(Generic[B]):
         losses, opened = self._run(piece)
         tensors = [each for terms in opened.terms.values() for term in terms for each in term.tensors]
         kept = [each.clone() for each in tensors]  # accumulators use scratch memory
-        norms = [part for book in self._books(opened.terms, clip).values() for part in book.squares()]
+        norms = [
+            part for accumulator in self._accumulators(opened.terms, clip).values() for part in accumulator.squares()
+        ]
         return [losses.detach(), *kept, *norms]
 
     def _zeros(self, parameters: Parameters) -> Parameters:
         return {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
 
-    def _books(self, terms: dict[int, list[Term]], clip: Clip) -> dict[str, ParameterBook]:
+    def _accumulators(self, terms: dict[int, list[Term]], clip: Clip) -> dict[str, ParameterAccumulator]:
         """The accumulators of the parameters that have a gradient; consumes the terms.
 
         Raises:
             PrivacyError: a record has more positions than the slack pays for. Depends on public shapes only.
         """
-        books = {
-            name: ParameterBook(
+        accumulators = {
+            name: ParameterAccumulator(
                 terms.pop(id(parameter)), parameter.shape, (clip.divisors or {}).get(name), self._scratch, name
             )
             for name, parameter in self._trainable.items()
             if id(parameter) in terms
         }
-        most = max((book.positions for book in books.values()), default=0)
+        most = max((accumulator.positions for accumulator in accumulators.values()), default=0)
         if self._positions is not None and most > self._positions:
             raise PrivacyError(
                 f"a record uses a parameter at {most} positions, but only {self._positions} are paid for"
             )
-        return books
+        return accumulators
 
     def _run(self, piece: B) -> tuple[Tensor, _Pass]:
         """One forward and one backward pass: returns each row's loss, and the layers' terms."""
@@ -248,38 +250,38 @@ def fill_in(trainable: Mapping[str, nn.Parameter], parameters: Parameters) -> No
 def add_clipped(
     total: Parameters,
     count: Tensor,
-    books: dict[str, ParameterBook],
+    accumulators: dict[str, ParameterAccumulator],
     trainable: Mapping[str, nn.Parameter],
     kind: ClippingKind,
     max_grad_norm: float,
     weights: Tensor,
 ) -> None:
-    """Adds a pass's clipped gradients to the total, and its records within the norm to the count; consumes the books.
+    """Adds a pass's clipped gradients to the total, and its records within the norm to the count.
 
     Args:
         weights: float64 (P,), 0 for a padding row.
     """
     with torch.no_grad():
-        found = group_factors(books, trainable, kind, max_grad_norm)
+        found = group_factors(accumulators, trainable, kind, max_grad_norm)
         factors = {name: each * weights for name, each in found.items()}
         for name, of_parameter in factors.items():
-            books.pop(name).add_to(total[name], of_parameter)
+            accumulators.pop(name).add_to(total[name], of_parameter)
         if factors:
             count.add_(half_count(next(iter(factors.values()))))  # counting engines clip flat: all factors are the same
 
 
 def group_factors(
-    books: Mapping[str, ParameterBook], trainable: Iterable[str], kind: ClippingKind, max_grad_norm: float
+    accumulators: Mapping[str, ParameterAccumulator], trainable: Iterable[str], kind: ClippingKind, max_grad_norm: float
 ) -> dict[str, Tensor]:
     """Each parameter's clip factors, float64 (n,): 0 everywhere for a record whose gradient is not finite.
 
     Args:
-        books: the accumulators of the parameters that have a gradient.
+        accumulators: the accumulators of the parameters that have a gradient.
         trainable: the names of all parameters.
         kind: with "per_layer" each layer's parameters form a group; otherwise all parameters form one.
         max_grad_norm: C; each of m groups gets the share C/√m.
     """
-    bounded = {name: book.squares() for name, book in books.items()}
+    bounded = {name: accumulator.squares() for name, accumulator in accumulators.items()}
     layers = _layers(trainable) if kind == "per_layer" else {"": list(trainable)}
     groups = {layer: present for layer, names in layers.items() if (present := [n for n in names if n in bounded])}
     if not groups:

@@ -11,8 +11,8 @@ import torch
 from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 
+from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.bookkeeping import add_clipped, fill_in, refuse_mixing
-from worker.clipping.books import ParameterBook
 from worker.clipping.engine import Clip, ClippingKind, traced
 from worker.clipping.terms import Dense
 from worker.data.passes import Batch
@@ -61,8 +61,8 @@ class OpacusClipping(Generic[B]):
         count = torch.zeros(1, dtype=torch.float64)
         norm = clip.max_grad_norm / self._records_per_unit
         for each in records.passes(self._rows, self._dtype):
-            books, _ = self._books(each.records, clip.divisors or {})
-            add_clipped(total, count, books, self._trainable, self._kind, norm, each.weights(self._rows))
+            accumulators, _ = self._accumulators(each.records, clip.divisors or {})
+            add_clipped(total, count, accumulators, self._trainable, self._kind, norm, each.weights(self._rows))
         return clip.divided(total), count
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
@@ -72,18 +72,18 @@ class OpacusClipping(Generic[B]):
             return traced(records.passes(self._rows, self._dtype), partial(self._numbers, clip or self._clip))
 
     def _numbers(self, clip: Clip, piece: B) -> list[Tensor]:
-        books, losses = self._books(piece, clip.divisors or {})
-        return [losses, *(part for book in books.values() for part in book.squares())]
+        accumulators, losses = self._accumulators(piece, clip.divisors or {})
+        return [losses, *(part for accumulator in accumulators.values() for part in accumulator.squares())]
 
-    def _books(self, piece: B, divisors: Mapping[str, Tensor]) -> tuple[dict[str, ParameterBook], Tensor]:
+    def _accumulators(self, piece: B, divisors: Mapping[str, Tensor]) -> tuple[dict[str, ParameterAccumulator], Tensor]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns that a first layer's input has no gradient
             losses = self._losses(self._wrapped, piece)
             losses.sum().backward()
-        books = {}
+        accumulators = {}
         for name, parameter in self._trainable.items():
             gradients = parameter.grad_sample  # type: ignore[attr-defined]
             if gradients is not None:
-                books[name] = ParameterBook([Dense(gradients)], parameter.shape, divisors.get(name))
+                accumulators[name] = ParameterAccumulator([Dense(gradients)], parameter.shape, divisors.get(name))
         self._wrapped.zero_grad(set_to_none=True)
-        return books, losses.detach()
+        return accumulators, losses.detach()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worker.clipping.books import CHUNK_BYTES, even_rows
+from worker.clipping.accumulators import CHUNK_BYTES, even_rows
 from worker.clipping.terms import Dense, Outer, Rows, Term
 from worker.models.item_loss import ItemLoss
 from worker.models.positions import Positions

@@ -14,7 +14,7 @@ from app.db.models import Artifact, Dataset, Job
 from app.predictions.claims import Held, answer, claim
 from app.settings import Settings
 from worker import messages
-from worker.attempt.nursery import START_S, Nursery
+from worker.attempt.fork_server import START_S, ForkServer
 
 logger = logging.getLogger(__name__)
 SPARE_S = 30.0  # of a lease, beyond the process's start and the prediction's own time, to record the answer
@@ -23,7 +23,7 @@ CODES = {code: code for code in ("extractor-missing", "model-missing", "out-of-m
 }
 
 
-def predict(db: Database, prediction_id: str, settings: Settings, nursery: Nursery) -> None:
+def predict(db: Database, prediction_id: str, settings: Settings, fork_server: ForkServer) -> None:
     """Runs one prediction if it is queued; a late or duplicate message finds nothing to claim.
 
     Never raises because of the model or its inputs.
@@ -33,7 +33,7 @@ def predict(db: Database, prediction_id: str, settings: Settings, nursery: Nurse
     if held is None:
         return
     try:
-        outputs, code = _asked(_message(db, held, settings), settings.prediction_time_s, nursery)
+        outputs, code = _asked(_message(db, held, settings), settings.prediction_time_s, fork_server)
     except Exception as error:
         logger.error("prediction %s: %s", held.id, type(error).__name__, exc_info=error)
         outputs, code = None, "internal"
@@ -41,13 +41,13 @@ def predict(db: Database, prediction_id: str, settings: Settings, nursery: Nurse
 
 
 def _asked(
-    message: messages.Predict, time_s: float, nursery: Nursery
+    message: messages.Predict, time_s: float, fork_server: ForkServer
 ) -> tuple[list[dict[str, Any]] | None, str | None]:
     """The answer of a separate process within the time, which counts from its start; or a failure code."""
     ours, theirs = socket.socketpair()
     with closing(messages.Channel(ours, messages.TO_SUPERVISOR)) as channel:
         with theirs:
-            process = nursery.start(theirs.fileno())
+            process = fork_server.start(theirs.fileno())
         try:
             ours.settimeout(time_s)
             return _answered(channel, message, time.monotonic() + time_s)

@@ -29,7 +29,7 @@ MEMORY_COST = 64  # cost of two passes over a formed gradient's numbers, in mult
 SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
 
 
-class ParameterBook:
+class ParameterAccumulator:
     """The accumulator of one parameter in one physical batch.
 
     Args:

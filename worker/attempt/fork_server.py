@@ -6,7 +6,7 @@ environment, understands only "fork" and "how", and receives neither a job nor a
 processes. It runs no torch kernel itself, so forks inherit no torch threads and no CUDA context. It ends with its
 worker (by the kernel's rule, with the thread that started it), and its children end with it.
 
-`python -m worker.attempt.nursery FD BYTES`: each message on the socket FD carries the descriptor of an attempt's
+`python -m worker.attempt.fork_server FD BYTES`: each message on the socket FD carries the descriptor of an attempt's
 channel. The answer carries the forked process's pidfd and its pid, or neither if the machine cannot fork. Each process
 may use BYTES of memory (worker.attempt.sandbox). To "how" it answers with a process's exit status, which the kernel
 tells only a parent.
@@ -67,7 +67,7 @@ class Process:
         os.close(self._handle)
 
 
-class Nursery:
+class ForkServer:
     """The worker's client of the fork server. Starts it on first use, and again if it ended. Thread-safe."""
 
     def __init__(self, memory_limit_bytes: int | None = None) -> None:
@@ -133,7 +133,13 @@ class Nursery:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "worker.attempt.nursery", str(theirs.fileno()), str(self._memory_limit_bytes)],
+                [
+                    sys.executable,
+                    "-m",
+                    "worker.attempt.fork_server",
+                    str(theirs.fileno()),
+                    str(self._memory_limit_bytes),
+                ],
                 cwd=ROOT,
                 env=plain_environment("CUDA_VISIBLE_DEVICES") | {"SCRIMP_ATTEMPT": "1"} | ATTEMPT_ENVIRONMENT,
                 pass_fds=[theirs.fileno()],
@@ -155,14 +161,14 @@ class Nursery:
 def main(fd: int, memory_limit_bytes: int) -> None:
     """The fork server's process: forks until its worker is gone."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    LIBC.prctl(PR_SET_NAME, b"scrimp-nursery", 0, 0, 0)
+    LIBC.prctl(PR_SET_NAME, b"scrimp-forks", 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the worker decides
     sandbox.sweep()
     from worker.attempt import child  # noqa: PLC0415  # takes seconds, once for all forks
 
     gc.collect()
     gc.freeze()  # loaded objects stay shared: no garbage collection in a child writes to them
-    asked, nursery = socket.socket(fileno=fd), os.getpid()
+    asked, fork_server = socket.socket(fileno=fd), os.getpid()
     ended: dict[int, int] = {}
     while True:
         _bury(ended)
@@ -183,7 +189,7 @@ def main(fd: int, memory_limit_bytes: int) -> None:
         except OSError:
             pid = -1
         if pid == 0:
-            _attempt(partial(child.main, memory_limit_bytes=memory_limit_bytes), asked, channels[0], nursery)
+            _attempt(partial(child.main, memory_limit_bytes=memory_limit_bytes), asked, channels[0], fork_server)
         os.close(channels[0])
         with suppress(ConnectionError):
             _answer(asked, pid)
@@ -211,12 +217,12 @@ def _bury(ended: dict[int, int]) -> None:
                 del ended[next(iter(ended))]
 
 
-def _attempt(run: Callable[[int], int], asked: socket.socket, channel: int, nursery: int) -> NoReturn:
+def _attempt(run: Callable[[int], int], asked: socket.socket, channel: int, fork_server: int) -> NoReturn:
     """The child: runs without the fork server's socket, and never returns. It always dies with the fork server."""
     status = 1
     try:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != nursery:  # the fork server ended before the request reached the kernel
+        if os.getppid() != fork_server:  # the fork server ended before the request reached the kernel
             os._exit(status)
         asked.close()
         LIBC.prctl(PR_SET_NAME, b"scrimp-attempt", 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The nursery: what it forks runs attempts, is ended from outside, and outlives neither nursery nor worker."""
+"""The fork server: what it forks runs attempts, is ended from outside, and outlives neither fork server nor worker."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ import pytest
 
 from app.errors import TransientError
 from tests.worker.support import ROOT
-from worker.attempt.nursery import Nursery, Process
+from worker.attempt.fork_server import ForkServer, Process
 from worker.messages import TO_SUPERVISOR, Channel, Failed, Stop
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def fork_server() -> Iterator[ForkServer]:
+    made = ForkServer()
     yield made
     made.close()
 
 
-def forked(nursery: Nursery) -> tuple[Process, Channel]:
+def forked(fork_server: ForkServer) -> tuple[Process, Channel]:
     ours, theirs = socket.socketpair()
     channel = Channel(ours, TO_SUPERVISOR)
     with theirs:
         try:
-            return nursery.start(theirs.fileno()), channel
+            return fork_server.start(theirs.fileno()), channel
         except TransientError:
             channel.close()
             raise
 
 
-def test_a_fork_answers_and_ends_by_itself(nursery: Nursery) -> None:
-    process, channel = forked(nursery)
+def test_a_fork_answers_and_ends_by_itself(fork_server: ForkServer) -> None:
+    process, channel = forked(fork_server)
     assert not process.ended()
     channel.send(Stop())  # not how one begins
     last = channel.receive()
@@ -50,8 +50,8 @@ def test_a_fork_answers_and_ends_by_itself(nursery: Nursery) -> None:
     channel.close()
 
 
-def test_forks_live_side_by_side_and_are_killed_one_by_one(nursery: Nursery) -> None:
-    (one, first), (two, second) = forked(nursery), forked(nursery)
+def test_forks_live_side_by_side_and_are_killed_one_by_one(fork_server: ForkServer) -> None:
+    (one, first), (two, second) = forked(fork_server), forked(fork_server)
     one.kill()
     assert one.ended() and not two.ended()
     second.send(Stop())
@@ -60,21 +60,21 @@ def test_forks_live_side_by_side_and_are_killed_one_by_one(nursery: Nursery) -> 
         each.close()
 
 
-def test_a_fork_whose_supervisor_is_gone_ends(nursery: Nursery) -> None:
-    process, channel = forked(nursery)
+def test_a_fork_whose_supervisor_is_gone_ends(fork_server: ForkServer) -> None:
+    process, channel = forked(fork_server)
     channel.close()
     assert process.ended(120)
     process.close()
 
 
-def test_a_fork_has_no_environment_and_no_socket_of_its_nursery(nursery: Nursery) -> None:
-    process, channel = forked(nursery)
-    parent = psutil.Process(nursery._process.pid)  # type: ignore[union-attr]
+def test_a_fork_has_no_environment_and_no_socket_of_its_fork_server(fork_server: ForkServer) -> None:
+    process, channel = forked(fork_server)
+    parent = psutil.Process(fork_server._process.pid)  # type: ignore[union-attr]
     (child,) = (each for each in parent.children() if each.status() != psutil.STATUS_ZOMBIE)
     deadline = time.monotonic() + 120
     while child.name() != "scrimp-attempt" and time.monotonic() < deadline:
         os.sched_yield()
-    assert (parent.name(), child.name()) == ("scrimp-nursery", "scrimp-attempt")
+    assert (parent.name(), child.name()) == ("scrimp-forks", "scrimp-attempt")
     assert {name for name in child.environ() if name.startswith("SCRIMP_")} == {"SCRIMP_ATTEMPT"}
     assert len(sockets(child)) == 1 and not sockets(child) & sockets(parent)
     process.kill()
@@ -87,11 +87,11 @@ def sockets(process: psutil.Process) -> set[str]:
     return {link for link in links if link.startswith("socket:")}
 
 
-def test_a_nursery_that_was_killed_is_replaced_and_its_forks_are_gone(nursery: Nursery) -> None:
-    process, channel = forked(nursery)
-    nursery._process.kill()  # type: ignore[union-attr]
-    assert process.ended(120), "a fork dies with its nursery"
-    again, other = forked(nursery)
+def test_a_fork_server_that_was_killed_is_replaced_and_its_forks_are_gone(fork_server: ForkServer) -> None:
+    process, channel = forked(fork_server)
+    fork_server._process.kill()  # type: ignore[union-attr]
+    assert process.ended(120), "a fork dies with its fork server"
+    again, other = forked(fork_server)
     other.send(Stop())
     assert isinstance(other.receive(), Failed) and again.ended(120)
     for each in (process, again, channel, other):
@@ -103,10 +103,10 @@ def test_a_fork_dies_with_its_worker() -> None:
     ours, theirs = socket.socketpair()
     script = (
         "import time\n"
-        "from worker.attempt.nursery import Nursery\n"
-        "nursery = Nursery()\n"
-        f"nursery.start({theirs.fileno()})\n"
-        "print(nursery._process.pid, flush=True)\n"
+        "from worker.attempt.fork_server import ForkServer\n"
+        "fork_server = ForkServer()\n"
+        f"fork_server.start({theirs.fileno()})\n"
+        "print(fork_server._process.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
     arguments = [sys.executable, "-c", script]
@@ -125,10 +125,10 @@ def test_a_fork_dies_with_its_worker() -> None:
 
 
 def test_a_machine_without_a_place_for_a_process_harms_no_other() -> None:
-    """The nursery's second fork fails, as at a limit of processes."""
+    """The fork server's second fork fails, as at a limit of processes."""
     script = (
         "import os, socket, sys\n"
-        "from worker.attempt import nursery\n"
+        "from worker.attempt import fork_server\n"
         "fork, calls = os.fork, []\n"
         "def second_fails():\n"
         "    calls.append(1)\n"
@@ -136,9 +136,9 @@ def test_a_machine_without_a_place_for_a_process_harms_no_other() -> None:
         "        raise BlockingIOError(11, 'no place')\n"
         "    return fork()\n"
         "os.fork = second_fails\n"
-        "nursery.main(int(sys.argv[1]), 2**34)\n"
+        "fork_server.main(int(sys.argv[1]), 2**34)\n"
     )
-    limited, ours, theirs = Nursery(), *socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    limited, ours, theirs = ForkServer(), *socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         limited._process = subprocess.Popen(
             [sys.executable, "-c", script, str(theirs.fileno())], cwd=ROOT, pass_fds=[theirs.fileno()]
@@ -155,29 +155,29 @@ def test_a_machine_without_a_place_for_a_process_harms_no_other() -> None:
         each.close()
 
 
-def test_it_is_said_how_a_process_ended(nursery: Nursery) -> None:
+def test_it_is_said_how_a_process_ended(fork_server: ForkServer) -> None:
     """Its own end, or the signal: only the parent is told by the kernel."""
-    (killed, one), (left, other), (alive, third) = forked(nursery), forked(nursery), forked(nursery)
+    (killed, one), (left, other), (alive, third) = forked(fork_server), forked(fork_server), forked(fork_server)
     killed.kill()
     other.close()  # its supervisor is gone: it ends by itself
     assert left.ended(120)
     assert (killed.how(), left.how(), alive.how()) == ("SIGKILL", "exit code 1", None)
     alive.kill()
     assert (alive.how(), killed.how()) == ("SIGKILL", "SIGKILL")
-    assert nursery._ended_how(2**22) is None
+    assert fork_server._ended_how(2**22) is None
     for each in (killed, left, alive, one, third):
         each.close()
 
 
-def test_the_ended_are_cleared_away(nursery: Nursery) -> None:
+def test_the_ended_are_cleared_away(fork_server: ForkServer) -> None:
     for _ in range(3):
-        process, channel = forked(nursery)
+        process, channel = forked(fork_server)
         process.kill()
         process.close()
         channel.close()
-    process, channel = forked(nursery)
+    process, channel = forked(fork_server)
     deadline = time.monotonic() + 120
-    parent = psutil.Process(nursery._process.pid)  # type: ignore[union-attr]
+    parent = psutil.Process(fork_server._process.pid)  # type: ignore[union-attr]
     while len(parent.children()) > 2 and time.monotonic() < deadline:
         os.sched_yield()
     assert len(parent.children()) <= 2  # the living one, and the one that ended just before
