@@ -56,7 +56,7 @@ STRATEGIES = {
 @pytest.mark.parametrize("name", ["linear over positions", "tied", "tied, last", "called twice, shared by three"])
 def test_every_way_to_a_norm_gives_the_same_sum(name: str, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for setting, value in STRATEGIES[strategy].items():
-        monkeypatch.setattr(books, setting, value)
+        monkeypatch.setattr(accumulators, setting, value)
     case = CASES[name]
     module, batch = case.module(), case.batch(9)
     wanted = one_at_a_time(module, batch, "flat", 0.3)
@@ -108,7 +108,7 @@ def test_a_record_that_is_not_finite_contributes_nothing(
     broken: float, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for setting, value in STRATEGIES[strategy].items():
-        monkeypatch.setattr(books, setting, value)
+        monkeypatch.setattr(accumulators, setting, value)
     for name in ("linear over positions", "conv2d", "layer norm, no bias", "no rule"):
         case = CASES[name]
         module, batch = case.module(), case.batch(5)
@@ -230,7 +230,7 @@ def test_a_tied_norm_that_cancels_is_not_underestimated(
 ) -> None:
     """AᵀP ≈ −QᵀH: both parts of the tied gradient are large and their sum is small; C is far below both."""
     for setting, value in STRATEGIES[strategy].items():
-        monkeypatch.setattr(books, setting, value)
+        monkeypatch.setattr(accumulators, setting, value)
     for seed, gap in itertools.product(range(3), (1e-1, 1e-3, 1e-6, 0.0)):
         module, batch = Cancelling(seed, gap).to(dtype), (torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 1))
         parameters = {name: p.detach().double() for name, p in module.named_parameters()}
@@ -261,7 +261,7 @@ class Cancelling(nn.Module):
 def test_bounds_of_rounding_cost_little(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32 a record that is clipped still weighs nearly C."""
     for setting, value in STRATEGIES[strategy].items():
-        monkeypatch.setattr(books, setting, value)
+        monkeypatch.setattr(accumulators, setting, value)
     for name in ("tied", "linear over positions", "conv2d", "mlp"):
         module, batch = CASES[name].module().float(), CASES[name].batch(1)
         batch = (batch[0].float() if batch[0].is_floating_point() else batch[0], batch[1])
@@ -317,7 +317,7 @@ def test_random_architectures(made: tuple[nn.Module, Batch], kind: str, C: float
 def test_how_others_are_bounded_does_not_depend_on_one_record_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients that cancel over positions: the two ways to a norm bound them differently, so that a batch must not go
     from one way to the other because a record came."""
-    monkeypatch.setattr(books, "KEEP_BYTES", 2**20)  # as many bytes as 64 of these records need
+    monkeypatch.setattr(accumulators, "KEEP_BYTES", 2**20)  # as many bytes as 64 of these records need
     positions, width = 40, 64
     torch.manual_seed(0)
     module = nn.Linear(width, width, bias=False)
