@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from app.errors import PrivacyError
 from tests.worker.layers import CASES, TOKENS, WIDTH, Batch, Scale, Tensors, losses, one_at_a_time, take
+from worker.clipping import accumulators
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.models.positions import Positions
