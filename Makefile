@@ -42,7 +42,7 @@ lint: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/.dev
+bench: .venv/.bench
 	@for file in benchmarks/bench_*.py; do echo "== $$file" && $(BIN)/python $$file || exit 1; done
 
 # Repeats an experiment. Its report and figures are in benchmarks/reports/reproduce.
