@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import secrets
 import shutil
 import socket
@@ -147,9 +148,6 @@ def redis() -> Iterator[Redis]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-_RESERVED: list[socket.socket] = []
-
-
 def free_port() -> int:
     """A port that is this process's until it ends.
 
@@ -159,7 +157,7 @@ def free_port() -> int:
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))
-    _RESERVED.append(reserved)
+    atexit.register(reserved.close)
     return int(reserved.getsockname()[1])
 
 

@@ -96,10 +96,12 @@ def races(this: Round) -> None:
     def send(plan: tuple[str, float]) -> str | None:
         once, fate = plan
         answers = [this.submit(dataset, once) for _ in range(2 if fate < 0.3 else 1)]
-        this.expect(len({answer.get("id") for _, answer in answers}) == 1, f"{once} was admitted twice: {answers}")
-        status, answer = answers[0]
-        this.expect(status in (201, 409), f"{once}: {status} {answer}")
-        if status != 201:
+        # Refused and then admitted is right: somebody may have cancelled in between.
+        admitted = {str(answer["id"]) for status, answer in answers if status == 201}
+        this.expect(len(admitted) <= 1, f"{once} was admitted twice: {sorted(admitted)}")
+        this.expect(all(status in (200, 201, 409) for status, _ in answers), f"{once}: {answers}")
+        status, answer = answers[-1]
+        if status == 409:
             return None
         if fate > 0.8:
             this.world.post(f"/v1/jobs/{answer['id']}/cancel", {})
