@@ -1,4 +1,4 @@
-"""Hash chains, the ledger's and the audit log's: one spelling of a document, one digest, one walk along the entries.
+"""What the ledger's and the audit log's hash chains share: the spelling of a document and its digest.
 
 h_0 = the genesis hash of the chain
 h_k = SHA-256(canonical JSON of entry k without `hash`, with prev_hash = h_{k−1})
