@@ -134,6 +134,7 @@ class Keys(Document):
     release_key: KeyHex
     init_key: KeyHex
     dropout_key: KeyHex
+    order_key: KeyHex
 
 
 class Segment(Keys):

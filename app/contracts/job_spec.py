@@ -338,8 +338,9 @@ class Runtime(Document):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     # The most records of a pass; rounded up to whole units of rows, and bounded by the automatic size. Memory only.
     physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    # The precision of forward and backward passes. auto: float32, but float64 for linear models and ratings. Norms,
-    # sums and noise are in float64. bfloat16: Hugging Face models alone.
+    # The precision of forward and backward passes. auto: float32, but float64 for ratings and for linear models of
+    # hashed text. Norms and noise are in float64, and so are sums; only linear models of dense features sum in float32,
+    # by groups whose rounding is paid for. bfloat16: Hugging Face models alone.
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
     # How long the job may run, without waiting; in a study, each trial. After that it fails, and its whole hold is
     # spent.
@@ -368,8 +369,6 @@ class JobSpec(Document):
             raise ValueError(
                 "give `clipping` only with a private job: with `privacy` null there is no clipping and no noise"
             )
-        if self.model.kind == "linear" and self.runtime.dtype == "float32":
-            raise ValueError("a linear model trains in float64: leave `runtime.dtype` out")
         if self.runtime.dtype == "bfloat16" and self.model.kind != "hf":
             raise ValueError("`runtime.dtype` 'bfloat16' is for Hugging Face models only")
         return self

@@ -175,6 +175,9 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
     refused = models.refusal(spec.model, facts.spec.task.kind, features, facts.features, facts.outputs, facts.rows)
     if refused is not None:
         raise InvalidRequest.at(*refused)
+    if spec.runtime.dtype == "float32" and (features == "hashed_text" or spec.model.kind == "matrix_factorization"):
+        detail = "linear models of hashed text and matrix factorization train in float64: leave `runtime.dtype` out"
+        raise InvalidRequest.at("/runtime/dtype", detail)
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "hashed_text":
         raise InvalidRequest.at("/clipping/engine", "`opacus` forms dense gradients: use `bookkeeping` on hashed text")
     if spec.clipping is not None and spec.clipping.engine == "opacus" and spec.model.kind == "hf":

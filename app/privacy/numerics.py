@@ -19,6 +19,7 @@ from app.contracts.dataset_spec import Features
 from app.contracts.job_spec import CnnModel, JobSpec, MlpModel, RecommenderModel
 
 PassType = Literal["bfloat16", "float32", "float64"]
+SumType = Literal["float32", "float64"]
 SelfTest = Literal["passed", "one_record", "public_data"]
 BYTES: dict[PassType, int] = {"bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -31,6 +32,9 @@ MOST_LINEAR_ROWS = 65_520
 PASS_OVERHEAD = 8  # the fixed cost of a pass, in rows
 
 UNIT_ROUNDOFF = 2.0**-53
+UNIT_ROUNDOFF32 = 2.0**-24
+# Records that float32 adds before float64 continues: rows of a pass that begin at a multiple of it.
+GROUP = ROW_UNIT
 SLACK_FLOOR = 2.0**-40  # the rounding of the factors themselves, with margin
 # Sums of integers are exact. As floats, multiplied by their unit, they err by at most n·2⁻⁵³ of the sensitivity: less
 # than this for n < 2²⁵. The noise of scores and means grows by this factor.
@@ -44,7 +48,8 @@ class Numerics(Document):
 
     Attributes:
         passes: the type of forward and backward passes.
-        sums: the type of norms and of sums over records.
+        sums: the type of sums over records. float32: GROUP records of a randomly ordered batch are added in float32,
+            and the groups in float64. Norms are in float64.
         rows_per_pass: P, the records of every pass, padding included.
         positions: at most this many rows of an inner product belong to one record.
         records_bound: at most this many training records are summed; registration refuses larger data sets.
@@ -53,7 +58,7 @@ class Numerics(Document):
     """
 
     passes: PassType
-    sums: Literal["float64"] = "float64"
+    sums: SumType = "float64"
     rows_per_pass: Annotated[int, Field(ge=1)]
     positions: Annotated[int, Field(ge=1)]
     records_bound: Annotated[int, Field(ge=1)]
@@ -62,15 +67,20 @@ class Numerics(Document):
 
     @model_validator(mode="after")
     def _pays(self) -> Numerics:
-        if self.sensitivity_slack < sensitivity_slack(self.records_bound, self.rows_per_pass, self.positions):
+        if self.sums == "float32" and (self.rows_per_pass % GROUP or self.positions > 1):
+            raise ValueError(f"float32 sums need passes of whole groups of {GROUP} records with one position each")
+        if self.sensitivity_slack < sensitivity_slack(
+            self.records_bound, self.rows_per_pass, self.positions, self.sums
+        ):
             raise ValueError("`sensitivity_slack` must cover the rounding of sums")
         return self
 
     def of_one_record(self) -> Numerics:
-        """Returns the same numerics with passes of one record: sound on any machine, but slow. It sums more passes, so
-        the slack grows."""
+        """Returns the same numerics with passes of one record and float64 sums: sound on any machine, but slow. It sums
+        more passes, so the slack of float64 sums grows."""
         slack = sensitivity_slack(self.records_bound, 1, self.positions)
-        return self.model_copy(update={"rows_per_pass": 1, "sensitivity_slack": slack, "filling": 0.0})
+        changes = {"rows_per_pass": 1, "sums": "float64", "sensitivity_slack": slack, "filling": 0.0}
+        return self.model_copy(update=changes)
 
 
 class NumericsReport(Document):
@@ -84,7 +94,7 @@ class NumericsReport(Document):
     device: str
     device_name: str
     passes: PassType
-    sums: Literal["float64"] = "float64"
+    sums: SumType = "float64"
     rows_per_pass: Annotated[int, Field(ge=1)]
     physical_batch_size: Annotated[int, Field(ge=1)]
     threads: Annotated[int, Field(ge=1)]
@@ -118,7 +128,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
         features: the declared features of the data set; for interactions they give the number of items.
     """
     held, positions = _held_numbers(spec, sizes, features), _positions(spec)
-    passes = pass_type(spec)
+    passes = pass_type(spec, sizes)
     linear = spec.model.kind in ("linear", "matrix_factorization")
     budget, most = (CACHE_BYTES, MOST_LINEAR_ROWS) if linear else (PASS_BYTES, MOST_ROWS)
     cap = _bounded(max(1, min(most, budget // (held * BYTES[passes]))), spec.runtime.physical_batch_size)
@@ -127,21 +137,31 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     rows = _cheapest_rows(cap, expected * per_unit, spread * per_unit)
     computed = _expected_passes(rows, expected * per_unit, spread * per_unit) * rows
     bound = records_bound(sizes.records) * per_unit
+    sums: SumType = "float32" if _sums_in_float32(spec, sizes, passes, rows) else "float64"
     return Numerics(
         passes=passes,
+        sums=sums,
         rows_per_pass=rows,
         positions=positions,
         records_bound=bound,
-        sensitivity_slack=sensitivity_slack(bound, rows, positions),
+        sensitivity_slack=sensitivity_slack(bound, rows, positions, sums),
         filling=max(0.0, 1.0 - expected * per_unit / computed),
     )
 
 
-def pass_type(spec: JobSpec) -> PassType:
-    """Returns the type of passes: `auto` is float32; linear models and matrix factorization use float64."""
-    if spec.model.kind in ("linear", "matrix_factorization"):
+def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
+    """Returns the type of passes: `auto` is float32. Matrix factorization and linear models of sparse features use
+    float64: their products are no faster in float32."""
+    if spec.model.kind == "matrix_factorization" or (spec.model.kind == "linear" and sizes.sparse):
         return "float64"
     return "float32" if spec.runtime.dtype == "auto" else spec.runtime.dtype
+
+
+def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int) -> bool:
+    """Returns True if sums over records may be in float32: a linear model's float32 passes of whole groups, with one
+    record per unit. Elsewhere float32 sums save nothing (decision 18)."""
+    linear = spec.model.kind == "linear" and (spec.clipping is None or spec.clipping.engine == "bookkeeping")
+    return linear and passes == "float32" and rows % GROUP == 0 and sizes.records_per_unit == 1
 
 
 def records_bound(records: int) -> int:
@@ -155,7 +175,7 @@ def records_bound(records: int) -> int:
     return 2 * records + 64
 
 
-def sensitivity_slack(records: int, rows: int, positions: int) -> float:
+def sensitivity_slack(records: int, rows: int, positions: int, sums: SumType = "float64") -> float:
     """Bounds ‖S − S′‖ / C for computed sums S, S′ over at most `records` records that differ in one unit.
 
     In the reals the sums differ by at most C. Each sum is computed from passes of P rows. A pass's product adds at most
@@ -163,11 +183,20 @@ def sensitivity_slack(records: int, rows: int, positions: int) -> float:
     raised to at least s_i / R with R = 16 √positions (R = 1 for one position), so c_i s_i ≤ R C. Adding each pass's sum
     errs by u C n. The bound is 1 + 2 (n γ_m R + n u (n/P + 1)) + 2⁻⁴⁰.
 
+    In float32, groups of g = 48 records are added in float32, and groups in float64. In a random order one more record
+    changes two groups (docs/privacy.md). Four group sums err by at most γ′ g C each, γ′ = γ of g + 4 float32 roundings,
+    and float64 adds P/g + n/P sums: 1 + 4 g γ′ + 2 n u (P/g + n/P + 3) + 2⁻⁴⁰.
+
     Args:
         records: n, the public bound on the number of summed records.
         rows: P.
         positions: how many rows of one product belong to a record.
+        sums: the type of sums over records.
     """
+    if sums == "float32":
+        terms = (GROUP + 4) * UNIT_ROUNDOFF32
+        added = UNIT_ROUNDOFF * (rows / GROUP + records / rows + 3.0)
+        return 1.0 + 4.0 * GROUP * terms / (1.0 - terms) + 2.0 * records * added * 1.01 + SLACK_FLOOR
     ratio = 1.0 if positions == 1 else math.sqrt(positions) / NORM_FLOOR
     terms = rows * positions + 8
     gamma = terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)

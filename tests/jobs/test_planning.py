@@ -101,6 +101,11 @@ REFUSED = [
         facts(privacy=RDP),
         "/length/epochs",
     ),
+    (
+        spec_of(runtime={"dtype": "float32"}),
+        facts(width=32768, features={"kind": "hashed_text", "column": "text"}),
+        "/runtime/dtype",
+    ),
 ]
 
 

@@ -29,18 +29,19 @@ ITEMS: Any = TypeAdapter(Features).validate_python(
     {"kind": "interactions", "layout": "inter", "items": {"kind": "numbered", "count": 3416, "first": 1}}
 )
 
+JOB: dict[str, Any] = {
+    "dataset": "ds_1",
+    "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0},
+    "privacy": {"target_epsilon": 1.0},
+    "length": {"steps": 10},
+}
+
 
 def numerics(
     batch: int | None = None, records: int = 20_000, features: int = 784, of: Any = TENSOR, **changes: Any
 ) -> Numerics:
-    job = {
-        "dataset": "ds_1",
-        "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0},
-        "privacy": {"target_epsilon": 1.0},
-        "length": {"steps": 10},
-        "sampling": {"kind": "poisson", "expected_batch_size": batch} if batch else {"kind": "full_batch"},
-    }
-    spec = JobSpec.model_validate(job | changes)
+    sampling = {"kind": "poisson", "expected_batch_size": batch} if batch else {"kind": "full_batch"}
+    spec = JobSpec.model_validate(JOB | {"sampling": sampling} | changes)
     return numerics_of(spec, PublicSizes(records, 1, features, 10, sparse=False), of)
 
 
@@ -88,7 +89,8 @@ def test_a_large_language_model_gets_few_rows() -> None:
 @pytest.mark.parametrize(
     ("model", "dtype", "wanted"),
     [
-        ({"kind": "linear"}, "auto", "float64"),
+        ({"kind": "linear"}, "auto", "float32"),
+        ({"kind": "linear"}, "float64", "float64"),
         (MLP | {"activation": "relu"}, "auto", "float32"),
         (MLP, "float64", "float64"),
         ({"kind": "cnn", "preset": "conv2"}, "auto", "float32"),
@@ -98,8 +100,35 @@ def test_types_of_passes(model: dict[str, Any], dtype: str, wanted: str) -> None
     assert numerics(model=model, runtime={"dtype": dtype}).passes == wanted
 
 
+@pytest.mark.parametrize(
+    ("changes", "sizes", "wanted"),
+    [
+        ({}, {}, "float32"),
+        ({"runtime": {"dtype": "float64"}}, {}, "float64"),
+        ({"clipping": {"engine": "opacus"}}, {}, "float64"),
+        ({"model": MLP}, {}, "float64"),
+        ({}, {"records_per_unit": 2}, "float64"),
+        ({}, {"sparse": True}, "float64"),
+        ({}, {"features": 10**7}, "float64"),  # a pass holds less than a group
+    ],
+)
+def test_types_of_sums(changes: dict[str, Any], sizes: dict[str, Any], wanted: str) -> None:
+    known = PublicSizes(
+        **({"records": 20_000, "records_per_unit": 1, "features": 784, "outputs": 10, "sparse": False} | sizes)
+    )
+    found = numerics_of(JobSpec.model_validate(JOB | changes), known, TENSOR)
+    assert found.sums == wanted
+    assert found.of_one_record().sums == "float64"
+    if wanted == "float64":
+        with pytest.raises(ValidationError, match=r"slack|groups"):
+            Numerics.model_validate(found.model_dump() | {"sums": "float32"})
+
+
 def test_slack_is_small_and_grows_with_what_is_summed() -> None:
-    assert numerics(model={"kind": "linear"}).sensitivity_slack < 1 + 1e-7
+    wide = {"runtime": {"dtype": "float64"}, "model": {"kind": "linear"}}
+    assert numerics(**wide).sensitivity_slack < 1 + 1e-7
+    assert 1 + 5e-4 < numerics(model={"kind": "linear"}).sensitivity_slack < 1 + 6e-4
+    assert sensitivity_slack(2 * 10**7, 4080, 1, "float32") < 1.03
     recommender = {"kind": "transformer_rec", "max_length": 50}
     one = numerics(256, 6040, 3416, ITEMS, model=recommender).sensitivity_slack
     assert 1 + 1e-7 < one < 1 + 1e-4

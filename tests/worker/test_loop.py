@@ -19,6 +19,7 @@ from worker.messages import BlockStart, Digest, Keys, MetricValue, Mismatch
 from worker.models.linear import Linear
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import GaussianGenerator
+from worker.noise.order import WHOLE_DATA, shuffled
 from worker.optimizers.base import StepInfo
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp_sgd import DpSgd
@@ -50,20 +51,28 @@ def rounded(sums: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("sampling", [{"kind": "full_batch"}, POISSON])
-def test_the_loop_is_sample_clip_noise_update(sampling: dict[str, Any]) -> None:
-    """Written out by hand: same batches, same noise, the public divisor, momentum and the free step."""
-    record = supervisor(sampling=sampling)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_loop_is_sample_clip_noise_update(sampling: dict[str, Any], dtype: Any) -> None:
+    """Written out by hand: same batches, same noise, the public divisor, momentum and the free step.
+
+    Sums in float32 take each batch in a random order, the whole training part in one order for all steps.
+    """
+    record = supervisor(sampling=sampling, runtime={"dtype": dtype})
     got = attempt(record)
     plan, keys = plan_of(record.start), Keys.model_validate(keys_of("s0"))
-    sampler = plan.sampler(keys, 80)
-    model, noise = Linear(3, 2), GaussianGenerator(bytes.fromhex(keys.noise_key))
+    sampler, order, slack = plan.sampler(keys, 80), plan.order(keys), plan.numerics.sensitivity_slack
+    assert (order is None) == (dtype == "float64")
+    model = Linear(3, 2, dtype=getattr(torch, dtype))
+    engine, noise = LinearClipping(model, "flat", 1.0, sums=dtype), GaussianGenerator(bytes.fromhex(keys.noise_key))
     divisor = 16 if sampling["kind"] == "poisson" else 80
     w, b = model.init()["weight"], torch.zeros(2, 3, dtype=torch.float64)
     for step in range(1, 11):
         indices = sampler.draw(step)
         batch = TRAIN if indices is None else TRAIN.select(indices)
-        total = LinearClipping(model, "flat", 1.0).private_sum({"weight": w}, batch)["weight"]
-        b = 0.9 * b + rounded(total + noise.noise(step, 0, 6).reshape(2, 3)) / divisor
+        if order is not None:
+            batch = shuffled(batch, order.of(WHOLE_DATA if indices is None else step, len(batch)))
+        total = engine.private_sum({"weight": w}, batch)["weight"]
+        b = 0.9 * b + rounded(total + slack * noise.noise(step, 0, 6).reshape(2, 3)) / divisor
         w = w - 0.5 * b
     torch.testing.assert_close(got["weight"], w - 0.5 * b, rtol=1e-12, atol=1e-14)
 
@@ -89,7 +98,9 @@ def test_noise_is_added_once_per_logical_step(
 
 
 def test_an_empty_batch_is_a_step_of_noise_alone() -> None:
-    record = Supervisor(start_of(spec(sampling={"kind": "poisson", "expected_batch_size": 1}), SHAPE))
+    asked = spec(sampling={"kind": "poisson", "expected_batch_size": 1})
+    record = Supervisor(start_of(asked, SHAPE))
+    slack = plan_of(record.start).numerics.sensitivity_slack
     nobody = records(X[:0], Y[:0])
     outcome, link = run_direct(record, nobody, HOLDOUT)
     assert link.steps == list(range(1, 11)) and outcome.steps == 10
@@ -97,7 +108,7 @@ def test_an_empty_batch_is_a_step_of_noise_alone() -> None:
     optimizer, at = DpSgd(Descent(0.5), momentum=0.9, free_step=True), Linear(3, 2).init()
     state = optimizer.init(at)
     for step in range(1, 11):
-        alone = {"weight": rounded(noise.noise(step, 0, 6).reshape(2, 3))}
+        alone = {"weight": rounded(slack * noise.noise(step, 0, 6).reshape(2, 3))}
         at, state = optimizer.update(alone, state, at, StepInfo(step, 1.0))  # type: ignore[arg-type]
     torch.testing.assert_close(outcome.parameters["weight"], optimizer.finish(state, at, 10)["weight"])
 

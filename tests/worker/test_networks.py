@@ -96,7 +96,8 @@ def test_the_plan_builds_the_engine_that_was_asked_for() -> None:
     assert isinstance(of(model=MLP), Bookkeeping)
     assert isinstance(of(model=MLP, clipping={"engine": "opacus"}), OpacusClipping)
     linear = of(clipping={"kind": "per_layer"})
-    assert linear == LinearClipping(Linear(5, 3, rows_per_pass=linear.model.rows_per_pass), "per_layer", 1.0)
+    model = Linear(5, 3, rows_per_pass=linear.model.rows_per_pass, dtype=torch.float32)
+    assert linear == LinearClipping(model, "per_layer", 1.0, sums="float32")
     public = plan_of(start_of(spec(model=MLP, privacy=None), SHAPE, public=True))
     assert isinstance(public.engine, PlainGradient)
     with pytest.raises(PrivacyError):
@@ -109,7 +110,8 @@ def test_a_linear_model_by_the_reference_engine(bias: bool) -> None:
     x, y = dense(100, 5, 3)
     weights = []
     for engine in ("bookkeeping", "opacus"):
-        asked = spec(model={"kind": "linear", "bias": bias}, clipping={"engine": engine, "max_grad_norm": 0.3})
+        clipping = {"engine": engine, "max_grad_norm": 0.3}
+        asked = spec(model={"kind": "linear", "bias": bias}, clipping=clipping, runtime={"dtype": "float64"})
         record = Supervisor(start_of(asked, SHAPE))
         weights.append(run_direct(record, records(x[:80], y[:80]), records(x[80:], y[80:]))[0].parameters)
     for name, value in weights[0].items():

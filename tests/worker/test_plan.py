@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from app.errors import PrivacyError
 from tests.worker.support import Supervisor, dense, keys_of, mechanism, plan_of, records, run_direct, spec, start_of
@@ -27,8 +28,9 @@ def test_full_batch_takes_its_numbers_from_the_mechanism() -> None:
     plan = plan_of(start_of(spec(clipping={"kind": "automatic", "max_grad_norm": 0.5}), SHAPE))
     assert (plan.steps, plan.sampling, plan.sample_rate, plan.expected_batch_size) == (10, "full_batch", 1.0, 80)
     # 96 rows hold the 80 declared records, and what a split may well add to them.
-    assert plan.engine == LinearClipping(Linear(3, 2, rows_per_pass=96), "automatic", 0.5)
-    assert plan.numerics.records_bound == 224 and 1.0 < plan.numerics.sensitivity_slack < 1.0 + 1e-9
+    model = Linear(3, 2, rows_per_pass=96, dtype=torch.float32)
+    assert plan.engine == LinearClipping(model, "automatic", 0.5, sums="float32")
+    assert plan.numerics.records_bound == 224 and 1.0 < plan.numerics.sensitivity_slack < 1.0006
     assert plan.optimizer == DpSgd(Descent(0.5), momentum=0.9, free_step=True)
     assert isinstance(plan.sampler(KEYS, 79), FullBatch)
     assert isinstance(plan.gradient_release(KEYS), GaussianRelease)
@@ -45,7 +47,8 @@ def test_poisson_takes_its_numbers_from_the_mechanism() -> None:
 def test_public_data_get_a_plan_without_noise() -> None:
     plan = plan_of(start_of(spec(privacy=None, sampling=POISSON, seed=3), SHAPE, public=True))
     assert plan.public and plan.sample_rate == 0.2 and plan.expected_batch_size == 16
-    assert plan.engine == LinearGradient(Linear(3, 2, rows_per_pass=48))
+    assert plan.engine == LinearGradient(Linear(3, 2, rows_per_pass=48, dtype=torch.float32), "float32")
+    assert plan.order(KEYS) is None  # no record is private
     assert isinstance(plan.gradient_release(KEYS), PublicRelease)
 
 

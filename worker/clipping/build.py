@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from app.contracts.job_spec import Clipping, LinearModel
 from app.privacy.mechanism import TrainingMechanism
+from app.privacy.numerics import SumType
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import ClippingKind, GradientEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
@@ -24,7 +23,12 @@ if TYPE_CHECKING:
 
 
 def build_engine(
-    model: Model, clipping: Clipping | None, training: TrainingMechanism | None, *, positions: int | None = None
+    model: Model,
+    clipping: Clipping | None,
+    training: TrainingMechanism | None,
+    *,
+    positions: int | None = None,
+    sums: SumType = "float64",
 ) -> GradientEngine:
     """The engine of a job.
 
@@ -33,17 +37,18 @@ def build_engine(
         clipping: the requested clipping, which selects the engine.
         training: what is charged: kind and norm of the clip. None on public data, where nothing is clipped.
         positions: see Bookkeeping.
+        sums: the type of a linear model's sums over records.
 
     Raises:
         PrivacyError: a layer has no per-record gradients.
     """
     opacus = clipping is not None and clipping.engine == "opacus"
     if training is None:
-        return unclipped_engine(model)
+        return unclipped_engine(model, sums)
     kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
     norm, of_unit = training.max_grad_norm, training.records_per_unit
     if isinstance(model, Linear) and not opacus:
-        return LinearClipping(model, kind, norm, of_unit)
+        return LinearClipping(model, kind, norm, of_unit, sums)
     if isinstance(model, MatrixFactorization):
         return RatingClipping(model, kind, norm)
     network = _module_model(model)
@@ -68,10 +73,10 @@ def _reference() -> type[OpacusClipping[Any]]:
     return OpacusClipping
 
 
-def unclipped_engine(model: Model) -> GradientEngine:
+def unclipped_engine(model: Model, sums: SumType = "float64") -> GradientEngine:
     """The engine for public data: sums gradients without clipping."""
     if isinstance(model, Linear):
-        return LinearGradient(model)
+        return LinearGradient(model, sums)
     if isinstance(model, MatrixFactorization):
         return RatingGradient(model)
     network = _module_model(model)
@@ -81,7 +86,7 @@ def unclipped_engine(model: Model) -> GradientEngine:
 def _module_model(model: Model) -> ModuleModel:
     if isinstance(model, Linear):
         spec = LinearModel(bias=model.bias)
-        return Network(model.features, model.outputs, spec, torch.float64, model.rows_per_pass)
+        return Network(model.features, model.outputs, spec, model.dtype, model.rows_per_pass)
     if isinstance(model, ModuleModel):
         return model
     raise TypeError("no engine for this kind of model")

@@ -12,12 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from app.errors import PrivacyError
+from app.privacy.numerics import SumType
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
 from worker.data.norms import norm_bound, product_bound, root_bound
 from worker.data.passes import Batch, Pass
 from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
 from worker.models.linear import Linear
+
+# For sums in float32, so that no product can under- or overflow: bounds of C, and the longest record.
+SMALLEST_NORM, LARGEST_NORM = 2.0**-40, 2.0**60
+LONGEST = 2.0**60
 
 
 @dataclass(frozen=True)
@@ -31,12 +37,14 @@ class LinearClipping:
         kind: "flat", "automatic", or "per_layer", which equals flat because there is one layer.
         max_grad_norm: C.
         records_per_unit: k.
+        sums: float32 lets float32 add 48 records at a time. The order of the records must then be random.
     """
 
     model: Linear
     kind: ClippingKind
     max_grad_norm: float
     records_per_unit: int = 1
+    sums: SumType = "float64"
 
     def private_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
@@ -57,16 +65,22 @@ class LinearClipping:
 
         def numbers(piece: FeatureRecords) -> list[Tensor]:
             outputs = self.model.pass_outputs(parameters, piece)
-            residuals = self.model.residuals(outputs, piece.labels)
+            residuals = self.model.residuals(outputs, piece.labels).double()
             return [outputs.mT, residuals.mT, self._norms(residuals, piece, by)]
 
-        return traced(records.passes(self.model.rows_per_pass, torch.float64), numbers)
+        return traced(records.passes(self.model.rows_per_pass, self.model.dtype), numbers)
 
     def _clipped_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None, count: Tensor | None
     ) -> Parameters:
-        """The sum. Adds the count of the records within C to `count`, if given."""
+        """The sum. Adds the count of the records within C to `count`, if given.
+
+        Raises:
+            PrivacyError: sums are in float32, and the records are not in a random order.
+        """
         by = clip or Clip(self.max_grad_norm)
+        if self.sums == "float32" and not records.in_random_order:
+            raise PrivacyError("sums in float32 need the records in a secret random order")
 
         def clipped(residuals: Tensor, of: Pass[FeatureRecords]) -> Tensor:
             """The residuals, scaled to clip residual ⊗ (x, 1); 0 for padding rows and non-finite gradients."""
@@ -77,12 +91,14 @@ class LinearClipping:
             # A factor 0 is not enough: 0 · NaN is NaN.
             return torch.where(factors > 0.0, residuals * factors, 0.0)
 
-        return by.divided(_summed(self.model, parameters, records, clipped))
+        return by.divided(_summed(self.model, parameters, records, clipped, _sum_type(self.sums, by)))
 
     def _norms(self, residuals: Tensor, records: FeatureRecords, by: Clip) -> Tensor:
         if by.divisors is not None:
             return _divided_norms(residuals, records, by)
         inputs = records.private_norms
+        if self.sums == "float32":  # a longer record counts as not finite
+            inputs = inputs.masked_fill(inputs > LONGEST, torch.inf)
         if self.model.bias:
             inputs = root_bound(inputs.square() + 1.0, 2)
         return product_bound(norm_bound(residuals, dim=0), inputs)
@@ -93,19 +109,29 @@ class LinearGradient:
     """Σ g_i without clipping, for public data only. The plan builds it if no privacy is claimed."""
 
     model: Linear
+    sums: SumType = "float64"
 
     def private_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
     ) -> Parameters:
         """See GradientEngine.private_sum; nothing is clipped."""
-        total = _summed(
-            self.model, parameters, records, lambda residuals, of: residuals * of.weights(len(residuals.mT))
-        )
+
+        def weighted(residuals: Tensor, of: Pass[FeatureRecords]) -> Tensor:
+            return residuals * of.weights(len(residuals.mT))
+
+        total = _summed(self.model, parameters, records, weighted, getattr(torch, self.sums))
         return clip.divided(total) if clip else total
 
     def trace(self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None) -> list[Tensor]:
         """Empty: the self-test does not run on public data."""
         return []  # public data: no guarantee depends on it
+
+
+def _sum_type(asked: SumType, by: Clip) -> torch.dtype:
+    """The type of products over records. Divided gradients, and norms near the ends of float32's range, take float64;
+    both are public."""
+    narrow = asked == "float32" and by.divisors is None and SMALLEST_NORM <= by.max_grad_norm <= LARGEST_NORM
+    return torch.float32 if narrow else torch.float64
 
 
 def _divided_norms(residuals: Tensor, records: FeatureRecords, by: Clip) -> Tensor:
@@ -124,13 +150,14 @@ def _summed(
     parameters: Parameters,
     records: Batch[FeatureRecords],
     scaled: Callable[[Tensor, Pass[FeatureRecords]], Tensor],
+    sums: torch.dtype,
 ) -> Parameters:
     """The sum over passes, in their order, so that it is the same in every run on one machine."""
     total = {name: torch.zeros_like(value) for name, value in parameters.items()}
-    for each in records.passes(model.rows_per_pass, torch.float64):
+    for each in records.passes(model.rows_per_pass, model.dtype):
         outputs = model.pass_outputs(parameters, each.records)
-        coefficients = scaled(model.residuals(outputs, each.records.labels), each)
-        total["weight"] += each.records.adjoint(coefficients)
+        coefficients = scaled(model.residuals(outputs, each.records.labels).double(), each)
+        total["weight"] += each.records.adjoint(coefficients.to(sums))
         if model.bias:
             total["bias"] += coefficients.sum(dim=1)
     return total

@@ -41,7 +41,14 @@ class Pass(Generic[R]):
 
 
 class Batch(Protocol[R]):
-    """A logical batch: an engine sums over it, a scorer scores it."""
+    """A logical batch: an engine sums over it, a scorer scores it.
+
+    Attributes:
+        in_random_order: True if the order of the records was drawn in secret, uniformly (worker.noise.order). Sums in
+            float32 need this.
+    """
+
+    in_random_order: bool
 
     def passes(self, rows: int, dtype: torch.dtype) -> Iterable[Pass[R]]:
         """All records in passes of P = `rows` rows. No pass for no records.
@@ -54,6 +61,8 @@ class Batch(Protocol[R]):
 
 class Cuttable(ABC, Generic[R]):
     """Records that can be cut into passes."""
+
+    in_random_order = False
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -69,7 +78,8 @@ class Cuttable(ABC, Generic[R]):
 
     def prepared(self, rows: int, dtype: torch.dtype) -> Prepared[R]:
         """The passes, made once for many steps."""
-        return Prepared([replace(each, records=self._kept(each.records)) for each in self.passes(rows, dtype)], rows)
+        passes = [replace(each, records=self._kept(each.records)) for each in self.passes(rows, dtype)]
+        return Prepared(passes, rows, in_random_order=self.in_random_order)
 
     def _kept(self, piece: R) -> R:
         """A piece for many steps; may add results that are worth computing once."""
@@ -82,10 +92,11 @@ class Prepared(Generic[R]):
     Args:
         passes: all of them.
         rows: P.
+        in_random_order: see Batch.
     """
 
-    def __init__(self, passes: Sequence[Pass[R]], rows: int) -> None:
-        self._passes, self._rows = passes, rows
+    def __init__(self, passes: Sequence[Pass[R]], rows: int, *, in_random_order: bool = False) -> None:
+        self._passes, self._rows, self.in_random_order = passes, rows, in_random_order
 
     def passes(self, rows: int, dtype: torch.dtype) -> Sequence[Pass[R]]:
         """See Batch.passes. Raises ValueError if `rows` differs from the prepared P."""

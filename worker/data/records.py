@@ -1,7 +1,7 @@
 """Records in memory: features, dense or sparse, and labels, with the two products that a linear layer needs.
 
 Everything here is private if the data set is. Products are over passes of one public shape (worker.data.passes), in
-float64 for linear models. The number of features, or P, chooses types, indices and chunks; the number of records or
+the type of the pass. The number of features, or P, chooses types, indices and chunks; the number of records or
 entries never does.
 """
 
@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from app.privacy.numerics import GROUP
 from worker.data.norms import norm_bound, root_bound
 from worker.data.passes import Batch, Cuttable, Prepared, filled
 
@@ -54,11 +55,14 @@ class FeatureRecords(Records, Protocol):
     private_norms: Tensor
 
     def apply(self, weight: Tensor) -> Tensor:
-        """W Xᵀ: float64 (K, n), for a weight (K, d)."""
+        """W Xᵀ: (K, n) in the features' type, for a weight (K, d)."""
         ...
 
     def adjoint(self, coefficients: Tensor) -> Tensor:
-        """Σ_i c_i ⊗ x_i: float64 (K, d), for coefficients (K, n). Deterministic on one machine."""
+        """Σ_i c_i ⊗ x_i: float64 (K, d), for coefficients (K, n). Deterministic on one machine.
+
+        Coefficients in float32 let float32 add GROUP rows of a pass at a time, and float64 the groups.
+        """
         ...
 
     def weighted_squares(self, weights: Tensor) -> Tensor:
@@ -105,11 +109,14 @@ class DenseRecords(Cuttable["DenseRecords"]):
 
     def apply(self, weight: Tensor) -> Tensor:
         """See FeatureRecords.apply."""
-        return weight @ self._features.double().T
+        return weight.to(self._features.dtype) @ self._features.T
 
     def adjoint(self, coefficients: Tensor) -> Tensor:
         """See FeatureRecords.adjoint."""
-        return coefficients @ self._features.double()
+        if coefficients.dtype == torch.float64:
+            return coefficients @ self._features.double()
+        grouped = coefficients.unflatten(1, (-1, GROUP)).transpose(0, 1)  # (groups, K, GROUP)
+        return torch.bmm(grouped, self._features.unflatten(0, (-1, GROUP))).sum(dim=0, dtype=torch.float64)
 
     def weighted_squares(self, weights: Tensor) -> Tensor:
         """See FeatureRecords.weighted_squares."""
@@ -143,8 +150,14 @@ class DenseRecords(Cuttable["DenseRecords"]):
         return self._like(self._features[at], self.labels[at], self.private_norms[at], self._mean)
 
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> DenseRecords:
-        """Padding rows are zeros, and so are the features of a record that is not finite."""
+        """Padding rows are zeros, and so are the features of a record that is not finite.
+
+        So are those of a record that could overflow in a narrower type; its norm covers the rounding to that type.
+        """
         norms, part = filled(self.private_norms, start, rows), self._features[start : start + rows]
+        if dtype != torch.float64 and (part.dtype != dtype or self._mean is not None):
+            norms = norms * (1.0 + torch.finfo(dtype).eps)
+            norms.masked_fill_(norms > torch.finfo(dtype).max, torch.inf)
         used = torch.isfinite(norms)[: len(part), None]
         features = torch.zeros(rows, self._features.shape[1], dtype=dtype)
         centred = part if self._mean is None else self._centred(part.double())

@@ -62,7 +62,7 @@ def build_model(
     match spec.model:
         case LinearModel() as asked:
             inputs = (asked.extractor.features if asked.extractor else None) or shape.features
-            made = Linear(inputs, shape.outputs, bias=asked.bias, rows_per_pass=rows)
+            made = Linear(inputs, shape.outputs, bias=asked.bias, rows_per_pass=rows, dtype=dtype)
         case MatrixFactorizationModel() as asked:
             if not isinstance(task, RatingTask) or not isinstance(features, Interactions) or features.users is None:
                 raise PrivacyError("matrix factorization needs a data set of ratings")

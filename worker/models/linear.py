@@ -22,6 +22,7 @@ class Linear(Model):
         features: d.
         outputs: K; 1 means regression.
         bias: adds b.
+        dtype: see Model.
 
     >>> Linear(features=3, outputs=2).init()["weight"].shape
     torch.Size([2, 3])
@@ -31,6 +32,7 @@ class Linear(Model):
     outputs: int
     bias: bool = False
     rows_per_pass: int = ROW_UNIT
+    dtype: torch.dtype = torch.float64
 
     def init(self, key: bytes | None = None) -> Parameters:
         """Zeros: {"weight": float64 (K, d), "bias": float64 (K,)}. Depends only on the public shape."""
@@ -40,15 +42,15 @@ class Linear(Model):
         return parameters
 
     def pass_outputs(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
-        """The outputs for one pass's records: float64 (K, P)."""
+        """The outputs for one pass's records: (K, P) in the pass's type."""
         outputs = records.apply(parameters["weight"])
-        return outputs + parameters["bias"][:, None] if self.bias else outputs
+        return outputs + parameters["bias"].to(outputs.dtype)[:, None] if self.bias else outputs
 
     def evaluator(self, parameters: Parameters) -> Callable[[FeatureRecords], Tensor]:
         return partial(self.pass_outputs, parameters)
 
     def residuals(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """∂loss/∂f, float64 (K, n): softmax(f) − e_y, or f − y."""
+        """∂loss/∂f, (K, n): softmax(f) − e_y, or f − y."""
         if not self.classification:
             return outputs - labels
         minus_one = outputs.new_full((1, len(labels)), -1.0)

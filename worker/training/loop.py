@@ -16,6 +16,7 @@ from worker.messages import Resalt, WarningCode
 from worker.metrics.scores import public_training_loss
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
+from worker.noise.order import WHOLE_DATA, shuffled
 from worker.optimizers.base import Observing, Preconditioned, State, StepInfo
 from worker.telemetry import Telemetry, state_digest
 from worker.training.plan import Plan
@@ -166,7 +167,10 @@ class Training:
             return self._everything
         if self._users is not None:
             indices = self._users.records(indices)
-        return self._train.select(indices)
+        if self._order is None:
+            return self._train.select(indices)
+        batch: Batch[Any] = shuffled(self._train, indices[self._order.of(step, len(indices))])
+        return batch
 
     def _close_block(self, position: Position) -> Position:
         """Compares the state with its record, then releases what may leave. Returns the position to continue from."""
@@ -240,8 +244,10 @@ class Training:
                 self._use(released.prepare(self._train))
 
     def _use(self, train: Records) -> None:
-        """Sets the training records."""
+        """Sets the training records; if every step takes them all, in one secret order."""
         plan = self._plan
+        order = plan.order(self._replay.initial_keys) if plan.sampling == "full_batch" else None
+        train = train if order is None else shuffled(train, order.of(WHOLE_DATA, len(train)))
         self._train: Records = train
         self._everything: Batch[Any] = train
         if plan.keeps_passes:
@@ -258,6 +264,7 @@ class Training:
         """Sets the sampler and the noise of the segment that applies to a step."""
         self._keys = self._replay.keys(step)
         self._sampler = self._plan.sampler(self._keys, len(self._train if self._users is None else self._users))
+        self._order = self._plan.order(self._keys)
         self._release = self._plan.gradient_release(self._keys)
         self._counts = self._plan.count_release(self._keys)
 

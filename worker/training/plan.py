@@ -34,6 +34,7 @@ from worker.models.build import build_model
 from worker.models.modules import ModuleModel
 from worker.noise.gaussian import CountRelease, GaussianRelease, GradientRelease, PublicRelease
 from worker.noise.keys import Purpose, public_key_of_seed
+from worker.noise.order import RandomOrder
 from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
 from worker.optimizers.build import build_optimizer
@@ -152,6 +153,12 @@ class Plan:
             return FullBatch()
         return PoissonSampler(self._key(keys, "sampler"), self.sample_rate, records)
 
+    def order(self, keys: Keys) -> RandomOrder | None:
+        """The secret order of the records in one segment's batches, if sums over private records need one."""
+        if self.public or self.numerics.sums != "float32":
+            return None
+        return RandomOrder(self._key(keys, "order"))
+
     def gradient_release(self, keys: Keys) -> GradientRelease:
         """The noise step of one segment."""
         if self.mechanism is None:
@@ -242,7 +249,7 @@ def build_plan(
     model = build_model(spec, shape, task, features, numerics, models_root)
     counted = ItemFrequencies.of(model, mechanism, features, shape.records_train)
     training = mechanism.training if mechanism else None
-    engine = build_engine(model, spec.clipping, training, positions=numerics.positions)
+    engine = build_engine(model, spec.clipping, training, positions=numerics.positions, sums=numerics.sums)
     return Plan(
         mechanism=mechanism,
         steps=steps,

@@ -1,0 +1,205 @@
+"""Sums in float32: one more record changes two groups of a random order, and the slack pays for their rounding."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from app.errors import PrivacyError
+from app.privacy.numerics import GROUP, records_bound, sensitivity_slack
+from worker.clipping.engine import Clip
+from worker.clipping.linear import LONGEST, LinearClipping
+from worker.data.records import DenseRecords
+from worker.models.linear import Linear
+from worker.noise.order import RandomOrder, shuffled
+
+KEY = bytes(range(32))
+ROWS = 2 * GROUP
+
+
+def with_one_more(order: list[int], new: int, place: int) -> list[int]:
+    """The coupling: the new record takes a place, and the record from that place goes to the end."""
+    if place == len(order):
+        return [*order, new]
+    return [*order[:place], new, *order[place + 1 :], order[place]]
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_the_coupling_gives_each_order_once(n: int) -> None:
+    """Each order of n records at each place: each order of n + 1 records exactly once, so a uniform order stays so."""
+    found = Counter(
+        tuple(with_one_more(list(order), n, place))
+        for order in itertools.permutations(range(n))
+        for place in range(n + 1)
+    )
+    assert found == Counter(itertools.permutations(range(n + 1)))
+
+
+@given(st.lists(st.integers(), min_size=0, max_size=400, unique=True), st.integers(0, 400))
+def test_the_coupling_changes_two_groups(order: list[int], place: int) -> None:
+    place = min(place, len(order))
+    one, two = order, with_one_more(order, -1, place)
+    groups = range(0, len(two), GROUP)
+    changed = [at for at in groups if one[at : at + GROUP] != two[at : at + GROUP]]
+    assert len(changed) <= 2
+
+
+def test_orders_are_uniform() -> None:
+    draws, order = 24 * 400, RandomOrder(KEY)
+    found = Counter(tuple(order.of(step, 4).tolist()) for step in range(draws))
+    assert len(found) == 24
+    chi_square = sum((count - 400) ** 2 / 400 for count in found.values())
+    assert 5.0 < chi_square < 55.0  # 23 degrees of freedom: 10⁻⁴ on either side
+
+
+def test_an_order_replays_and_steps_differ() -> None:
+    one, two = RandomOrder(KEY), RandomOrder(KEY)
+    assert np.array_equal(one.of(3, 1000), two.of(3, 1000))
+    assert not np.array_equal(one.of(3, 1000), one.of(4, 1000))
+    assert not np.array_equal(one.of(3, 1000), RandomOrder(bytes(range(1, 33))).of(3, 1000))
+
+
+# --- The slack ---
+
+
+def float32_sum(values: NDArray[np.float32]) -> float:
+    """Groups one by one in float32, then in float64."""
+    total = 0.0
+    for at in range(0, len(values), GROUP):
+        part = np.float32(0.0)
+        for each in values[at : at + GROUP]:
+            part = np.float32(part + each)
+        total += float(part)
+    return total
+
+
+def lossy(groups: int) -> NDArray[np.float32]:
+    """In each group small numbers, then a 1: added to a 1 one by one, each of them would be lost."""
+    small = np.full(GROUP, 0.9 * 2.0**-24, dtype=np.float32)
+    small[-1] = 1.0
+    return np.tile(small, groups)
+
+
+def test_without_a_random_order_the_slack_does_not_hold() -> None:
+    """A record at the front moves every other one: all groups round otherwise."""
+    values = lossy(1000)
+    moved = np.append(np.float32(-1.0), values)
+    change = abs(Fraction(float32_sum(moved)) - Fraction(float32_sum(values)))
+    assert change > 1 + Fraction(sensitivity_slack(records_bound(len(values)), ROWS, 1, "float32") - 1)
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32 - 1), st.data())
+def test_the_slack_covers_two_groups(n: int, seed: int, data: st.DataObject) -> None:
+    generator = np.random.default_rng(seed)
+    kinds = (
+        lambda: lossy(-(-n // GROUP))[:n],
+        lambda: generator.choice([-1.0, 1.0], n).astype(np.float32),
+        lambda: (generator.choice([-1.0, 1.0], n) * generator.random(n) ** 20).astype(np.float32),
+        lambda: np.where(np.arange(n) % 2, np.float32(1.0), np.float32(-1.0 + 2.0**-24)).astype(np.float32),
+    )
+    values = data.draw(st.sampled_from(kinds))()
+    new, place = data.draw(st.floats(-1.0, 1.0, width=32)), data.draw(st.integers(0, n))
+    order = with_one_more(list(range(n)), n, place)
+    more = np.append(values, np.float32(new))[order]
+    slack = sensitivity_slack(n + 1, ROWS, 1, "float32")
+    assert abs(Fraction(float32_sum(more)) - Fraction(float32_sum(values))) <= Fraction(slack)
+
+
+# --- The engine ---
+
+
+def engine_of(features: int, outputs: int, **changes: Any) -> LinearClipping:
+    model = Linear(features, outputs, bias=True, rows_per_pass=ROWS, dtype=torch.float32)
+    return LinearClipping(model, **({"kind": "flat", "max_grad_norm": 1.0, "sums": "float32"} | changes))
+
+
+def nasty(kind: str, n: int, generator: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Records whose clipped gradients round as badly as we know, and their classes."""
+    x, y = generator.normal(size=(n, 5)), generator.integers(0, 3, n)
+    if kind == "scales":
+        x *= 10.0 ** generator.integers(-30, 17, (n, 1))
+    if kind == "cancelling":
+        x, y = np.tile(x[:1], (n, 1)) * np.where(np.arange(n) % 2, 1.0, -1.0)[:, None], np.zeros(n, dtype=np.int64)
+    if kind == "ties":
+        x = np.full((n, 5), 0.25)
+    if kind == "broken":
+        x[::3], x[1::3] = np.nan, 1e38
+    return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y)
+
+
+@pytest.mark.parametrize("kind", ["plain", "scales", "cancelling", "ties", "broken"])
+@pytest.mark.parametrize("norm", [1.0, 1e-6, 1e6])
+def test_one_record_changes_the_engine_s_sum_by_at_most_c(kind: str, norm: float) -> None:
+    generator = np.random.default_rng(7)
+    engine = engine_of(5, 3, max_grad_norm=norm)
+    parameters = {"weight": torch.randn(3, 5, dtype=torch.float64), "bias": torch.randn(3, dtype=torch.float64)}
+    largest = 0.0
+    for n in (1, 2, GROUP - 1, GROUP, GROUP + 1, 2 * GROUP, 2 * GROUP + 1, 200):
+        x, y = nasty(kind, n + 1, generator)
+        everyone = DenseRecords(x, y)
+        for place in {0, n // 2, max(0, n - 1), n}:
+            order = list(range(n))
+            sums = [
+                torch.cat(
+                    [
+                        each.flatten()
+                        for each in engine.private_sum(parameters, shuffled(everyone, np.array(at))).values()
+                    ]
+                )
+                for at in (order, with_one_more(order, n, place))
+            ]
+            largest = max(largest, float((sums[0] - sums[1]).norm()) / norm)
+    assert largest <= sensitivity_slack(400, ROWS, 1, "float32")
+    assert kind == "broken" or norm > 1.0 or largest > 0.3
+
+
+def test_float32_sums_are_those_of_float64() -> None:
+    generator = np.random.default_rng(1)
+    x, y = nasty("plain", 500, generator)
+    parameters = {"weight": torch.randn(3, 5, dtype=torch.float64), "bias": torch.zeros(3, dtype=torch.float64)}
+    batch = shuffled(DenseRecords(x, y), RandomOrder(KEY).of(1, 500))
+    wide = LinearClipping(Linear(5, 3, bias=True, rows_per_pass=ROWS), "flat", 1.0)
+    narrow, exact = engine_of(5, 3).private_sum(parameters, batch), wide.private_sum(parameters, batch)
+    for name, value in exact.items():
+        assert torch.allclose(narrow[name], value, atol=500 * 2.0**-21)
+        assert not torch.equal(narrow[name], value)
+
+
+def test_the_order_must_be_random() -> None:
+    batch = DenseRecords(torch.ones(3, 5), torch.zeros(3, dtype=torch.int64))
+    parameters = engine_of(5, 3).model.init()
+    with pytest.raises(PrivacyError, match="random order"):
+        engine_of(5, 3).private_sum(parameters, batch)
+    with pytest.raises(PrivacyError, match="random order"):
+        engine_of(5, 3).private_sum(parameters, batch.prepared(ROWS, torch.float32))
+    kept = shuffled(batch, np.arange(3)).prepared(ROWS, torch.float32)
+    engine_of(5, 3).private_sum(parameters, kept)
+    assert not shuffled(batch, np.arange(3)).select(np.arange(2)).in_random_order
+
+
+def test_what_float32_cannot_hold_is_left_out_or_summed_in_float64() -> None:
+    generator = np.random.default_rng(3)
+    x, y = nasty("plain", 100, generator)
+    x[0] = 2.0 * LONGEST
+    batch = shuffled(DenseRecords(x, y), np.arange(100))
+    others = shuffled(DenseRecords(x[1:], y[1:]), np.arange(99))
+    parameters = {"weight": torch.zeros(3, 5, dtype=torch.float64), "bias": torch.zeros(3, dtype=torch.float64)}
+    wide = LinearClipping(Linear(5, 3, bias=True, rows_per_pass=ROWS), "flat", 1.0)
+    with_it, without = (engine_of(5, 3).private_sum(parameters, each)["weight"] for each in (batch, others))
+    assert torch.allclose(with_it, without, atol=1e-3)
+    for clip in (
+        Clip(2.0**-50),
+        Clip(2.0**70),
+        Clip(1.0, {n: torch.full(p.shape, 1e-10).double() for n, p in parameters.items()}),
+    ):
+        narrow, exact = (each.private_sum(parameters, others, clip)["weight"] for each in (engine_of(5, 3), wide))
+        assert torch.allclose(narrow, exact, rtol=1e-5, atol=1e-5 * float(exact.abs().max()))
