@@ -16,6 +16,17 @@ ClassLabel = (
 )
 
 
+def rounded(count: int) -> int:
+    """Rounds a count to tens, or to two digits: the number of records to suggest to an owner, as an exact one becomes
+    public.
+
+    >>> rounded(24_873), rounded(943), rounded(64)
+    (25000, 940, 60)
+    """
+    unit = 10 ** max(1, len(str(count)) - 2)
+    return max(unit, (count + unit // 2) // unit * unit)
+
+
 IdText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 MAX_IDS = 10_000_000
 

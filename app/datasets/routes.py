@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.dataset_spec import DatasetSpec, rounded
 from app.datasets import repository, service, storage
 from app.datasets.parsing import Parsers
-from app.datasets.schemas import DatasetList, DatasetView, RegisteredDataset, State
+from app.datasets.schemas import CheckedDataset, DatasetList, DatasetView, Read, RegisteredDataset, Shape, State
 from app.datasets.upload import Upload
 from app.db.engine import Database
 from app.db.models import Account
@@ -96,18 +96,23 @@ async def register_dataset(
     if either registration is private.
     """
     with storage.staging(settings.storage_root) as folder:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "multipart/form-data":
-            spec = await _uploaded(request, folder, settings)
-        elif kind == "application/json":
-            spec = await _by_path(request, folder, settings)
-        else:
-            raise InvalidRequest.at(
-                "/headers/Content-Type", "send multipart/form-data, or application/json with a `path`"
-            )
+        spec = await _received(request, folder, settings)
         view = await run_in_threadpool(_register, db, settings, pricing, parsers, caller, spec, folder)
     response.headers["Location"] = f"/v1/datasets/{view.id}"
     return view
+
+
+@router.post("/check", openapi_extra=BODY)
+async def check_dataset(
+    request: Request, db: Db, settings: ServiceSettings, pricing: Pricing, parsers: Parsing, caller: OwnerKey
+) -> CheckedDataset:
+    """Checks a data set against its declaration, as a registration does, and stores nothing.
+
+    Answers how many records were read and dropped, with warnings, and suggests a rounded number of records to declare.
+    """
+    with storage.staging(settings.storage_root) as folder:
+        spec = await _received(request, folder, settings)
+        return await run_in_threadpool(_check, db, settings, pricing, parsers, caller, spec, folder)
 
 
 @router.get("")
@@ -153,7 +158,37 @@ def _register(
 ) -> RegisteredDataset:
     made = service.register(db, settings, pricing.of(caller.id), parsers, caller, spec, folder)
     view = DatasetView.of(made.dataset, made.account, grants.OWN)
-    return RegisteredDataset(**view.model_dump(), counts=made.counts, warnings=made.warnings)
+    return RegisteredDataset(**view.model_dump(), read=Read.model_validate(made.counts), warnings=made.warnings)
+
+
+def _check(
+    db: Database,
+    settings: Settings,
+    pricing: PricingService,
+    parsers: Parsers,
+    caller: Caller,
+    spec: DatasetSpec,
+    folder: Path,
+) -> CheckedDataset:
+    found = service.check(db, settings, pricing.of(caller.id), parsers, caller, spec, folder)
+    return CheckedDataset(
+        name=found.spec.name,
+        privacy=found.spec.privacy.model_dump(mode="json"),
+        shape=Shape(**found.shape),
+        read=Read.model_validate(found.counts),
+        suggested_records=rounded(found.counts["units"]),
+        warnings=found.warnings,
+    )
+
+
+async def _received(request: Request, folder: Path, settings: Settings) -> DatasetSpec:
+    """The declaration, with its files put into the folder."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        return await _uploaded(request, folder, settings)
+    if kind == "application/json":
+        return await _by_path(request, folder, settings)
+    raise InvalidRequest.at("/headers/Content-Type", "send multipart/form-data, or application/json with a `path`")
 
 
 async def _uploaded(request: Request, folder: Path, settings: Settings) -> DatasetSpec:

@@ -72,11 +72,40 @@ class DatasetView(BaseModel):
         )
 
 
+class Read(BaseModel):
+    """What a file holds: functions of private data, answered to the owner who sent it and not stored.
+
+    `records`: those in the data file. `dropped`: rows with undeclared ids, and records of users with too many. `units`:
+    the protected ones (records, or users) that were kept. `train`, `holdout`: those of each part.
+    """
+
+    records: int
+    dropped: int
+    units: int
+    train: int
+    holdout: int
+
+
 class RegisteredDataset(DatasetView):
-    """The response to the owner who registers. `counts` and `warnings` describe the file's content and
+    """The response to the owner who registers. `read` and `warnings` describe the file's content and
     are not stored."""
 
-    counts: dict[str, int]
+    read: Read
+    warnings: list[str]
+
+
+class CheckedDataset(BaseModel):
+    """What a registration would answer. Nothing is stored.
+
+    `privacy` holds the resolved cap and order; `shape` the public sizes that jobs would be planned with. An exact count
+    of records becomes public once it is declared; `suggested_records` is a rounded one.
+    """
+
+    name: str
+    privacy: dict[str, Any]
+    shape: Shape
+    read: Read
+    suggested_records: int
     warnings: list[str]
 
 

@@ -75,10 +75,75 @@ def register(
             is not compared: decision 15. `ledger-behind`: this owner registered it, and the database has lost it.
         LimitError: parsing took more memory or time than is allowed, or other files are being parsed (503).
     """
-    _check_files(spec, folder)
-    spec = resolved(spec, pricing)
     with db.read() as session:
         _check_name(session, spec.name)
+    spec, parsed, chain = _parsed(settings, pricing, parsers, spec, folder)
+    _check_forgotten(db, settings, caller, parsed["known_as"])
+    try:
+        with db.write() as session:
+            dataset, account = _insert(session, caller, spec, parsed, chain)
+            audit.record(session, "dataset.registered", dataset.id)
+            # Before the commit: every data set in the database then has its files. The other order could lose them.
+            storage.keep(settings.storage_root, folder / storage.PARTS, dataset.id)
+    except IntegrityError:
+        with db.read() as session:
+            _check_name(session, spec.name)
+        raise
+    return Registered(dataset, account, parsed["counts"], parsed["warnings"] + _warnings(spec))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a registration would say, for the owner alone; nothing is stored.
+
+    Attributes:
+        spec: the declaration with its defaults filled in.
+        shape: the public sizes that jobs would be planned with.
+    """
+
+    spec: DatasetSpec
+    shape: dict[str, Any]
+    counts: dict[str, int]
+    warnings: list[str]
+
+
+def check(
+    db: Database,
+    settings: Settings,
+    pricing: OrderChooser,
+    parsers: Parsers,
+    caller: Caller,
+    spec: DatasetSpec,
+    folder: Path,
+) -> Checked:
+    """Parses and checks a data set like `register`, and stores nothing. A name or a content that is taken is a warning.
+
+    Raises:
+        InvalidRequest, LimitError: as in `register`.
+    """
+    spec, parsed, _chain = _parsed(settings, pricing, parsers, spec, folder)
+    warnings = parsed["warnings"] + _warnings(spec)
+    with db.read() as session:
+        for refusal in (
+            lambda: _check_name(session, spec.name),
+            lambda: _check_content(session, caller, spec, parsed["contents"]),
+        ):
+            try:
+                refusal()
+            except Conflict as error:
+                warnings.append(f"a registration would be refused: {error.message}")
+    return Checked(spec, _shape(spec, parsed), parsed["counts"], warnings)
+
+
+def _parsed(
+    settings: Settings, pricing: OrderChooser, parsers: Parsers, spec: DatasetSpec, folder: Path
+) -> tuple[DatasetSpec, dict[str, Any], Sequence[bytes]]:
+    """The resolved declaration, the parsed files, and the keys under which their contents are named.
+
+    `known_as` of the second holds every name that the contents ever had, and `contents` those in use.
+    """
+    _check_files(spec, folder)
+    spec = resolved(spec, pricing)
     parts = folder / storage.PARTS
     parts.mkdir(mode=0o700)
     chain = load_secrets(settings, "data_hmac_key")
@@ -92,20 +157,9 @@ def register(
             "max_unpacked_bytes": settings.parse_memory_bytes // 2,
         }
     )
-    known_as = {name for each in parsed["contents"] for name in hashes.every(each["hmac"], chain)}
-    _check_forgotten(db, settings, caller, known_as)
+    parsed["known_as"] = {name for each in parsed["contents"] for name in hashes.every(each["hmac"], chain)}
     parsed["contents"] = [each | {"hmac": hashes.nested(each["hmac"], chain)} for each in parsed["contents"]]
-    try:
-        with db.write() as session:
-            dataset, account = _insert(session, caller, spec, parsed, chain)
-            audit.record(session, "dataset.registered", dataset.id)
-            # Before the commit: every data set in the database then has its files. The other order could lose them.
-            storage.keep(settings.storage_root, parts, dataset.id)
-    except IntegrityError:
-        with db.read() as session:
-            _check_name(session, spec.name)
-        raise
-    return Registered(dataset, account, parsed["counts"], parsed["warnings"] + _warnings(spec))
+    return spec, parsed, chain
 
 
 def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import DatasetSpec, HashedText
+from app.contracts.dataset_spec import DatasetSpec, HashedText, rounded
 from app.errors import InvalidRequest
 from app.formats import digests, interactions, users
 from app.formats.columns import Classes, chunks
@@ -98,7 +98,8 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
         "sparse": data.part.sparse,
         "contents": [each for name in files for each in _contents(name, hashes[name][1], parsed[name], keys)],
         "content_sha256": hashes["file"][0],
-        "counts": _counts(spec, data, extra) | {name: part.units for name, part in parts.items()},
+        "counts": _counts(data, extra)
+        | {name: parts[name].units if name in parts else 0 for name in ("train", "holdout")},
         "warnings": _warnings(spec, data, extra, parts),
     }
 
@@ -201,11 +202,12 @@ def _saved(path: Path, part: StoredPart) -> dict[str, str]:
     return {"file": path.name, "sha256": save_part(path, part)}
 
 
-def _counts(spec: DatasetSpec, data: Parsed, extra: Parsed | None) -> dict[str, int]:
-    counts = {"records": len(data.digests.content)}
-    if spec.features.kind == "interactions" and spec.features.unknown == "drop":
-        counts["dropped"] = data.dropped + (extra.dropped if extra else 0)
-    return counts
+def _counts(data: Parsed, extra: Parsed | None) -> dict[str, int]:
+    """Counts the records of the data file, its protected units, and what both files leave out: rows with undeclared
+    ids, and records of users with too many."""
+    over = len(data.digests.content) - data.records
+    dropped = data.dropped + over + (extra.dropped if extra else 0)
+    return {"records": len(data.digests.content), "dropped": dropped, "units": data.part.units}
 
 
 def _contents(name: str, file_hmac: str, parsed: Parsed, keys: digests.Keys) -> list[dict[str, str]]:
@@ -224,6 +226,11 @@ def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, parts: dict
         warnings.append(
             f"the file holds {found} {noun}; you declared {declared}: sampling rates, step sizes and scores use the "
             "declared number"
+        )
+    if declared == found != rounded(found):
+        warnings.append(
+            f"you declared the exact number of {noun}, {found}, which makes it public: a rounded one, such as "
+            f"{rounded(found)}, shows less"
         )
     dropped = len(data.digests.content) - data.records
     if dropped:

@@ -107,6 +107,7 @@ OPERATIONS = {
         ("forbidden", "duplicate-name", "duplicate-content", "ledger-behind", "limit-exceeded"),
         LOCATION,
     ),
+    "check_dataset": Operation("What a registration would answer.", ("forbidden", "limit-exceeded")),
     "list_datasets": Operation("A page of data sets."),
     "show_dataset": Operation("The data set."),
     "delete_content": Operation("The data set, whose content is deleted.", ("forbidden", "wrong-state")),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scrimp.cli import show
+from scrimp.cli import show, show_reading
 from scrimp.cli.session import Session, command, read_json
 
 app = typer.Typer(no_args_is_help=True)
@@ -27,7 +27,19 @@ def add(
 ) -> None:
     """Register a data set with its privacy cap."""
     dataset = session.client.create_dataset(read_json(spec), file, holdout_file)
-    session.result(dataset, lambda: show.dataset(session.console, dataset))
+    session.result(dataset, lambda: show_reading.registered(session.console, dataset))
+
+
+@command(app, "check")
+def check(
+    session: Session,
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The data file.")],
+    spec: Annotated[Path, typer.Option(help="A DatasetSpec (JSON); - reads standard input.")],
+    holdout_file: HoldoutFile = None,
+) -> None:
+    """Check a file against its declaration; the service stores nothing."""
+    found = session.client.check_dataset(read_json(spec), file, holdout_file)
+    session.result(found, lambda: show_reading.checked(session.console, found))
 
 
 @command(app, "list")

@@ -101,6 +101,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/keys/{key_id}/rotate"): Rule(role=ADMINS, otherwise=404),
     ("DELETE", "/v1/keys/{key_id}"): Rule(role=ADMINS),
     ("POST", "/v1/datasets"): Rule(422, role=OWNERS, send=json({})),
+    ("POST", "/v1/datasets/check"): Rule(422, role=OWNERS, send=json({})),
     ("GET", "/v1/datasets"): ANY,
     ("GET", "/v1/datasets/{dataset_id}"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/grants"): Rule(needs="own", by_name=True),

@@ -145,6 +145,7 @@ def plain(path: str, body: Any = None, method: str = "POST") -> Call:
 TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ("POST", "/v1/quotes"): None,
     ("POST", "/v1/quotes/sweep"): None,
+    ("POST", "/v1/datasets/check"): None,
     ("POST", "/v1/keys"): ("key.created", plain("/v1/keys", {"name": "n", "role": "viewer"})),
     ("DELETE", "/v1/keys/{key_id}"): ("key.revoked", plain("/v1/keys/{key}", method="DELETE")),
     ("POST", "/v1/keys/{key_id}/rotate"): ("key.rotated", plain("/v1/keys/{key}/rotate")),
