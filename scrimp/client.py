@@ -47,6 +47,7 @@ from scrimp.models import (
     NewKey,
     Optimizer,
     Quote,
+    RedeclaredDataset,
     RegisteredDataset,
     Resource,
     SignedCertificate,
@@ -135,6 +136,20 @@ class Client:
     def delete_content(self, dataset: str) -> Dataset:
         """Deletes a data set's content, for good. Its ledger stays; the content cannot be registered again."""
         return Dataset.model_validate(self._json("DELETE", f"{_dataset(dataset)}/content"))
+
+    def retire_dataset(self, dataset: str) -> Dataset:
+        """Takes back, for good, a data set that nothing was ever held on. Its content can be registered anew."""
+        return Dataset.model_validate(self._json("POST", f"{_dataset(dataset)}/retire"))
+
+    def redeclare_dataset(self, dataset: str, changes: Mapping[str, Any]) -> RedeclaredDataset:
+        """Declares records, classes, scale or ranges anew; jobs keep the version that they were priced with.
+
+        Args:
+            changes: `records`, `classes`, `scale`, `ranges`; with `dry_run` nothing changes.
+        """
+        return RedeclaredDataset.model_validate(
+            self._json("POST", f"{_dataset(dataset)}/declarations", json=dict(changes))
+        )
 
     def grants(self, dataset: str) -> Iterator[Grant]:
         """Lists the keys that may see a data set or train on it. For its owner and admins."""
@@ -310,8 +325,8 @@ class Client:
         """Runs a job's model on your own records; returns one answer for each.
 
         Args:
-            records: in the data set's form: dicts for columns, lists of numbers for arrays, texts, dicts with user and
-                item for ratings, lists of items' ids for next items.
+            records: in the data set's form: dicts for columns and tables, lists of numbers for arrays, texts, dicts
+                with user and item for ratings, lists of items' ids for next items.
             top: how many classes, items or next tokens to return for each.
             timeout: the most seconds to wait.
 

@@ -85,6 +85,7 @@ class Dataset(Resource):
     access: str | None = None
     max_epsilon_per_job: float | None = None
     state: str = "ready"
+    declaration: int = 1
     content_deleted_at: str | None = None
 
 
@@ -104,6 +105,12 @@ class RegisteredDataset(Dataset):
 
     read: Read
     warnings: list[str] = []
+
+
+class RedeclaredDataset(RegisteredDataset):
+    """A data set with its new declaration. `suggested_records` is a rounded count: an exact one becomes public."""
+
+    suggested_records: int
 
 
 class CheckedDataset(Resource):

@@ -13,9 +13,19 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from app.contracts.dataset_spec import DatasetSpec, rounded
-from app.datasets import repository, service, storage
+from app.contracts.redeclaration import Redeclaration
+from app.datasets import declaring, repository, service, storage
 from app.datasets.parsing import Parsers
-from app.datasets.schemas import CheckedDataset, DatasetList, DatasetView, Read, RegisteredDataset, Shape, State
+from app.datasets.schemas import (
+    CheckedDataset,
+    DatasetList,
+    DatasetView,
+    Read,
+    RedeclaredDataset,
+    RegisteredDataset,
+    Shape,
+    State,
+)
 from app.datasets.upload import Upload
 from app.db.engine import Database
 from app.db.models import Account
@@ -139,6 +149,27 @@ def show_dataset(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentK
         dataset, access = grants.find(session, caller, dataset_id)
         account = session.get(Account, dataset.id)
     return DatasetView.of(dataset, account, access, states_of(db, heads, [dataset.id])[dataset.id])
+
+
+@router.post("/{dataset_id}/declarations", status_code=201)
+def redeclare_dataset(
+    dataset_id: str, body: Redeclaration, db: Db, settings: ServiceSettings, parsers: Parsing, caller: CurrentKey
+) -> RedeclaredDataset:
+    """Declares a data set's records, classes, scale or ranges anew. Jobs keep the version that they were priced with.
+
+    Unit, relation, filter, order and split never change. An exact number of records becomes public: the answer suggests
+    a rounded one. `dry_run` answers the same and changes nothing.
+    """
+    made = declaring.redeclare(db, settings, parsers, caller, dataset_id, body)
+    with db.read() as session:
+        access = grants.find(session, caller, made.dataset.id)[1]
+    view = DatasetView.of(made.dataset, made.account, access)
+    return RedeclaredDataset(
+        **view.model_dump(),
+        read=Read.model_validate(made.counts),
+        warnings=made.warnings,
+        suggested_records=rounded(made.counts["units"]),
+    )
 
 
 def states_of(db: Database, heads: Heads, dataset_ids: list[str]) -> dict[str, State]:

@@ -93,7 +93,7 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
     hashes = {name: digests.file_digests(path, keys) for name, path in files.items()}
     return {
         "parts": {name: _saved(Path(request["output_dir"]) / f"{name}.npz", part) for name, part in parts.items()},
-        "features": data.part.shape[1],
+        "features": spec.features.width if spec.features.kind == "table" else data.part.shape[1],
         "outputs": len(spec.task.classes) if spec.task.kind == "classification" else 1,
         "sparse": data.part.sparse,
         "contents": [each for name in files for each in _contents(name, hashes[name][1], parsed[name], keys)],
@@ -115,7 +115,8 @@ def _parsed(spec: DatasetSpec, path: Path, name: str, keys: digests.Keys, max_un
     records = Records(spec, name, max_unpacked_bytes)
     if other := what_else(path, spec.format):
         raise records.broken(f"it is {other}")
-    import_module(f"app.formats.{READERS[spec.format]}").read(path, records)
+    dialect = {"delimiter": spec.csv.separator} if spec.csv is not None else {}
+    import_module(f"app.formats.{READERS[spec.format]}").read(path, records, **dialect)
     records.check()
     parsed = _features_and_labels(spec, records, keys)
     most = spec.privacy.max_records_per_user
@@ -134,11 +135,13 @@ def _features_and_labels(spec: DatasetSpec, records: Records, keys: digests.Keys
             StoredPart(x=x, y=y),
             digests.record_digests(digests.text_contents(texts, labels), keys),
         )
-    matrix = records.matrix()
+    matrix = contents = records.matrix()
     names = spec.features.columns if spec.features.kind == "columns" else None
+    if spec.features.kind == "table" and records.cells is not None:
+        names, contents = [each.name for each in spec.features.columns], records.cells.contents()
     return Parsed(
         StoredPart(x=_float32(matrix), y=y),
-        digests.record_digests(digests.number_contents(matrix, names, labels), keys),
+        digests.record_digests(digests.number_contents(contents, names, labels), keys),
     )
 
 

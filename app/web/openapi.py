@@ -108,8 +108,13 @@ OPERATIONS = {
         LOCATION,
     ),
     "check_dataset": Operation("What a registration would answer.", ("forbidden", "limit-exceeded")),
+    "redeclare_dataset": Operation(
+        "The data set with its new declaration.",
+        ("forbidden", "content-deleted", "wrong-state", "ledger-behind", "limit-exceeded"),
+    ),
     "list_datasets": Operation("A page of data sets."),
     "show_dataset": Operation("The data set."),
+    "retire_dataset": Operation("The data set, retired.", ("forbidden", "wrong-state", "ledger-behind")),
     "delete_content": Operation("The data set, whose content is deleted.", ("forbidden", "wrong-state")),
     "delete_artifacts": Operation("The job, whose files are deleted.", ("forbidden", "wrong-state")),
     "show_ledger": Operation("The ledger."),

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from scrimp.cli import show
-from scrimp.models import CheckedDataset, Read, RegisteredDataset
+from scrimp.models import CheckedDataset, Read, RedeclaredDataset, RegisteredDataset
 
 
 def registered(console: Console, found: RegisteredDataset) -> None:
@@ -24,6 +24,17 @@ def checked(console: Console, found: CheckedDataset) -> None:
     sizes = f"{found.shape['records_train']:,} to train on, {found.shape['records_holdout']:,} held out"
     suggested = f"{found.suggested_records:,} (rounded: an exact number becomes public once it is declared)"
     shown = [("read", _read(found.read)), ("public sizes", sizes), ("`records` to declare", suggested)]
+    show.facts(console, shown)
+    warnings(console, found.warnings)
+
+
+def redeclared(console: Console, found: RedeclaredDataset) -> None:
+    """Prints a data set's declaration after a change, and what its records say about it."""
+    extra = found.model_extra or {}
+    sizes = f"{extra['shape']['records_train']:,} to train on, {extra['shape']['records_holdout']:,} held out"
+    suggested = f"{found.suggested_records:,} (rounded: an exact number becomes public once it is declared)"
+    console.print(Text.assemble((found.name, "bold"), f"  declaration {found.declaration}"))
+    shown = [("stored", _read(found.read)), ("public sizes", sizes), ("`records` to declare", suggested)]
     show.facts(console, shown)
     warnings(console, found.warnings)
 
