@@ -35,6 +35,7 @@ from scrimp.errors import (
 from scrimp.models import (
     AuditEntry,
     AuditVerification,
+    CheckedDataset,
     Dataset,
     Event,
     Grant,
@@ -46,6 +47,8 @@ from scrimp.models import (
     NewKey,
     Optimizer,
     Quote,
+    RedeclaredDataset,
+    RegisteredDataset,
     Resource,
     SignedCertificate,
     SigningKey,
@@ -92,21 +95,31 @@ class Client:
 
     def create_dataset(
         self, spec: Mapping[str, Any], file: Path | None = None, holdout_file: Path | None = None
-    ) -> Dataset:
+    ) -> RegisteredDataset:
         """Registers a data set: by upload, streamed from disk, or by the spec's `path` under the service's data root.
 
         Returns:
-            the data set, with its new ledger. `content_sha256` (data-dependent) is shown to its owner alone.
+            the data set, with its new ledger. `content_sha256`, `read` and `warnings` (data-dependent) are shown to its
+            owner alone.
         """
+        return RegisteredDataset.model_validate(self._sent("/v1/datasets", spec, file, holdout_file))
+
+    def check_dataset(
+        self, spec: Mapping[str, Any], file: Path | None = None, holdout_file: Path | None = None
+    ) -> CheckedDataset:
+        """Checks a data set like `create_dataset`; the service stores nothing."""
+        return CheckedDataset.model_validate(self._sent("/v1/datasets/check", spec, file, holdout_file))
+
+    def _sent(self, path: str, spec: Mapping[str, Any], file: Path | None, holdout_file: Path | None) -> Any:
         if file is None and holdout_file is None:
-            return Dataset.model_validate(self._json("POST", "/v1/datasets", json=dict(spec)))
+            return self._json("POST", path, json=dict(spec))
         with ExitStack() as stack:
             parts: dict[str, Any] = {"spec": (None, json.dumps(dict(spec)), "application/json")}
-            for field, path in (("file", file), ("holdout_file", holdout_file)):
-                if path is not None:
-                    parts[field] = (path.name, stack.enter_context(path.open("rb")), "application/octet-stream")
+            for field, each in (("file", file), ("holdout_file", holdout_file)):
+                if each is not None:
+                    parts[field] = (each.name, stack.enter_context(each.open("rb")), "application/octet-stream")
             # Parsing and hashing happen before the response: no time limit but the service's.
-            return Dataset.model_validate(self._json("POST", "/v1/datasets", files=parts, timeout=600.0))
+            return self._json("POST", path, files=parts, timeout=600.0)
 
     def datasets(self) -> Iterator[Dataset]:
         """Yields the data sets that this key may see, newest first."""
@@ -123,6 +136,20 @@ class Client:
     def delete_content(self, dataset: str) -> Dataset:
         """Deletes a data set's content, for good. Its ledger stays; the content cannot be registered again."""
         return Dataset.model_validate(self._json("DELETE", f"{_dataset(dataset)}/content"))
+
+    def retire_dataset(self, dataset: str) -> Dataset:
+        """Takes back, for good, a data set that nothing was ever held on. Its content can be registered anew."""
+        return Dataset.model_validate(self._json("POST", f"{_dataset(dataset)}/retire"))
+
+    def redeclare_dataset(self, dataset: str, changes: Mapping[str, Any]) -> RedeclaredDataset:
+        """Declares records, classes, scale or ranges anew; jobs keep the version that they were priced with.
+
+        Args:
+            changes: `records`, `classes`, `scale`, `ranges`; with `dry_run` nothing changes.
+        """
+        return RedeclaredDataset.model_validate(
+            self._json("POST", f"{_dataset(dataset)}/declarations", json=dict(changes))
+        )
 
     def grants(self, dataset: str) -> Iterator[Grant]:
         """Lists the keys that may see a data set or train on it. For its owner and admins."""
@@ -298,8 +325,8 @@ class Client:
         """Runs a job's model on your own records; returns one answer for each.
 
         Args:
-            records: in the data set's form: dicts for columns, lists of numbers for arrays, texts, dicts with user and
-                item for ratings, lists of items' ids for next items.
+            records: in the data set's form: dicts for columns and tables, lists of numbers for arrays, texts, dicts
+                with user and item for ratings, lists of items' ids for next items.
             top: how many classes, items or next tokens to return for each.
             timeout: the most seconds to wait.
 

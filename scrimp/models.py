@@ -85,7 +85,42 @@ class Dataset(Resource):
     access: str | None = None
     max_epsilon_per_job: float | None = None
     state: str = "ready"
+    declaration: int = 1
     content_deleted_at: str | None = None
+
+
+class Read(Resource):
+    """What a data file holds, for its owner alone: the records that were read, those left out, and the protected units
+    of the whole and of each part."""
+
+    records: int
+    dropped: int
+    units: int
+    train: int
+    holdout: int
+
+
+class RegisteredDataset(Dataset):
+    """The answer to a registration: the data set, and what its file holds."""
+
+    read: Read
+    warnings: list[str] = []
+
+
+class RedeclaredDataset(RegisteredDataset):
+    """A data set with its new declaration. `suggested_records` is a rounded count: an exact one becomes public."""
+
+    suggested_records: int
+
+
+class CheckedDataset(Resource):
+    """What a registration would answer; nothing was stored. `suggested_records` is a rounded count to declare."""
+
+    name: str
+    shape: dict[str, Any]
+    read: Read
+    suggested_records: int
+    warnings: list[str] = []
 
 
 class Grant(Resource):

@@ -22,6 +22,8 @@ Action = Literal[
     "key.rotated",
     "key.revoked",
     "dataset.registered",
+    "dataset.redeclared",
+    "dataset.retired",
     "dataset.cap_changed",
     "dataset.same_content",  # the same content as another owner's data set
     "ledger.joined",

@@ -58,7 +58,7 @@ CATALOGUE: dict[str, Entry] = {
         LinearModel,
         "One linear layer from the features to the outputs, started at zero.",
         "The first thing to try: few parameters mean little noise. The only kind for hashed text, and the fastest.",
-        ("hashed_text", "columns", "tensor", "text"),
+        ("hashed_text", "columns", "table", "tensor", "text"),
         'Softmax or least-squares regression; privately on fixed features: Tramèr & Boneh 2021, "Differentially '
         'private learning needs better features (or much more data)".',
     ),
@@ -66,7 +66,7 @@ CATALOGUE: dict[str, Entry] = {
         MlpModel,
         "Linear layers with an activation between them.",
         "Dense features with a non-linear relation to the label, and about ten thousand records or more.",
-        ("columns", "tensor"),
+        ("columns", "table", "tensor"),
         'Bounded activations: Papernot et al. 2021, "Tempered sigmoid activations for deep learning with differential '
         'privacy".',
     ),

@@ -7,13 +7,24 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from app.contracts.base import DeltaValue, Document, EpsilonValue, Unit
+from app.contracts.table import ColumnName, CsvDialect, TableFeatures
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 ScaleEnd = Annotated[float, Field(ge=-1e6, le=1e6)]
 ClassLabel = (
     Annotated[int, Field(ge=-(2**53), le=2**53)] | Annotated[str, StringConstraints(min_length=1, max_length=200)]
 )
+
+
+def rounded(count: int) -> int:
+    """Rounds a count to tens, or to two digits: the number of records to suggest to an owner, as an exact one becomes
+    public.
+
+    >>> rounded(24_873), rounded(943), rounded(64)
+    (25000, 940, 60)
+    """
+    unit = 10 ** max(1, len(str(count)) - 2)
+    return max(unit, (count + unit // 2) // unit * unit)
 
 
 IdText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -240,6 +251,10 @@ class DatasetPrivacy(Document):
     `unit` "example" protects one record; "user" protects all records with the same value of `user_column`. At most
     `max_records_per_user` records of a user are kept; the choice depends on that user alone. `records` counts units.
     Where a record is a user (task 'next_item'), unit "user" needs neither.
+
+    `filter` decides for ever which jobs the ledger admits: `gdp` full-batch jobs only, and its ε is exact; `rdp` also
+    Poisson-sampled jobs (mini-batches), and its ε is an upper bound. Choose `gdp` for linear models, ratings and
+    studies, and `rdp` for networks and language models (docs/data.md has a table).
     """
 
     sensitivity: Literal["private", "public"]
@@ -292,7 +307,7 @@ Task = Annotated[
     ClassificationTask | RegressionTask | RatingTask | NextItemTask | LanguageModelTask, Field(discriminator="kind")
 ]
 INTERACTION_TASKS = ("rating", "next_item")
-Features = Annotated[HashedText | Text | Columns | Tensor | Interactions, Field(discriminator="kind")]
+Features = Annotated[HashedText | Text | Columns | TableFeatures | Tensor | Interactions, Field(discriminator="kind")]
 
 
 class DatasetSpec(Document):
@@ -302,6 +317,7 @@ class DatasetSpec(Document):
     format: Literal["csv", "parquet", "npz", "jsonl", "interactions"]
     task: Task
     features: Features
+    csv: CsvDialect | None = None
     privacy: DatasetPrivacy
     holdout: Annotated[SplitHoldout | LastItemHoldout | PublicHoldout, Field(discriminator="kind")] | None = None
     path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
@@ -359,7 +375,10 @@ class DatasetSpec(Document):
             "hashed_text": [getattr(self.features, "column", None)],
             "text": [getattr(self.features, "column", None)],
             "columns": getattr(self.features, "columns", []),
+            "table": [each.name for each in self.features.columns] if self.features.kind == "table" else [],
         }
+        if self.csv is not None and self.format != "csv":
+            raise ValueError("`csv` describes a CSV file: leave it out for other formats")
         if self.task.kind == "language_model" and self.features.kind != "text":
             raise ValueError("task 'language_model' needs features of kind 'text'")
         label = None if self.task.kind == "language_model" else self.task.label

@@ -9,6 +9,7 @@ from app.sandbox import busy, run_limited
 from app.settings import Settings
 
 PARSER = "app.formats.parse:parse"
+RECOUNTER = "app.formats.recount:recount"
 
 
 class Parsers:
@@ -25,10 +26,21 @@ class Parsers:
             InvalidRequest: a file does not match the specification.
             LimitError: it took more memory or time than is allowed; with status 503, no process became free in time.
         """
+        return self._run(PARSER, request)
+
+    def recount(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Runs app.formats.recount.recount under the same limits.
+
+        Raises:
+            DataDamagedError, LimitError: as above.
+        """
+        return self._run(RECOUNTER, request)
+
+    def _run(self, target: str, request: dict[str, Any]) -> dict[str, Any]:
         if not self._free.acquire(timeout=self._settings.parse_wait_s):
             raise busy()
         try:
             memory_bytes, time_s = self._settings.parse_memory_bytes, self._settings.parse_time_s
-            return run_limited(PARSER, request, memory_bytes=memory_bytes, time_s=time_s)
+            return run_limited(target, request, memory_bytes=memory_bytes, time_s=time_s)
         finally:
             self._free.release()

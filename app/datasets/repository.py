@@ -19,11 +19,16 @@ def name_is_taken(session: Session, name: str) -> bool:
     return session.scalar(select(Dataset.id).where(Dataset.name == name)) is not None
 
 
-def with_content(session: Session, owner_key: str, hmacs: Iterable[str]) -> list[Dataset]:
-    """An owner's data sets with a file, or with records, that have one of these keyed hashes."""
-    own = (DatasetContent.owner_key == owner_key, DatasetContent.hmac.in_(list(hmacs)))
-    same = select(DatasetContent.dataset_id).where(*own)
-    return list(session.scalars(select(Dataset).where(Dataset.id.in_(same)).order_by(Dataset.created_at)))
+def with_content(session: Session, owner_key: str, hmacs: Iterable[str]) -> list[tuple[str, Dataset]]:
+    """An owner's data sets with a file, or with records, that have one of these keyed hashes; oldest first, each with
+    the part that has it ("data" or "holdout")."""
+    same = (
+        select(DatasetContent.part, Dataset)
+        .join(Dataset, Dataset.id == DatasetContent.dataset_id)
+        .where(DatasetContent.owner_key == owner_key, DatasetContent.hmac.in_(list(hmacs)))
+        .order_by(Dataset.created_at, DatasetContent.id)
+    )
+    return [(part, dataset) for part, dataset in session.execute(same).all()]
 
 
 def uses(dataset_id: str | InstrumentedAttribute[str]) -> ColumnElement[bool]:
@@ -44,6 +49,8 @@ def check_content(session: Session, dataset_ids: Iterable[str]) -> None:
 
 def check_there(dataset: Dataset) -> None:
     """Raises Conflict, `content-deleted`, if the content is gone and nothing can be trained on it."""
+    if dataset.retired_at is not None:
+        raise Conflict("content-deleted", f"{dataset.name!r} was retired: its owner may have registered it anew")
     if dataset.content_deleted_at is not None:
         raise Conflict(
             "content-deleted", f"the content of {dataset.name!r} was deleted: no job can train on it; register it again"

@@ -12,10 +12,20 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.datasets import repository, service, storage
+from app.contracts.dataset_spec import DatasetSpec, rounded
+from app.contracts.redeclaration import Redeclaration
+from app.datasets import declaring, repository, service, storage
 from app.datasets.parsing import Parsers
-from app.datasets.schemas import DatasetList, DatasetView, RegisteredDataset, State
+from app.datasets.schemas import (
+    CheckedDataset,
+    DatasetList,
+    DatasetView,
+    Read,
+    RedeclaredDataset,
+    RegisteredDataset,
+    Shape,
+    State,
+)
 from app.datasets.upload import Upload
 from app.db.engine import Database
 from app.db.models import Account
@@ -96,18 +106,23 @@ async def register_dataset(
     if either registration is private.
     """
     with storage.staging(settings.storage_root) as folder:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "multipart/form-data":
-            spec = await _uploaded(request, folder, settings)
-        elif kind == "application/json":
-            spec = await _by_path(request, folder, settings)
-        else:
-            raise InvalidRequest.at(
-                "/headers/Content-Type", "send multipart/form-data, or application/json with a `path`"
-            )
+        spec = await _received(request, folder, settings)
         view = await run_in_threadpool(_register, db, settings, pricing, parsers, caller, spec, folder)
     response.headers["Location"] = f"/v1/datasets/{view.id}"
     return view
+
+
+@router.post("/check", openapi_extra=BODY)
+async def check_dataset(
+    request: Request, db: Db, settings: ServiceSettings, pricing: Pricing, parsers: Parsing, caller: OwnerKey
+) -> CheckedDataset:
+    """Checks a data set against its declaration, as a registration does, and stores nothing.
+
+    Answers how many records were read and dropped, with warnings, and suggests a rounded number of records to declare.
+    """
+    with storage.staging(settings.storage_root) as folder:
+        spec = await _received(request, folder, settings)
+        return await run_in_threadpool(_check, db, settings, pricing, parsers, caller, spec, folder)
 
 
 @router.get("")
@@ -136,6 +151,27 @@ def show_dataset(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentK
     return DatasetView.of(dataset, account, access, states_of(db, heads, [dataset.id])[dataset.id])
 
 
+@router.post("/{dataset_id}/declarations", status_code=201)
+def redeclare_dataset(
+    dataset_id: str, body: Redeclaration, db: Db, settings: ServiceSettings, parsers: Parsing, caller: CurrentKey
+) -> RedeclaredDataset:
+    """Declares a data set's records, classes, scale or ranges anew. Jobs keep the version that they were priced with.
+
+    Unit, relation, filter, order and split never change. An exact number of records becomes public: the answer suggests
+    a rounded one. `dry_run` answers the same and changes nothing.
+    """
+    made = declaring.redeclare(db, settings, parsers, caller, dataset_id, body)
+    with db.read() as session:
+        access = grants.find(session, caller, made.dataset.id)[1]
+    view = DatasetView.of(made.dataset, made.account, access)
+    return RedeclaredDataset(
+        **view.model_dump(),
+        read=Read.model_validate(made.counts),
+        warnings=made.warnings,
+        suggested_records=rounded(made.counts["units"]),
+    )
+
+
 def states_of(db: Database, heads: Heads, dataset_ids: list[str]) -> dict[str, State]:
     """Which of these data sets' ledgers are complete in the database."""
     found = problems(db, heads, dataset_ids)
@@ -153,7 +189,37 @@ def _register(
 ) -> RegisteredDataset:
     made = service.register(db, settings, pricing.of(caller.id), parsers, caller, spec, folder)
     view = DatasetView.of(made.dataset, made.account, grants.OWN)
-    return RegisteredDataset(**view.model_dump(), counts=made.counts, warnings=made.warnings)
+    return RegisteredDataset(**view.model_dump(), read=Read.model_validate(made.counts), warnings=made.warnings)
+
+
+def _check(
+    db: Database,
+    settings: Settings,
+    pricing: PricingService,
+    parsers: Parsers,
+    caller: Caller,
+    spec: DatasetSpec,
+    folder: Path,
+) -> CheckedDataset:
+    found = service.check(db, settings, pricing.of(caller.id), parsers, caller, spec, folder)
+    return CheckedDataset(
+        name=found.spec.name,
+        privacy=found.spec.privacy.model_dump(mode="json"),
+        shape=Shape(**found.shape),
+        read=Read.model_validate(found.counts),
+        suggested_records=rounded(found.counts["units"]),
+        warnings=found.warnings,
+    )
+
+
+async def _received(request: Request, folder: Path, settings: Settings) -> DatasetSpec:
+    """The declaration, with its files put into the folder."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        return await _uploaded(request, folder, settings)
+    if kind == "application/json":
+        return await _by_path(request, folder, settings)
+    raise InvalidRequest.at("/headers/Content-Type", "send multipart/form-data, or application/json with a `path`")
 
 
 async def _uploaded(request: Request, folder: Path, settings: Settings) -> DatasetSpec:

@@ -12,7 +12,7 @@ from app.ids import rfc3339
 from app.ledger import summary
 from app.ledger.schemas import LedgerView
 
-State = Literal["ready", "behind"]
+State = Literal["ready", "behind", "retired"]
 
 
 class Shape(BaseModel):
@@ -30,9 +30,11 @@ class DatasetView(BaseModel):
 
     `privacy` holds the resolved cap (its δ) and order. `ledger` is null on public data, where no privacy is claimed.
     `content_sha256`, a function of the data without noise, is null for everyone but the data set's owner and admins.
-    `state` is "behind" if the database has lost spent entries: nothing is admitted until it is restored.
-    `content_deleted_at`: when its files were deleted; its ledger stays. `access` is what the calling key may do;
-    `max_epsilon_per_job` is the owner's policy for it (null: the cap alone).
+    `state` is "behind" if the database has lost spent entries: nothing is admitted until it is restored. It is
+    "retired" if its owner took it back before anything was held on it. `declaration` is the version of the
+    declaration; jobs keep the version that they were priced with. `content_deleted_at`: when its files were deleted;
+    its ledger stays. `access` is what the calling key may do; `max_epsilon_per_job` is the owner's policy for it (null:
+    the cap alone).
     """
 
     id: str
@@ -52,6 +54,7 @@ class DatasetView(BaseModel):
     max_epsilon_per_job: float | None
     state: State = "ready"
     content_deleted_at: str | None = None
+    declaration: int = 1
 
     @classmethod
     def of(cls, dataset: Dataset, account: Account | None, access: Access, state: State = "ready") -> DatasetView:
@@ -68,15 +71,52 @@ class DatasetView(BaseModel):
             content_deleted_at=rfc3339(dataset.content_deleted_at),
             access=access.level,
             max_epsilon_per_job=access.max_epsilon,
-            state=state,
+            state="retired" if dataset.retired_at is not None and state == "ready" else state,
+            declaration=dataset.declaration,
         )
 
 
+class Read(BaseModel):
+    """What a file holds: functions of private data, answered to the owner who sent it and not stored.
+
+    `records`: those in the data file. `dropped`: rows with undeclared ids, and records of users with too many. `units`:
+    the protected ones (records, or users) that were kept. `train`, `holdout`: those of each part.
+    """
+
+    records: int
+    dropped: int
+    units: int
+    train: int
+    holdout: int
+
+
 class RegisteredDataset(DatasetView):
-    """The response to the owner who registers. `counts` and `warnings` describe the file's content and
+    """The response to the owner who registers. `read` and `warnings` describe the file's content and
     are not stored."""
 
-    counts: dict[str, int]
+    read: Read
+    warnings: list[str]
+
+
+class RedeclaredDataset(RegisteredDataset):
+    """The response to the owner who declares anew: an exact count becomes public, and `suggested_records` is a rounded
+    one. With `dry_run`, the data set as it stays."""
+
+    suggested_records: int
+
+
+class CheckedDataset(BaseModel):
+    """What a registration would answer. Nothing is stored.
+
+    `privacy` holds the resolved cap and order; `shape` the public sizes that jobs would be planned with. An exact count
+    of records becomes public once it is declared; `suggested_records` is a rounded one.
+    """
+
+    name: str
+    privacy: dict[str, Any]
+    shape: Shape
+    read: Read
+    suggested_records: int
     warnings: list[str]
 
 

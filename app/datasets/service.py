@@ -1,4 +1,4 @@
-"""Data sets: declared, checked, stored once, never changed.
+"""Data sets: declared, checked, stored once. Their content never changes.
 
 `register` is the admission: declaration (public numbers, cap, order) → parsing in a limited process → one transaction
 that writes the data set, the keyed hashes of its content and its account, and puts its files in place. A crash leaves
@@ -25,7 +25,7 @@ from app.datasets import hashes, repository, storage
 from app.datasets.parsing import Parsers
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
-from app.errors import Conflict, InvalidRequest
+from app.errors import Conflict, InvalidRequest, Unavailable
 from app.ids import new_id, now
 from app.keys.service import Caller
 from app.ledger import accounts, behind
@@ -75,10 +75,75 @@ def register(
             is not compared: decision 15. `ledger-behind`: this owner registered it, and the database has lost it.
         LimitError: parsing took more memory or time than is allowed, or other files are being parsed (503).
     """
-    _check_files(spec, folder)
-    spec = resolved(spec, pricing)
     with db.read() as session:
         _check_name(session, spec.name)
+    spec, parsed, chain = _parsed(settings, pricing, parsers, spec, folder)
+    _check_forgotten(db, settings, caller, parsed["known_as"])
+    try:
+        with db.write() as session:
+            dataset, account = _insert(session, Heads.of(settings), caller, spec, parsed, chain)
+            audit.record(session, "dataset.registered", dataset.id)
+            # Before the commit: every data set in the database then has its files. The other order could lose them.
+            storage.keep(settings.storage_root, folder / storage.PARTS, dataset.id)
+    except IntegrityError:
+        with db.read() as session:
+            _check_name(session, spec.name)
+        raise
+    return Registered(dataset, account, parsed["counts"], parsed["warnings"] + _warnings(spec))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a registration would say, for the owner alone; nothing is stored.
+
+    Attributes:
+        spec: the declaration with its defaults filled in.
+        shape: the public sizes that jobs would be planned with.
+    """
+
+    spec: DatasetSpec
+    shape: dict[str, Any]
+    counts: dict[str, int]
+    warnings: list[str]
+
+
+def check(
+    db: Database,
+    settings: Settings,
+    pricing: OrderChooser,
+    parsers: Parsers,
+    caller: Caller,
+    spec: DatasetSpec,
+    folder: Path,
+) -> Checked:
+    """Parses and checks a data set like `register`, and stores nothing. A name or a content that is taken is a warning.
+
+    Raises:
+        InvalidRequest, LimitError: as in `register`.
+    """
+    spec, parsed, _chain = _parsed(settings, pricing, parsers, spec, folder)
+    warnings = parsed["warnings"] + _warnings(spec)
+    with db.read() as session:
+        for refusal in (
+            lambda: _check_name(session, spec.name),
+            lambda: _check_content(session, Heads.of(settings), caller, spec, parsed["contents"]),
+        ):
+            try:
+                refusal()
+            except Conflict as error:
+                warnings.append(f"a registration would be refused: {error.message}")
+    return Checked(spec, _shape(spec, parsed), parsed["counts"], warnings)
+
+
+def _parsed(
+    settings: Settings, pricing: OrderChooser, parsers: Parsers, spec: DatasetSpec, folder: Path
+) -> tuple[DatasetSpec, dict[str, Any], Sequence[bytes]]:
+    """The resolved declaration, the parsed files, and the keys under which their contents are named.
+
+    `known_as` of the second holds every name that the contents ever had, and `contents` those in use.
+    """
+    _check_files(spec, folder)
+    spec = resolved(spec, pricing)
     parts = folder / storage.PARTS
     parts.mkdir(mode=0o700)
     chain = load_secrets(settings, "data_hmac_key")
@@ -92,20 +157,9 @@ def register(
             "max_unpacked_bytes": settings.parse_memory_bytes // 2,
         }
     )
-    known_as = {name for each in parsed["contents"] for name in hashes.every(each["hmac"], chain)}
-    _check_forgotten(db, settings, caller, known_as)
+    parsed["known_as"] = {name for each in parsed["contents"] for name in hashes.every(each["hmac"], chain)}
     parsed["contents"] = [each | {"hmac": hashes.nested(each["hmac"], chain)} for each in parsed["contents"]]
-    try:
-        with db.write() as session:
-            dataset, account = _insert(session, caller, spec, parsed, chain)
-            audit.record(session, "dataset.registered", dataset.id)
-            # Before the commit: every data set in the database then has its files. The other order could lose them.
-            storage.keep(settings.storage_root, parts, dataset.id)
-    except IntegrityError:
-        with db.read() as session:
-            _check_name(session, spec.name)
-        raise
-    return Registered(dataset, account, parsed["counts"], parsed["warnings"] + _warnings(spec))
+    return spec, parsed, chain
 
 
 def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
@@ -117,11 +171,11 @@ def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
     plain = spec.model_copy(update={"path": None, "holdout_path": None})
     privacy = spec.privacy
     if privacy.records is not None:
-        _split_sizes(spec, privacy.records)
+        split_sizes(spec, privacy.records)
     if privacy.cap is None or privacy.records is None:
         return plain
     epsilon, delta = privacy.cap.epsilon, privacy.cap.delta or default_delta(privacy.records)
-    order = _order(privacy, epsilon, delta, _split_sizes(spec, privacy.records)[0], pricing)
+    order = _order(privacy, epsilon, delta, split_sizes(spec, privacy.records)[0], pricing)
     accounts.filter_for(privacy.filter, order).budget(epsilon, delta)  # refused now rather than after the parsing
     changes = {"cap": privacy.cap.model_copy(update={"delta": delta}), "order": order}
     return plain.model_copy(update={"privacy": privacy.model_copy(update=changes)})
@@ -192,8 +246,12 @@ def _order(
     )
 
 
-def _split_sizes(spec: DatasetSpec, records: int) -> tuple[int, int]:
-    """The public sizes of training part and hold-out, from the declared count: the split's actual sizes are private."""
+def split_sizes(spec: DatasetSpec, records: int, pointer: str = "/holdout/fraction") -> tuple[int, int]:
+    """The public sizes of training part and hold-out, from the declared count: the split's actual sizes are private.
+
+    Raises:
+        InvalidRequest: one side is left without a record; at `pointer`.
+    """
     if spec.holdout is not None and spec.holdout.kind == "last_item":
         return records, records  # the same users
     if spec.holdout is None or spec.holdout.kind != "split":
@@ -201,17 +259,22 @@ def _split_sizes(spec: DatasetSpec, records: int) -> tuple[int, int]:
     train = round(records * (1 - spec.holdout.fraction))
     if not 0 < train < records:
         detail = f"a split of {records} records leaves {train} for training and {records - train} held out"
-        raise InvalidRequest.at("/holdout/fraction", detail)
+        raise InvalidRequest.at(pointer, detail)
     return train, records - train
 
 
 def _insert(
-    session: Session, caller: Caller, spec: DatasetSpec, parsed: dict[str, Any], chain: Sequence[bytes]
+    session: Session,
+    heads: Heads,
+    caller: Caller,
+    spec: DatasetSpec,
+    parsed: dict[str, Any],
+    chain: Sequence[bytes],
 ) -> tuple[Dataset, Account | None]:
     repository.take_turns(session)
     hashes.check_renewed(session, chain)
     _check_name(session, spec.name)
-    _check_content(session, caller, spec, parsed["contents"])
+    _check_content(session, heads, caller, spec, parsed["contents"])
     dataset_id = new_id("ds")
     hmacs = {(each["part"], each["kind"]): each["hmac"] for each in parsed["contents"]}
     dataset = Dataset(
@@ -251,7 +314,13 @@ def _open_account(session: Session, caller: Caller, spec: DatasetSpec, dataset_i
     )
 
 
-def _check_content(session: Session, caller: Caller, spec: DatasetSpec, contents: list[dict[str, str]]) -> None:
+def _check_content(
+    session: Session, heads: Heads, caller: Caller, spec: DatasetSpec, contents: list[dict[str, str]]
+) -> None:
+    """Refuses content that this owner registered before, if either registration protects it.
+
+    The files of two public hold-outs may be the same, as no privacy is claimed for them.
+    """
     sent: dict[str, set[str]] = {"data": set(), "holdout": set()}
     for each in contents:
         sent[each["part"]].add(each["hmac"])
@@ -259,15 +328,34 @@ def _check_content(session: Session, caller: Caller, spec: DatasetSpec, contents
         raise InvalidRequest.at(
             "/holdout_file", "the hold-out file is identical to the data file: send different records"
         )
-    same = repository.with_content(session, caller.id, sent["data"] | sent["holdout"])
-    clash = [each for each in same if "private" in (each.sensitivity, spec.privacy.sensitivity)]
-    if clash:
-        raise Conflict(
-            "duplicate-content",
-            "you registered this content before, and one of the two is private: a second registration would be a "
-            "second budget",
-            dataset=clash[0].id,
-        )
+    for part, dataset in repository.with_content(session, caller.id, sent["data"]):
+        protected = spec.privacy.sensitivity == "private" or (part == "data" and dataset.sensitivity == "private")
+        if protected and not _is_retired(heads, dataset):
+            raise _duplicate(dataset)
+    for part, dataset in repository.with_content(session, caller.id, sent["holdout"]):
+        if part == "data" and dataset.sensitivity == "private" and not _is_retired(heads, dataset):
+            raise _duplicate(dataset)
+
+
+def _duplicate(dataset: Dataset) -> Conflict:
+    detail = "you registered this content before, and one of the two is private: a second registration would be a"
+    return Conflict("duplicate-content", f"{detail} second budget", dataset=dataset.id)
+
+
+def _is_retired(heads: Heads, dataset: Dataset) -> bool:
+    """Returns True for private data whose ledger was closed before anything was held on it.
+
+    Public data may have been used by jobs without privacy before a backup was restored: their content stays public.
+
+    Raises:
+        Unavailable: its retirement is not recorded outside the database yet: a restored backup could forget it.
+    """
+    if dataset.retired_at is None or dataset.sensitivity == "public":
+        return False
+    recorded = behind.read_recorded(heads, dataset.id)
+    if recorded is None or recorded.joined_into != accounts.RETIRED:
+        raise Unavailable("the retirement of this content is being recorded: try again in a moment")
+    return True
 
 
 def _check_forgotten(db: Database, settings: Settings, caller: Caller, hmacs: set[str]) -> None:
@@ -281,7 +369,7 @@ def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:
     """The public sizes. Private data: from the declaration. Public data, and a public hold-out: the actual sizes."""
     counts = parsed["counts"]
     if spec.privacy.sensitivity == "private" and spec.privacy.records is not None:
-        train, holdout = _split_sizes(spec, spec.privacy.records)
+        train, holdout = split_sizes(spec, spec.privacy.records)
         holdout = counts["holdout"] if _wants_holdout_file(spec) else holdout
         _check_count(spec.privacy.records, train, counts["train"])
     else:

@@ -2,6 +2,7 @@
 
 api_keys ─┬─ datasets ─── accounts (one row a data set: both accounts' balances and the chain's head)
           │      ├────── grants (which key may see a data set, or train on it)
+          │      ├────── declarations (replaced versions; jobs keep theirs)
           │      ├────── dataset_contents (keyed hashes that make a second registration impossible)
           │      ├────── ledger_entries (append-only, hash-chained)
           │      └────── signed_heads (the heads that the relay signed last)
@@ -86,6 +87,21 @@ class Dataset(Base):
     content_hmac: Mapped[str]
     created_at: Mapped[datetime]
     content_deleted_at: Mapped[datetime | None]  # when its files were deleted; its hashes stay
+    retired_at: Mapped[datetime | None]  # when its owner took it back, before anything was held on it
+    # The version of `spec` and `shape`. Earlier versions are in `declarations`.
+    declaration: Mapped[int] = mapped_column(default=1, server_default="1")
+
+
+class Declaration(Base):
+    """A replaced version of a data set's declaration. Jobs that were priced with it are run with it."""
+
+    __tablename__ = "declarations"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True)
+    spec: Mapped[dict[str, Any]]
+    shape: Mapped[dict[str, Any]]
+    replaced_at: Mapped[datetime]
 
 
 class Grant(Base):
@@ -154,7 +170,8 @@ class Account(Base):
     holdout_held: Mapped[int] = mapped_column(default=0)
     entries: Mapped[int] = mapped_column(default=0)
     head: Mapped[str]
-    joined_into: Mapped[str | None]  # the data set whose ledger replaces this one: nothing more is admitted here
+    # The data set whose ledger replaces this one, or "retired": nothing more is admitted here.
+    joined_into: Mapped[str | None]
 
 
 class LedgerEntry(Base):
@@ -267,6 +284,7 @@ class Job(Base):
     lease_until: Mapped[float | None]
     lease_clock: Mapped[str | None]
     ran_s: Mapped[float] = mapped_column(default=0.0, server_default="0")  # in all attempts, without waiting
+    declaration: Mapped[int] = mapped_column(default=1, server_default="1")  # the version that the price depends on
 
 
 class ClaimTurn(Base):

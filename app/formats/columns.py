@@ -48,6 +48,13 @@ def text_number(cell: str) -> float:
     return float(cell)
 
 
+def comma_number(cell: str) -> float:
+    """Converts a text cell with a decimal comma to a float; raises ValueError if it is not a number."""
+    if "." in cell:  # 1.234 is a thousand and more in one country and one and more in another
+        raise ValueError
+    return text_number(cell.replace(",", ".", 1))
+
+
 def json_number(value: Any) -> float:
     """Converts a JSON or typed cell to a float; raises TypeError or ValueError if it is not a number."""
     if not isinstance(value, int | float):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
+import json
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
 
 from app.formats.records import Table
+from app.formats.unpacking import opened
 
 MAX_CELL_CHARACTERS = MAX_LINE_CHARACTERS = 32 * 1024 * 1024
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -22,7 +25,8 @@ def read(path: Path, records: Table, *, header: Header | None = None, **dialect:
     names."""
     csv.field_size_limit(MAX_CELL_CHARACTERS)
     # Bytes that are not UTF-8 become lone surrogates, which are counted in the columns in use.
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+    raw = opened(path, records)
+    with io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         _check_separator(file.readline(MAX_LINE_CHARACTERS), records, dialect.get("delimiter", ","))
         file.seek(0)
         rows = csv.reader(_lines(file, records), strict=True, **dialect)
@@ -51,7 +55,8 @@ def _check_separator(first_line: str, records: Table, right: str) -> None:
     for separator, name in SEPARATORS.items():
         if wanted <= _split(first_line, separator):
             raise records.broken(
-                f"its columns are separated by {name} ({separator!r}); write it with {SEPARATORS[right]}"
+                f"its columns are separated by {name} ({separator!r}); write it with {SEPARATORS[right]}, or "
+                f'declare "csv": {{"separator": {json.dumps(separator)}}}'
             )
 
 

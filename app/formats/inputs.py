@@ -1,8 +1,11 @@
 """Inputs of a prediction: JSON records, checked against the data set's declaration. Its data are not needed.
 
-columns                an object with a number for each column tensor                 a list of numbers, one record of
-the array, flattened hashed_text, text      a text interactions, rating   an object with the user's and the item's id
-interactions, next_item   a list of items' ids, from the first to the latest
+columns                    an object with a number for each column
+table                      an object with a cell for each column; null for a missing one
+tensor                     a list of numbers, one record of the array, flattened
+hashed_text, text          a text
+interactions, rating       an object with the user's and the item's id
+interactions, next_item    a list of items' ids, from the first to the latest
 """
 
 from __future__ import annotations
@@ -11,9 +14,14 @@ import math
 import re
 from typing import Any
 
+import numpy as np
+
 from app.contracts.dataset_spec import Features, Ids, Task
+from app.contracts.table import TableFeatures
 from app.errors import InvalidRequest
+from app.formats.columns import json_number
 from app.formats.ids import IdColumn
+from app.formats.tables import Coder, UnusableCell, expanded
 
 MAX_TEXT_CHARACTERS = 100_000
 MAX_ITEMS = 10_000
@@ -39,6 +47,8 @@ def checked(records: list[Any], task: Task, features: Features, width: int) -> l
         return [_pair(users, items, record, at) for at, record in enumerate(records)]
     if features.kind in ("hashed_text", "text"):
         return [_text(record, at) for at, record in enumerate(records)]
+    if features.kind == "table":
+        return _rows(records, features)
     names = features.columns if features.kind == "columns" else None
     return [_numbers(record, names, width, at) for at, record in enumerate(records)]
 
@@ -58,6 +68,24 @@ def _numbers(record: Any, names: list[str] | None, width: int, at: int) -> list[
     if not isinstance(record, list) or len(record) != width or not all(map(_is_number, record)):
         raise _wrong(at, f"{width} numbers, finite in single precision")
     return [float(number) for number in record]
+
+
+def _rows(records: list[Any], features: TableFeatures) -> list[list[float]]:
+    """Objects with a cell for each column, scaled as the records that the model was trained on."""
+    coders = [Coder(column, json_number) for column in features.columns]
+    names = {column.name for column in features.columns}
+    cells = np.empty((len(records), len(coders)), dtype=np.float32)
+    for at, record in enumerate(records):
+        if not isinstance(record, dict) or not record.keys() <= names:
+            raise _wrong(at, "an object with a cell for each declared column; a missing one is null")
+        for place, coder in enumerate(coders):
+            try:
+                cells[at, place] = coder.code(record.get(coder.column.name))[0]
+            except UnusableCell as error:
+                raise InvalidRequest.at(
+                    f"/records/{at}/{coder.column.name}", f"column {coder.column.name!r}: {error.what}"
+                ) from None
+    return [[float(number) for number in row] for row in expanded(cells, features)]
 
 
 def _is_number(value: Any) -> bool:

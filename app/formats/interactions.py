@@ -28,6 +28,7 @@ from app.formats.ids import IdColumn
 from app.formats.records import Table, Wanted
 from app.formats.sequences import History
 from app.formats.stored import Pairs, StoredPart
+from app.formats.unpacking import opened
 
 DAT_COLUMNS = ("user_id", "item_id", "rating", "timestamp")
 MAX_LINE_BYTES = 1 << 20
@@ -130,7 +131,7 @@ def _read_dat(path: Path, records: Table) -> None:
     records.begin(DAT_COLUMNS)
     places = [DAT_COLUMNS.index(each.name) for each in (*records.features, records.label)]
     wrong, first, number = 0, 0, 0
-    with path.open("rb") as file:
+    with opened(path, records) as file:
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(line) > MAX_LINE_BYTES:

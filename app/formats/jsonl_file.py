@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.formats.records import Records
+from app.formats.unpacking import opened
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 
@@ -30,7 +31,7 @@ def read(path: Path, records: Records) -> None:
 
 def _objects(path: Path, records: Records) -> Iterator[dict[str, Any]]:
     number = 0
-    with path.open("rb") as file:
+    with opened(path, records) as file:
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(line) > MAX_LINE_BYTES:

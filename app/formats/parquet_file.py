@@ -70,6 +70,10 @@ def _read(file: pq.ParquetFile, records: Records) -> None:
         if records.texts is not None:
             for text in _plain(batch.column(names[0])).to_pylist():
                 records.texts.add((text,))
+        elif records.cells is not None:
+            columns = [_plain(batch.column(coder.column.name)).to_pylist() for coder in records.cells.coders]
+            for row in zip(*columns, strict=True):
+                records.cells.add(row)
         else:
             _add_numbers(records.numbers, [batch.column(name) for name in records.numbers.columns])
         if records.users is not None:
@@ -114,7 +118,8 @@ def _check_type(found: pa.DataType, wanted: Wanted, records: Records) -> None:
     elif records.users is not None and wanted.name == records.users.column:
         fits = is_text or pa.types.is_integer(plain)
     else:
-        fits = is_text if records.texts is not None else is_number or pa.types.is_decimal(plain)
+        is_table = records.cells is not None and (is_text or pa.types.is_date(plain) or pa.types.is_timestamp(plain))
+        fits = is_text if records.texts is not None else is_number or pa.types.is_decimal(plain) or is_table
     if not fits:
         raise records.unsuited(wanted, f"is of type {str(found)[:60]}, which cannot be used here")
 

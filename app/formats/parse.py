@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import DatasetSpec, HashedText
+from app.contracts.dataset_spec import DatasetSpec, HashedText, rounded
 from app.errors import InvalidRequest
 from app.formats import digests, interactions, users
 from app.formats.columns import Classes, chunks
@@ -93,12 +93,13 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
     hashes = {name: digests.file_digests(path, keys) for name, path in files.items()}
     return {
         "parts": {name: _saved(Path(request["output_dir"]) / f"{name}.npz", part) for name, part in parts.items()},
-        "features": data.part.shape[1],
+        "features": spec.features.width if spec.features.kind == "table" else data.part.shape[1],
         "outputs": len(spec.task.classes) if spec.task.kind == "classification" else 1,
         "sparse": data.part.sparse,
         "contents": [each for name in files for each in _contents(name, hashes[name][1], parsed[name], keys)],
         "content_sha256": hashes["file"][0],
-        "counts": _counts(spec, data, extra) | {name: part.units for name, part in parts.items()},
+        "counts": _counts(data, extra)
+        | {name: parts[name].units if name in parts else 0 for name in ("train", "holdout")},
         "warnings": _warnings(spec, data, extra, parts),
     }
 
@@ -114,7 +115,8 @@ def _parsed(spec: DatasetSpec, path: Path, name: str, keys: digests.Keys, max_un
     records = Records(spec, name, max_unpacked_bytes)
     if other := what_else(path, spec.format):
         raise records.broken(f"it is {other}")
-    import_module(f"app.formats.{READERS[spec.format]}").read(path, records)
+    dialect = {"delimiter": spec.csv.separator} if spec.csv is not None else {}
+    import_module(f"app.formats.{READERS[spec.format]}").read(path, records, **dialect)
     records.check()
     parsed = _features_and_labels(spec, records, keys)
     most = spec.privacy.max_records_per_user
@@ -133,11 +135,13 @@ def _features_and_labels(spec: DatasetSpec, records: Records, keys: digests.Keys
             StoredPart(x=x, y=y),
             digests.record_digests(digests.text_contents(texts, labels), keys),
         )
-    matrix = records.matrix()
+    matrix = contents = records.matrix()
     names = spec.features.columns if spec.features.kind == "columns" else None
+    if spec.features.kind == "table" and records.cells is not None:
+        names, contents = [each.name for each in spec.features.columns], records.cells.contents()
     return Parsed(
         StoredPart(x=_float32(matrix), y=y),
-        digests.record_digests(digests.number_contents(matrix, names, labels), keys),
+        digests.record_digests(digests.number_contents(contents, names, labels), keys),
     )
 
 
@@ -201,11 +205,12 @@ def _saved(path: Path, part: StoredPart) -> dict[str, str]:
     return {"file": path.name, "sha256": save_part(path, part)}
 
 
-def _counts(spec: DatasetSpec, data: Parsed, extra: Parsed | None) -> dict[str, int]:
-    counts = {"records": len(data.digests.content)}
-    if spec.features.kind == "interactions" and spec.features.unknown == "drop":
-        counts["dropped"] = data.dropped + (extra.dropped if extra else 0)
-    return counts
+def _counts(data: Parsed, extra: Parsed | None) -> dict[str, int]:
+    """Counts the records of the data file, its protected units, and what both files leave out: rows with undeclared
+    ids, and records of users with too many."""
+    over = len(data.digests.content) - data.records
+    dropped = data.dropped + over + (extra.dropped if extra else 0)
+    return {"records": len(data.digests.content), "dropped": dropped, "units": data.part.units}
 
 
 def _contents(name: str, file_hmac: str, parsed: Parsed, keys: digests.Keys) -> list[dict[str, str]]:
@@ -224,6 +229,11 @@ def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, parts: dict
         warnings.append(
             f"the file holds {found} {noun}; you declared {declared}: sampling rates, step sizes and scores use the "
             "declared number"
+        )
+    if declared == found != rounded(found):
+        warnings.append(
+            f"you declared the exact number of {noun}, {found}, which makes it public: a rounded one, such as "
+            f"{rounded(found)}, shows less"
         )
     dropped = len(data.digests.content) - data.records
     if dropped:

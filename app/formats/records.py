@@ -18,12 +18,14 @@ from app.formats.columns import (
     Numbers,
     Texts,
     Unlabelled,
+    comma_number,
     fault,
     json_number,
     refuse,
     text_number,
     unusable,
 )
+from app.formats.tables import Cells
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,9 @@ class Records(Table):
         self.users = Texts(user, "/privacy/user_column") if user else None
         names, pointers = [each.name for each in features], [each.pointer for each in features]
         number = json_number if spec.format == "jsonl" else text_number if spec.format == "csv" else float
+        if spec.csv is not None and spec.csv.decimal == ",":
+            number = comma_number
+        self.cells = Cells(spec.features, number) if spec.features.kind == "table" else None
         self.tensor: NDArray[Any] | None = None  # an NPZ file's features arrive as one array
         self.texts = Texts(names[0], pointers[0]) if spec.features.kind in ("hashed_text", "text") else None
         self.numbers = Numbers(names, pointers, number)
@@ -116,7 +121,7 @@ class Records(Table):
         if self.users is not None:
             *row, user = row
             self.add_user(user)
-        (self.texts or self.numbers).add(row)
+        (self.texts or self.cells or self.numbers).add(row)
         self.add_label(label)
 
     def add_user(self, user: Any) -> None:
@@ -137,7 +142,9 @@ class Records(Table):
         refuse([*self._feature_faults(), *self.labels.faults(), *users], self.file)
 
     def matrix(self) -> NDArray[Any]:
-        """(n, d) features of columns or a tensor, in their original type."""
+        """(n, d) features of columns or a tensor, in their original type; or a table's cells, as they are stored."""
+        if self.cells is not None:
+            return self.cells.values()
         return self.numbers.values() if self.tensor is None else self.tensor
 
     def targets(self) -> NDArray[np.int64] | NDArray[np.float64]:
@@ -149,7 +156,7 @@ class Records(Table):
         if self.tensor is not None:
             bad = int(unusable(self.tensor).sum())
             return fault(self.features[0].pointer, self.features[0].name, {"not finite in 32 bits": bad})
-        return (self.texts or self.numbers).faults()
+        return (self.texts or self.cells or self.numbers).faults()
 
 
 def _features(spec: DatasetSpec) -> list[Wanted]:
@@ -158,6 +165,8 @@ def _features(spec: DatasetSpec) -> list[Wanted]:
     if spec.features.kind == "tensor":
         return [Wanted(spec.features.array, "/features/array")]
     names = spec.features.columns if spec.features.kind == "columns" else []
+    if spec.features.kind == "table":
+        names = [each.name for each in spec.features.columns]
     return [Wanted(name, f"/features/columns/{i}") for i, name in enumerate(names)]
 
 

@@ -41,6 +41,7 @@ class DatasetFacts:
     filter: str | None  # None on public data: there is no account
     order: float | None
     cap_delta: float | None
+    declaration: int = 1  # the version of the declaration that all this comes from
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -166,7 +167,10 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
         detail = "`adaptive` counts records, but this data set protects users: use `flat`, `automatic` or `per_layer`"
         raise InvalidRequest.at("/clipping/kind", detail)
     if facts.filter == "gdp" and spec.sampling.kind == "poisson":
-        detail = 'this data set\'s ledger (filter `gdp`) admits full-batch jobs only: use {"kind": "full_batch"}'
+        detail = (
+            'this data set\'s ledger (filter `gdp`) admits full-batch jobs only: use {"kind": "full_batch"}, or a data '
+            "set whose owner chose the filter `rdp`, which admits Poisson-sampled jobs too; a filter never changes"
+        )
         raise InvalidRequest.at("/sampling", detail)
 
 

@@ -77,6 +77,7 @@ SHOWN = [
     JOB.finished_at,
     JOB.parent_id,
     JOB.study,
+    JOB.declaration,
 ]
 
 
@@ -94,6 +95,7 @@ def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
         filter=account.filter if account else None,
         order=account.filter_order if account else None,
         cap_delta=account.cap_delta if account else None,
+        declaration=dataset.declaration,
     )
 
 

@@ -54,6 +54,7 @@ def new_job(caller: Caller, planned: Plan, priced: Price | StudyPrice, idempoten
     columns = {
         "id": job_id,
         "dataset_id": planned.facts.id,
+        "declaration": planned.facts.declaration,
         "key_id": caller.id,
         "idempotency_key": idempotency_key,
         "request_sha256": digest,

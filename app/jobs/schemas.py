@@ -37,6 +37,7 @@ class Quote(BaseModel):
     largest_epsilon_that_fits: float | None = None
     hpo: dict[str, Any] | None = None  # for a study: how pilots, scores and the final trial share the total
     estimated_duration_s: float | None = None
+    declaration: int | None = None  # the version of the data set's declaration; null inside a job, which has it itself
     warnings: list[str] = []
 
 
@@ -124,6 +125,7 @@ class JobView(BaseModel):
     artifacts: list[ArtifactView]
     study: StudyView | None = None  # for a study: its progress and decisions
     parent: str | None = None  # for a trial: its study
+    declaration: int = 1  # the version of the data set's declaration that it was priced with
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -147,6 +149,7 @@ class JobView(BaseModel):
             artifacts=[ArtifactView.of(each) for each in details["artifacts"]],
             study=StudyView.of(job),
             parent=job.parent_id,
+            declaration=job.declaration,
             created_at=job.created_at.replace(microsecond=0),  # like the times below, or it could be later than them
             started_at=job.started_at,
             finished_at=job.finished_at,

@@ -61,6 +61,7 @@ def quote(
         left = repository.remaining(session, planned.facts.id)
         pace = None if planned.study else repository.seconds_per_step(session, planned.facts.id, planned.spec)
     found = Quote.model_validate(quote_of(planned, priced).model_dump(mode="json"))
+    found.declaration = planned.facts.declaration
     found.estimated_duration_s = round(pace * planned.steps, 1) if pace is not None else None
     if left is None or planned.pricing is None:
         return found.model_copy(update={"fits": True})

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 # The largest integer that databases hold. A larger request cannot fit; a larger budget cannot be stored.
 MAX_AMOUNT = 2**63 - 1
+RETIRED = "retired"  # in `joined_into`: the data set was retired, and no other ledger was charged
 
 
 def open_account(
@@ -274,7 +275,7 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
     """
     before = account_of(session, dataset_id)
     if before.joined_into is not None:
-        raise Conflict("wrong-state", "this ledger is closed: it was joined to another one")
+        raise Conflict("wrong-state", closed_because(before))
     _check_cap(cap_epsilon, before.cap_delta)
     of = filter_for(before.filter, before.order)
     train = _budget(of, cap_epsilon, before.cap_delta)
@@ -323,12 +324,19 @@ def account_of(session: Session, dataset_id: str) -> Account:
 
 
 def remaining_of(account: Account) -> dict[str, int]:
-    """What may still be held on each account: nothing if the ledger was joined to another one."""
+    """What may still be held on each account: nothing if the ledger is closed."""
     parts = {
         "train": account.train_budget - account.train_spent - account.train_held,
         "holdout": account.holdout_budget - account.holdout_spent - account.holdout_held,
     }
     return parts if account.joined_into is None else dict.fromkeys(parts, 0)
+
+
+def closed_because(account: Account) -> str:
+    """Says why nothing more is admitted on a closed ledger."""
+    if account.joined_into == RETIRED:
+        return "this ledger is closed: its data set was retired"
+    return "this ledger is closed: an admin has joined it to another data set's ledger"
 
 
 def find(session: Session, dataset_id: str, once: str) -> LedgerEntry | None:
@@ -428,7 +436,7 @@ def _refusal(account: Account, train: int, holdout: int) -> BudgetError:
     unit = filter_for(account.filter, account.order).unit
     message = f"the job needs {requested[binds]} of the {binds} account and {remaining[binds]} is left ({unit})"
     if account.joined_into is not None:
-        message = "this ledger is closed: an admin has joined it to another data set's ledger"
+        message = closed_because(account)
     return BudgetError(message, requested=requested, remaining=remaining, account=binds, unit=unit)
 
 

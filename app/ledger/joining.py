@@ -83,7 +83,7 @@ def carried(closed: Account, stays: Account) -> int:
 def _check(session: Session, closed: Account, stays: Account) -> None:
     for each in (closed, stays):
         if each.joined_into is not None:
-            raise Conflict("wrong-state", f"the ledger of {each.dataset_id} is closed: it was joined to another one")
+            raise Conflict("wrong-state", f"{each.dataset_id}: {accounts.closed_because(each)}")
     units = {session.get_one(Dataset, each.dataset_id).spec["privacy"]["unit"] for each in (closed, stays)}
     if len(units) > 1:
         raise Conflict(
@@ -106,6 +106,9 @@ def _charge(session: Session, stays: Account, amount: int, closed: str, actor: s
 
 def close(session: Session, closed: Account, into: str, actor: str, reason: str) -> None:
     """Writes an entry that keeps the cap and closes the ledger. Charges nothing to the other one.
+
+    Args:
+        into: the other ledger's data set; or accounts.RETIRED, if nothing was ever held on this one.
 
     Raises:
         Conflict: `ledger-behind`: the account's row, which determines the charge, differs from the last entry.

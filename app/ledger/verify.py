@@ -178,7 +178,7 @@ class _Replay:
         else:
             _require(not any(released), "only a settlement releases")
             if entry.kind == "hold":
-                _require(self.joined_into is None, "the ledger was joined to another one: nothing more may be admitted")
+                _require(self.joined_into is None, "the ledger is closed: nothing more may be admitted")
                 self.holds[entry.job_id] = amounts
                 self.held = _plus(self.held, amounts)
             else:

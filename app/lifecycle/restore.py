@@ -22,6 +22,7 @@ from app.audit import record as audit
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Job, LedgerCheck
 from app.errors import InvalidRequest, NotFound
+from app.ids import now
 from app.ledger import accounts, behind, joining
 from app.ledger.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle import studies
@@ -164,6 +165,8 @@ def _post(session: Session, recorded: Head, reason: str) -> dict[str, int]:
     if recorded.joined_into is not None:
         # The other ledger was recorded first: its charge is in the database, or in its own gap.
         joining.close(session, account, recorded.joined_into, ACTOR, reason)
+        if recorded.joined_into == accounts.RETIRED:
+            session.get_one(Dataset, recorded.dataset).retired_at = now()
     return lacks
 
 

@@ -185,6 +185,7 @@ def _row(study: Job, run: Run) -> dict[str, Any]:
     return {
         "id": new_id("job"),
         "dataset_id": study.dataset_id,
+        "declaration": study.declaration,  # the study's price depends on it, whatever the owner has declared since
         "key_id": study.key_id,
         # No client can send this key: a header cannot hold a line break.
         "idempotency_key": f"{study.id}\n{run.number}",

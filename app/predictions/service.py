@@ -9,8 +9,9 @@ from sqlalchemy import func, select
 from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.hf import weights_file
+from app.db.declared import declared
 from app.db.engine import Database
-from app.db.models import ApiKey, Dataset, Prediction
+from app.db.models import ApiKey, Prediction
 from app.errors import Conflict, NotFound
 from app.formats import inputs
 from app.grants.service import require_job
@@ -35,9 +36,9 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
         if job.status != "succeeded":
             raise Conflict("wrong-state", f"the job is {job.status}: there is no model to predict with")
         repository.artifact(session, job_id, weights_file(job.spec["model"]))
-        dataset = session.get_one(Dataset, job.dataset_id)
-        spec = DatasetSpec.model_validate(dataset.spec)
-        records = inputs.checked(asked.records, spec.task, spec.features, dataset.shape["features"])
+        said = declared(session, job)
+        spec = DatasetSpec.model_validate(said.spec)
+        records = inputs.checked(asked.records, spec.task, spec.features, said.shape["features"])
         session.get(ApiKey, caller.id, with_for_update={"key_share": True})  # two requests cannot both be the last
         open_ones = select(func.count()).where(
             Prediction.key_id == caller.id, Prediction.status.in_(("queued", "running"))

@@ -70,7 +70,10 @@ class GdpFilter:
         """
         mu = gdp.mu_of_event(event)
         if mu is None:
-            detail = "this data set's `gdp` filter admits full-batch jobs only: use full_batch sampling"
+            detail = (
+                "this data set's `gdp` filter admits full-batch jobs only: use full_batch sampling, or a data set with "
+                "the filter `rdp`"
+            )
             raise InvalidRequest.at("/sampling/kind", detail)
         return math.ceil(mu * mu * (1.0 + _ROUNDING) * 1e12)
 

@@ -1,4 +1,4 @@
-"""DELETE /v1/datasets/{dataset_id}/content and /v1/jobs/{job_id}/artifacts."""
+"""DELETE /v1/datasets/{dataset_id}/content and /v1/jobs/{job_id}/artifacts; POST /v1/datasets/{dataset_id}/retire."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from app.grants import service as grants
 from app.jobs import repository as jobs
 from app.jobs.schemas import JobView
 from app.keys.auth import CurrentKey
+from app.retention import retire as retiring
 from app.retention import service
 from app.web.deps import Db, ServiceSettings
 
@@ -24,6 +25,19 @@ def delete_content(dataset_id: str, db: Db, settings: ServiceSettings, caller: C
     as a second budget. 409 while a job on it is not finished.
     """
     found = service.delete_content(db, settings, caller, dataset_id)
+    with db.read() as session:
+        dataset, access = grants.find(session, caller, found)
+        return DatasetView.of(dataset, session.get(Account, dataset.id), access)
+
+
+@router.post("/datasets/{dataset_id}/retire", tags=["datasets"])
+def retire_dataset(dataset_id: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> DatasetView:
+    """Takes back a data set that nothing was ever held on, for good; its owner may register its content anew.
+
+    Its files are deleted, its ledger is closed and its name becomes free. 409 once a job was admitted on it: change its
+    declaration instead.
+    """
+    found = retiring.retire(db, settings, caller, dataset_id)
     with db.read() as session:
         dataset, access = grants.find(session, caller, found)
         return DatasetView.of(dataset, session.get(Account, dataset.id), access)

@@ -38,9 +38,9 @@ def delete_content(db: Database, settings: Settings, caller: Caller, dataset: st
     """
     with db.write() as session:
         dataset_id = grants.require(session, caller, dataset, "own").id
-        if _mark_deleted(session, dataset_id):
+        if mark_deleted(session, dataset_id):
             audit.record(session, "dataset.content_deleted", dataset_id)
-    _remove_content(db, settings, dataset_id)
+    remove_content(db, settings, dataset_id)
     return dataset_id
 
 
@@ -68,7 +68,7 @@ def sweep(db: Database, settings: Settings) -> None:
         cut_short = session.scalars(select(Dataset).where(Dataset.content_deleted_at.is_not(None))).all()
         unfinished = [each.id for each in cut_short if each.parts]
     for dataset_id in unfinished:
-        _remove_content(db, settings, dataset_id)
+        remove_content(db, settings, dataset_id)
     if settings.artifacts_kept_days is not None:
         _sweep_artifacts(db, now() - timedelta(days=settings.artifacts_kept_days))
     if settings.content_kept_days is not None:
@@ -103,15 +103,15 @@ def _sweep_contents(db: Database, settings: Settings, before: datetime) -> None:
     for dataset_id in found:
         try:
             with db.write() as session:
-                _mark_deleted(session, dataset_id)
+                mark_deleted(session, dataset_id)
                 audit.record(session, "dataset.content_deleted", dataset_id, because="retention")
         except ServiceError as error:
             logger.info("the content of %s is kept for now: %s", dataset_id, error.message)
             continue
-        _remove_content(db, settings, dataset_id)
+        remove_content(db, settings, dataset_id)
 
 
-def _mark_deleted(session: Session, dataset_id: str) -> bool:
+def mark_deleted(session: Session, dataset_id: str) -> bool:
     """Marks the content deleted under the data set's row lock, which an admission shares: an admission comes before
     this, and is seen, or is refused."""
     row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)
@@ -127,8 +127,8 @@ def _mark_deleted(session: Session, dataset_id: str) -> bool:
     return True
 
 
-def _remove_content(db: Database, settings: Settings, dataset_id: str) -> None:
-    """Removes the files that `_mark_deleted` released, then forgets their paths."""
+def remove_content(db: Database, settings: Settings, dataset_id: str) -> None:
+    """Removes the files that `mark_deleted` released, then forgets their paths."""
     folder = settings.storage_root / "datasets" / dataset_id
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():

@@ -312,6 +312,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "quote_job": JOB_SPECS,
     "sweep_quotes": {"three totals, with cheaper and more expensive pilots": SWEEP},
     "submit_job": JOB_SPECS,
+    "redeclare_dataset": {"another number of records": {"records": 24000}, "what it would say": {"dry_run": True}},
     "set_grant": {"to train, within a policy": {"access": "train", "max_epsilon_per_job": 0.5}},
     "rotate_key": {"the old token works for one more hour": {"overlap_s": 3600}},
     "create_webhook": {
@@ -351,7 +352,12 @@ ANSWERS: dict[str, Any] = {
         "status": "succeeded",
         "predictions": [{"class": 1, "probabilities": {"1": 0.83, "0": 0.17}}],
     },
-    "register_dataset": {**DATASET_VIEW, "access": "own", "counts": {"train": 20011, "holdout": 4989}, "warnings": []},
+    "register_dataset": {
+        **DATASET_VIEW,
+        "access": "own",
+        "read": {"records": 25000, "dropped": 0, "units": 25000, "train": 20013, "holdout": 4987},
+        "warnings": [],
+    },
     "show_dataset": DATASET_VIEW,
     "list_datasets": {"items": [DATASET_VIEW], "next": None},
     "show_ledger": LEDGER,

@@ -19,7 +19,7 @@ from app.web.problems import problem
 
 # Room for the multipart envelope and the spec beside the file itself.
 UPLOAD_ENVELOPE_BYTES = 4 * MIB
-UPLOAD = ("POST", "/v1/datasets")
+UPLOADS = ("/v1/datasets", "/v1/datasets/check")
 # No route needs more than this, except those below.
 SMALL_BODY_BYTES = 64 * 1024
 
@@ -32,7 +32,7 @@ class Needs(NamedTuple):
 
 
 # A specification names its columns, classes and ids one by one; a prediction's inputs are records.
-LARGE = re.compile(r"/v1/datasets|/v1/jobs/[^/]+/predict")
+LARGE = re.compile(r"/v1/datasets(/check|/[^/]+/declarations)?|/v1/jobs/[^/]+/predict")
 LARGE_NODES = 200_000
 
 
@@ -57,7 +57,7 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        uploads = (scope["method"], scope["path"]) == UPLOAD and not is_json(headers)
+        uploads = scope["method"] == "POST" and scope["path"] in UPLOADS and not is_json(headers)
         needs = needs_of(scope["method"], scope["path"])
         limit = min(self.settings.max_body_bytes, needs.max_bytes or self.settings.max_body_bytes)
         if uploads:

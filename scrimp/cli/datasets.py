@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scrimp.cli import show
+from scrimp.cli import show, show_reading
 from scrimp.cli.session import Session, command, read_json
+from scrimp.declare import guess
+from scrimp.errors import ScrimpError
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -27,7 +30,47 @@ def add(
 ) -> None:
     """Register a data set with its privacy cap."""
     dataset = session.client.create_dataset(read_json(spec), file, holdout_file)
-    session.result(dataset, lambda: show.dataset(session.console, dataset))
+    session.result(dataset, lambda: show_reading.registered(session.console, dataset))
+
+
+@command(app, "check")
+def check(
+    session: Session,
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The data file.")],
+    spec: Annotated[
+        Path | None, typer.Option(help="A DatasetSpec (JSON); - reads standard input; without it one is guessed.")
+    ] = None,
+    holdout_file: HoldoutFile = None,
+) -> None:
+    """Check a file against its declaration; the service stores nothing."""
+    declared = read_json(spec) if spec is not None else guess(file).spec
+    found = session.client.check_dataset(declared, file, holdout_file)
+    session.result(found, lambda: show_reading.checked(session.console, found))
+
+
+@app.command("init")
+def init(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The data file: CSV, JSONL, Parquet, NPZ.")],
+    to: Annotated[Path | None, typer.Option(help="Where to write the declaration; an existing file stays.")] = None,
+) -> None:
+    """Write a declaration to edit, guessed from a file. Reads the file here and sends nothing."""
+    try:
+        found = guess(file)
+    except ScrimpError as error:
+        raise typer.BadParameter(f"{file}: {error}") from None
+    text = json.dumps(found.spec, indent=2, ensure_ascii=False)
+    if to is None:
+        print(text)
+    else:
+        try:
+            with to.open("x", encoding="utf-8") as made:
+                made.write(text + "\n")
+        except OSError as error:
+            raise typer.BadParameter(f"{to}: {error.strerror}") from None
+    told = show.console(stderr=True)
+    told.print("A declaration is public, and this one is guessed from the data. Check:")
+    for note in found.notes:
+        told.print(f"  {note}", markup=False)
 
 
 @command(app, "list")
@@ -49,3 +92,25 @@ def delete_content(session: Session, dataset: Annotated[str, typer.Argument(help
     """Delete the data themselves, for good. The ledger stays, and the data cannot be registered again."""
     found = session.client.delete_content(dataset)
     session.result(found, lambda: session.console.print(f"the content of {found.name} is deleted; its ledger stays"))
+
+
+@command(app, "retire")
+def retire(session: Session, dataset: Annotated[str, typer.Argument(help="Name or id.")]) -> None:
+    """Take back a data set that nothing was ever held on, for good; register its content anew."""
+    found = session.client.retire_dataset(dataset)
+    session.result(found, lambda: session.console.print(f"retired, and now called {found.name}; its old name is free"))
+
+
+@command(app, "declare")
+def declare(
+    session: Session,
+    dataset: Annotated[str, typer.Argument(help="Name or id.")],
+    changes: Annotated[Path | None, typer.Argument(help="JSON with `records`, `classes`, `scale` or `ranges`.")] = None,
+    records: Annotated[int | None, typer.Option(min=1, help="A rounded number of records.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what it would say.")] = False,
+) -> None:
+    """Declare records, classes, scale or ranges anew. Jobs keep the version that they were priced with."""
+    asked = read_json(changes) if changes is not None else {}
+    asked |= {"records": records} if records is not None else {}
+    found = session.client.redeclare_dataset(dataset, asked | {"dry_run": dry_run})
+    session.result(found, lambda: show_reading.redeclared(session.console, found))

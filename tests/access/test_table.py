@@ -101,6 +101,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/keys/{key_id}/rotate"): Rule(role=ADMINS, otherwise=404),
     ("DELETE", "/v1/keys/{key_id}"): Rule(role=ADMINS),
     ("POST", "/v1/datasets"): Rule(422, role=OWNERS, send=json({})),
+    ("POST", "/v1/datasets/check"): Rule(422, role=OWNERS, send=json({})),
     ("GET", "/v1/datasets"): ANY,
     ("GET", "/v1/datasets/{dataset_id}"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/grants"): Rule(needs="own", by_name=True),
@@ -115,6 +116,11 @@ TABLE: dict[tuple[str, str], Rule] = {
     ),
     # A ledger is not joined to itself.
     ("POST", "/v1/datasets/{dataset_id}/ledger/join"): Rule(422, role=ADMINS, send=to_itself),
+    ("POST", "/v1/datasets/{dataset_id}/retire"): Rule(409, needs="own", send=something_held, by_name=True),
+    # Its task has no scale.
+    ("POST", "/v1/datasets/{dataset_id}/declarations"): Rule(
+        422, needs="own", send=json({"scale": [1, 5]}), by_name=True
+    ),
     ("DELETE", "/v1/datasets/{dataset_id}/content"): Rule(409, needs="own", send=something_held, by_name=True),
     ("DELETE", "/v1/jobs/{job_id}/artifacts"): Rule(409, needs="own", send=an_open_prediction),
     ("GET", "/v1/signing-keys"): ANY,

@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from app.audit.chain import seal
 from app.audit.origin import client_address
 from app.db.engine import Database
-from app.db.models import AuditEntry
+from app.db.models import AuditEntry, Dataset
 from app.main import create_app
 from tests.dashboard.conftest import Browser, make_home, token_of
 from tests.dashboard.scene import Key, Scene
@@ -125,6 +125,16 @@ def delete_artifacts(world: World) -> httpx.Response:
     return world.call("DELETE", f"/v1/jobs/{job}/artifacts")
 
 
+def retire(world: World) -> httpx.Response:
+    return world.call("POST", f"/v1/datasets/{add_dataset(world.db)}/retire")
+
+
+def redeclare(world: World) -> httpx.Response:
+    with world.db.read() as session:
+        uploaded = session.scalars(select(Dataset.id).where(Dataset.name == "uploaded")).one()
+    return world.call("POST", f"/v1/datasets/{uploaded}/declarations", json={"classes": [0, 1, 2]})
+
+
 Call = Callable[[World], httpx.Response]
 
 
@@ -145,6 +155,7 @@ def plain(path: str, body: Any = None, method: str = "POST") -> Call:
 TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ("POST", "/v1/quotes"): None,
     ("POST", "/v1/quotes/sweep"): None,
+    ("POST", "/v1/datasets/check"): None,
     ("POST", "/v1/keys"): ("key.created", plain("/v1/keys", {"name": "n", "role": "viewer"})),
     ("DELETE", "/v1/keys/{key_id}"): ("key.revoked", plain("/v1/keys/{key}", method="DELETE")),
     ("POST", "/v1/keys/{key_id}/rotate"): ("key.rotated", plain("/v1/keys/{key}/rotate")),
@@ -154,6 +165,8 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ),
     ("DELETE", "/v1/datasets/{dataset_id}/grants/{key_id}"): ("grant.removed", take_back),
     ("POST", "/v1/datasets"): ("dataset.registered", upload),
+    ("POST", "/v1/datasets/{dataset_id}/retire"): ("dataset.retired", retire),
+    ("POST", "/v1/datasets/{dataset_id}/declarations"): ("dataset.redeclared", redeclare),
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): (
         "dataset.cap_changed",
         plain("/v1/datasets/{data}/ledger/cap", {"epsilon": 5.0, "reason": "more"}),

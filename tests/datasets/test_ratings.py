@@ -28,7 +28,7 @@ def test_ratings_are_registered(api: Api) -> None:
     made = response.json()
     assert made["shape"] == {"records_train": 48, "records_holdout": 12, "features": 24, "outputs": 1, "sparse": True}
     assert made["features"]["unknown"] == "refuse" and made["task"]["user"] == "user_id"
-    assert made["counts"]["records"] == 60 and "dropped" not in made["counts"]
+    assert made["read"]["records"] == 60 and made["read"]["dropped"] == 0
     again = api.upload(spec(name="again"), TABLE.replace("\t", ",").encode())
     assert again.status_code == 422, "another layout than declared"
     layout = spec(name="again", features={"layout": "csv"})
@@ -42,10 +42,10 @@ def test_how_many_rows_were_dropped_is_told_to_the_owner_once(api: Api) -> None:
     (error,) = refused.json()["errors"]
     assert (error["pointer"], error["count"]) == ("/task/user", 17)
     made = api.upload(spec(features={"unknown": "drop"}), table).json()
-    assert made["counts"]["dropped"] == 17 and made["counts"]["records"] == 60
+    assert made["read"]["dropped"] == 17 and made["read"]["records"] == 60
     for who in ("admin", "owner"):
-        assert "counts" not in api.get(f"/v1/datasets/{made['id']}", who).json()
-    kept = {key: value for key, value in made.items() if key not in ("counts", "content_hmac", "content_sha256")}
+        assert "read" not in api.get(f"/v1/datasets/{made['id']}", who).json()
+    kept = {key: value for key, value in made.items() if key not in ("read", "content_hmac", "content_sha256")}
     assert '"dropped"' not in json.dumps(kept)
 
 

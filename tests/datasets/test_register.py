@@ -28,7 +28,11 @@ def test_a_private_data_set_is_registered(api: Api) -> None:
     assert made["id"].startswith("ds_") and made["owner"] == api.key_ids["owner"]
     assert made["shape"] == {"records_train": 48, "records_holdout": 12, "features": 2, "outputs": 2, "sparse": False}
     assert made["content_sha256"] == hashlib.sha256(CSV.encode()).hexdigest()
-    assert made["counts"]["records"] == 60 and made["warnings"] == []
+    held = made["read"]["holdout"]
+    assert (
+        made["read"] == {"records": 60, "dropped": 0, "units": 60, "train": 60 - held, "holdout": held}
+        and made["warnings"] == []
+    )
     assert made["ledger"]["cap"] == {
         "value": 4.0,
         "delta": 1e-5,
@@ -41,7 +45,7 @@ def test_a_private_data_set_is_registered(api: Api) -> None:
     assert made["created_at"].endswith("Z")
     for name in ("name", "format", "task", "features", "holdout"):
         assert made[name] == spec()[name]
-    kept = {key: value for key, value in made.items() if key not in ("counts", "warnings")}
+    kept = {key: value for key, value in made.items() if key not in ("read", "warnings")}
     assert api.get(f"/v1/datasets/{made['id']}").json() == kept
     assert api.get("/v1/datasets").json() == {"items": [kept], "next": None}
 
@@ -59,7 +63,7 @@ def test_what_is_stored(api: Api) -> None:
     assert sorted(float(a) for part in parts for a in dense(part)[:, 0]) == sorted(map(float, range(60)))
     assert {(each.part, each.kind) for each in contents} == {("data", "file"), ("data", "records")}
     assert [(each.kind, each.actor) for each in entries] == [("open", api.key_ids["owner"])]
-    for count in ("counts", "warnings"):
+    for count in ("read", "warnings"):
         assert count not in json.dumps([dataset.spec, dataset.shape, dataset.parts])
 
 
@@ -162,7 +166,7 @@ def test_who_sees_the_hash_of_the_data(api: Api) -> None:
             text = api.get(path, who).text
             assert (sha256 in text) == sees, (path, who)
             assert made["content_hmac"] in text
-            assert '"counts"' not in text and '"warnings"' not in text
+            assert '"read"' not in text and '"warnings"' not in text
         assert api.client.get(path).status_code == 401
 
 
@@ -196,6 +200,6 @@ def test_a_data_set_that_protects_users(api: Api) -> None:
     privacy = private(unit="user", user_column="u", max_records_per_user=2, records=20)["privacy"]
     made = api.upload(spec() | {"privacy": privacy}, rows).json()
     assert made["shape"]["records_train"] + made["shape"]["records_holdout"] == 20
-    assert made["counts"]["records"] == 60 and made["counts"]["train"] + made["counts"]["holdout"] == 20
+    assert made["read"]["records"] == 60 and made["read"]["train"] + made["read"]["holdout"] == 20
     assert "20 records of users with more than 2 are left out" in made["warnings"]
     assert made["ledger"]["cap"]["unit"] == "user" and made["privacy"]["max_records_per_user"] == 2

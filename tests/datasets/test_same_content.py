@@ -18,7 +18,7 @@ def test_another_owner_is_told_nothing(api: Api) -> None:
     said, usual = two.json(), new.json()
     own = ("id", "name", "content_hmac", "content_sha256", "created_at", "ledger")
     assert set(said) == set(usual)
-    assert [name for name in said if said[name] != usual[name] and name not in (*own, "counts")] == []
+    assert [name for name in said if said[name] != usual[name] and name not in (*own, "read")] == []
     assert said["ledger"] != one["ledger"], "a ledger of its own, from its own first entry"
     again = api.upload(spec("four"), CSV, who="other-owner")
     assert (again.status_code, again.json()["dataset"]) == (409, said["id"]), "its own, and no other's"

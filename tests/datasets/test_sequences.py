@@ -44,7 +44,7 @@ def test_a_user_is_a_record(api: Api) -> None:
     response = api.upload(spec(), TABLE)
     assert response.status_code == 201, response.text
     made = response.json()
-    assert made["counts"]["records"] == 50 and made["privacy"]["unit"] == "user"
+    assert made["read"]["records"] == 50 and made["privacy"]["unit"] == "user"
     assert made["shape"] == {"records_train": 40, "records_holdout": 10, "features": 12, "outputs": 1, "sparse": True}
     lines = TABLE.splitlines(keepends=True)
     mixed = lines[0] + "".join(reversed(lines[1:]))

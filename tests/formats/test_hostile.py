@@ -151,7 +151,8 @@ def test_a_long_parse_meets_the_time_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", ["csv", "jsonl", "parquet", "npz"])
 def test_every_format_works_under_limits(tmp_path: Path, format: str) -> None:
     path = write(tmp_path / "d.npz", format, number_rows(50))
-    assert limited(tmp_path, spec(format), path, 1024 * MIB)["counts"] == {"records": 50, "train": 50}
+    counts = limited(tmp_path, spec(format), path, 1024 * MIB)["counts"]
+    assert counts == {"records": 50, "dropped": 0, "units": 50, "train": 50, "holdout": 0}
 
 
 def test_refusals_come_through_the_process(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_numbers_round_trip(tmp_path: Path, format: str) -> None:
     np.testing.assert_array_equal(parts["train"].y, np.array([r["y"] for r in rows]))
     assert parts["train"].x.dtype == np.float32 and parts["train"].y.dtype == np.float64
     assert (answer["features"], answer["outputs"], answer["sparse"]) == (2, 1, False)
-    assert answer["counts"] == {"records": 50, "train": 50}
+    assert answer["counts"] == {"records": 50, "dropped": 0, "units": 50, "train": 50, "holdout": 0}
     assert list(parts) == ["train"]
 
 

@@ -109,7 +109,8 @@ def test_items_that_are_not_declared(tmp_path: Path) -> None:
     assert [(each["pointer"], each["count"]) for each in errors] == [("/task/user", 1), ("/task/item", 3)]
     file = write(tmp_path / "d", rows=[*ROWS, ("u1", "99", 3), ("new", "99", 1)])
     answer, parts = parsed(tmp_path, spec(features={"unknown": "drop"}), file)
-    assert answer["counts"] == {"records": 9, "dropped": 2} | {n: len(p.y) for n, p in parts.items()}
+    sizes = {"train": 0, "holdout": 0} | {n: len(p.y) for n, p in parts.items()}
+    assert answer["counts"] == {"records": 9, "dropped": 2, "units": 9} | sizes
     _, expected = parsed(tmp_path, spec(), write(tmp_path / "e"))
     assert {n: records(p) for n, p in parts.items()} == {n: records(p) for n, p in expected.items()}
     with pytest.raises(InvalidRequest, match="holds no records with declared ids"):

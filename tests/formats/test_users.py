@@ -60,8 +60,9 @@ def test_at_most_k_records_of_a_user_are_kept(tmp_path: Path, format: str) -> No
     names = {row["a"]: row["u"] for row in rows}
     of_number = {(int(n), names[float(a)]) for n, a in zip(user, parts["train"].x[:, 0], strict=True)}
     assert len(of_number) == 40  # a number is one user, and a user one number
-    assert answer["counts"] == {"records": len(rows), "train": 40}
     dropped = sum(max(n - 3, 0) for n in SIZES.values())
+    counts = {"records": len(rows), "dropped": dropped, "units": 40, "train": 40, "holdout": 0}
+    assert answer["counts"] == counts
     assert answer["warnings"] == [f"{dropped} records of users with more than 3 are left out"]
     assert answer["features"] == 2
 
@@ -91,7 +92,7 @@ def test_the_side_is_the_user_s_not_the_record_s(tmp_path: Path) -> None:
         tmp_path, of_users(users=400, holdout={"kind": "split", "fraction": 0.25}), write(tmp_path / "d", "csv", rows)
     )
     held = answer["counts"]["holdout"]
-    assert answer["counts"] == {"records": 800, "train": 400 - held, "holdout": held}
+    assert answer["counts"] == {"records": 800, "dropped": 0, "units": 400, "train": 400 - held, "holdout": held}
     assert 60 < held < 140 and len(parts["holdout"].y) == 2 * held
 
 

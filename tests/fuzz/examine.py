@@ -75,7 +75,10 @@ def check_answer(answer: dict[str, Any], case: Case, out: Path) -> None:
     counts = answer["counts"]
     require(counts["records"] >= 1, "a data set has a record")
     require(sum(len(part.y) for part in parts.values()) == counts["records"], "every record is in one part")
-    require(all(len(part.y) == counts[name] for name, part in parts.items()), "counts are those of the parts")
+    require(
+        all(len(part.y) == counts[name] for name, part in parts.items()) and counts["dropped"] >= 0,
+        "counts are those of the parts",
+    )
     for part in parts.values():
         check_part(part, answer)
     require(CANARY not in json.dumps(answer), "the answer holds a cell")

@@ -133,7 +133,7 @@ def test_public_side_information_that_a_job_needs_stays(
 def test_the_same_content_is_no_second_budget(api: Roles, db: Database, dataset: str) -> None:
     assert delete(api, dataset).status_code == 200
     with db.read() as session:
-        assert [each.id for each in with_content(session, api.key_ids["owner"], ["a" * 64])] == [dataset]
+        assert [each.id for _part, each in with_content(session, api.key_ids["owner"], ["a" * 64])] == [dataset]
 
 
 def test_a_deletion_that_was_cut_short_is_finished(

@@ -28,6 +28,7 @@ from app.contracts.base import Document
 from app.contracts.extractor import ExtractorRef
 from app.errors import PrivacyError
 from app.formats.stored import DataDamagedError, StoredPart
+from app.formats.tables import scaled
 from app.privacy.numerics import NumericsReport, SelfTest
 from worker.attempt import sandbox
 from worker.attempt.policy import policy_of
@@ -254,7 +255,7 @@ def _loader(start: Start, link: SupervisorLink, model: Model) -> Callable[[Part]
         return lambda part: tokens.of_part(load_stored(part, start.shape), link.loading)
     extractor = _extractor(start)
     if extractor is None:
-        return lambda part: load_stored(part, start.shape)
+        return lambda part: load_stored(part, start.shape, lambda stored: scaled(stored, start.features))
     if start.extractor_dir is None or start.cache_dir is None or extractor.sha256 is None:
         raise ExtractorMissingError("this worker has no models root")
     folder, sha256, cache = Path(start.extractor_dir), extractor.sha256, Path(start.cache_dir)

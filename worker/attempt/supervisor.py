@@ -18,6 +18,7 @@ from typing import Any, get_args
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.db.declared import Declared, declared
 from app.db.models import Dataset, Job
 from app.disk import sync
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError
@@ -304,13 +305,15 @@ class _Supervised:
         with self.log.db.read() as session:
             dataset = session.get_one(Dataset, job.dataset_id)
             allowed = max(0, covered_steps(session, job) - job.steps_started)
+            said = declared(session, job)
             side = self._side(session, job)
         segments = [
             {"from_step": each["from_step"], "recorded": blocks[each["salt"]], **self._keys(each)}
             for each in job.segments
         ]
         return messages.Start.model_validate(
-            self._described(job, dataset, side) | {"segments": segments, "released": released, "allowed_steps": allowed}
+            self._described(job, dataset, said, side)
+            | {"segments": segments, "released": released, "allowed_steps": allowed}
         )
 
     @staticmethod
@@ -328,14 +331,14 @@ class _Supervised:
             raise PrivacyError("side information must come from a data set that is declared public")
         return dict(dataset.parts["train"])
 
-    def _described(self, job: Job, dataset: Dataset, side: dict[str, Any] | None) -> dict[str, Any]:
+    def _described(self, job: Job, dataset: Dataset, said: Declared, side: dict[str, Any] | None) -> dict[str, Any]:
         root = self.settings.storage_root.resolve()
         parts = {
             name: {"path": str(root / part["path"]), "sha256": part["sha256"]}
             for name, part in {**dataset.parts, "public": side}.items()
             if part
         }
-        holdout = dataset.spec.get("holdout")
+        holdout = said.spec.get("holdout")
         extractor = (job.spec["model"].get("extractor") or {}).get("name")
         models = self.settings.models_root
         cache = root / "datasets" / dataset.id / "features"
@@ -346,9 +349,9 @@ class _Supervised:
             "job_id": job.id,
             "spec": job.spec,
             "mechanism": job.mechanism,
-            "task": dataset.spec["task"],
-            "features": dataset.spec["features"],
-            "shape": dataset.shape,
+            "task": said.spec["task"],
+            "features": said.spec["features"],
+            "shape": said.shape,
             "numerics": job.quote.get("numerics"),
             "parts": parts,
             "data_public": dataset.sensitivity == "public",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from worker.data.units import Users
 from worker.messages import Part, Shape
 
 
-def load_stored(part: Part, shape: Shape) -> StoredPart:
+def load_stored(
+    part: Part, shape: Shape, as_declared: Callable[[StoredPart], StoredPart] = lambda stored: stored
+) -> StoredPart:
     """Loads one stored part.
 
     Its number of records is private and is not compared with anything.
@@ -27,11 +30,12 @@ def load_stored(part: Part, shape: Shape) -> StoredPart:
     Args:
         part: path and SHA-256.
         shape: the data set's public sizes.
+        as_declared: makes the declared features of a table's cells (app.formats.tables.scaled).
 
     Raises:
         DataDamagedError: the file is missing, differs from the registered one, or does not have this shape.
     """
-    stored = load_part(part.path, part.sha256)
+    stored = as_declared(load_part(part.path, part.sha256))
     check(stored, shape)
     return stored
 

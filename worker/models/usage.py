@@ -140,7 +140,12 @@ def usage(model: Model, bias: bool, features: Features, *, extracted: bool = Fal
     row = 'the values of card["features"]["columns"], in that order'
     inputs = _TEXT
     if features.kind != "hashed_text":
-        row = row if features.kind == "columns" else "one record of the array, flattened"
+        if features.kind == "table":
+            row = (
+                'the columns of card["features"] in their order: a number or day clipped to its range and scaled to '
+                "[-1, 1], a category as 1 or 0 for each value"
+            )
+        row = row if features.kind in ("columns", "table") else "one record of the array, flattened"
         inputs = _DENSE.format(row='what card["extractor"] makes of a record' if extracted else row)
     if centered:
         inputs += 'x = x - tensors["mean"]\n'

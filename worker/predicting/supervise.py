@@ -9,8 +9,9 @@ from contextlib import closing
 from typing import Any
 
 from app.contracts.hf import weights_file
+from app.db.declared import declared
 from app.db.engine import Database
-from app.db.models import Artifact, Dataset, Job
+from app.db.models import Artifact, Job
 from app.predictions.claims import Held, answer, claim
 from app.settings import Settings
 from worker import messages
@@ -76,15 +77,15 @@ def _answered(
 def _message(db: Database, held: Held, settings: Settings) -> messages.Predict:
     with db.read() as session:
         job = session.get_one(Job, held.job_id)
-        dataset = session.get_one(Dataset, job.dataset_id)
+        said = declared(session, job)
         weights = session.get_one(Artifact, (held.job_id, weights_file(job.spec["model"])))
         models = settings.models_root
         return messages.Predict.model_validate(
             {
                 "spec": job.spec,
-                "task": dataset.spec["task"],
-                "features": dataset.spec["features"],
-                "shape": dataset.shape,
+                "task": said.spec["task"],
+                "features": said.spec["features"],
+                "shape": said.shape,
                 "weights": {"path": str(settings.storage_root.resolve() / weights.path), "sha256": weights.sha256},
                 "records": held.records,
                 "top": held.top,

@@ -1,0 +1,159 @@
+"""Tables as hospitals have them: numbers with ranges, categories, dates, missing cells. Everything is declared.
+
+A record's features are a function of its own cells and of the declaration; nothing is computed from other records.
+
+    number     2 (clip(x) − lo) / (hi − lo) − 1, in [−1, 1]; without a range x itself
+    date       the same, of its day; the range is two days
+    category   one place for each declared value, which is 1 or 0; one more for `other` where a rule needs it
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from app.contracts.base import Document
+
+ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+CellText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+CategoryValue = Annotated[int, Field(ge=-(2**53), le=2**53)] | CellText
+RangeEnd = Annotated[float, Field(ge=-1e30, le=1e30)]
+EPOCH = date(1970, 1, 1)
+
+
+class _Column(Document):
+    """A column's name, and the texts that mean a missing cell, as an empty one does."""
+
+    name: ColumnName
+    missing_cells: Annotated[tuple[CellText, ...], Field(max_length=20)] = ()
+
+
+class NumberColumn(_Column):
+    """A number. With `range`, values beyond it are clipped, and the range becomes [−1, 1].
+
+    `missing`: `refuse` the file, take the `middle` of the range, or the middle with a `flag`: a further feature that is
+    1 where the cell is missing.
+    """
+
+    kind: Literal["number"] = "number"
+    range: tuple[RangeEnd, RangeEnd] | None = None
+    missing: Literal["refuse", "middle", "flag"] = "refuse"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> NumberColumn:
+        if self.range is not None and self.range[0] >= self.range[1]:
+            raise ValueError("`range` must be [lowest, highest]")
+        if self.range is None and self.missing != "refuse":
+            raise ValueError("a missing number becomes the middle of `range`: declare one")
+        return self
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The range as numbers."""
+        return self.range
+
+    @property
+    def width(self) -> int:
+        """How many features it makes."""
+        return 2 if self.missing == "flag" else 1
+
+
+class DateColumn(_Column):
+    """A day. `format` is "iso" (2024-05-01, a time after it is not read) or a pattern such as "%d.%m.%Y"."""
+
+    kind: Literal["date"] = "date"
+    range: tuple[date, date]
+    format: Annotated[str, StringConstraints(pattern=r"^(iso|[%dmYybB/. ,:HMS-]{4,40})$")] = "iso"
+    missing: Literal["refuse", "middle", "flag"] = "refuse"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> DateColumn:
+        if self.range[0] >= self.range[1]:
+            raise ValueError("`range` must be [first day, last day]")
+        if self.format != "iso":
+            self.day(EPOCH.strftime(self.format))
+        return self
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The range as numbers of days."""
+        first, last = self.range
+        return float((first - EPOCH).days), float((last - EPOCH).days)
+
+    @property
+    def width(self) -> int:
+        """How many features it makes."""
+        return 2 if self.missing == "flag" else 1
+
+    def day(self, cell: object) -> float:
+        """Converts a cell to the number of days since 1970; raises ValueError if it is no day."""
+        if isinstance(cell, datetime):
+            found = cell.date()
+        elif isinstance(cell, date):
+            found = cell
+        elif not isinstance(cell, str):
+            raise ValueError
+        elif self.format == "iso":
+            found = datetime.fromisoformat(cell.strip()).date()
+        else:
+            found = datetime.strptime(cell.strip(), self.format).date()
+        return float((found - EPOCH).days)
+
+
+class CategoryColumn(_Column):
+    """One of the declared values, compared as text. `unknown` decides about other values, `missing` about missing
+    cells: `refuse` the file, or count them as `other`."""
+
+    kind: Literal["category"] = "category"
+    values: Annotated[list[CategoryValue], Field(min_length=1, max_length=10_000)]
+    unknown: Literal["refuse", "other"] = "refuse"
+    missing: Literal["refuse", "other"] = "refuse"
+
+    @model_validator(mode="after")
+    def _distinct(self) -> CategoryColumn:
+        if len({str(each) for each in self.values}) != len(self.values):
+            raise ValueError("`values` must be distinct, also when written as text")
+        return self
+
+    @property
+    def width(self) -> int:
+        """How many features it makes."""
+        return len(self.values) + ("other" in (self.unknown, self.missing))
+
+
+TableColumn = Annotated[NumberColumn | DateColumn | CategoryColumn, Field(discriminator="kind")]
+
+
+class TableFeatures(Document):
+    """Columns of several kinds, scaled by declared ranges."""
+
+    kind: Literal["table"] = "table"
+    columns: Annotated[list[TableColumn], Field(min_length=1, max_length=10_000)]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> TableFeatures:
+        if len({each.name for each in self.columns}) != len(self.columns):
+            raise ValueError("`columns` must have distinct names")
+        if self.width > 100_000:
+            raise ValueError("a record may have at most 100000 features: declare fewer values")
+        return self
+
+    @property
+    def width(self) -> int:
+        """How many features a record has."""
+        return sum(each.width for each in self.columns)
+
+
+class CsvDialect(Document):
+    """How a CSV file is written: what separates its cells, and what its numbers' decimals."""
+
+    separator: Literal[",", ";", "\t", "|"] = ","
+    decimal: Literal[".", ","] = "."
+
+    @model_validator(mode="after")
+    def _differ(self) -> CsvDialect:
+        if self.separator == self.decimal:
+            raise ValueError("`separator` and `decimal` must differ")
+        return self

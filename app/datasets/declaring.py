@@ -1,0 +1,146 @@
+"""A new version of a data set's declaration. Jobs keep the version that they were priced with (app.db.declared).
+
+The stored records, the split and the account never change. A count is checked against the stored records as at the
+registration: sums are paid for up to `records_bound` records. Only the owner learns the outcome.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.audit import record as audit
+from app.contracts.dataset_spec import DatasetSpec, rounded
+from app.contracts.redeclaration import Redeclaration, amended
+from app.datasets.parsing import Parsers
+from app.datasets.repository import check_there
+from app.datasets.service import split_sizes
+from app.db.engine import Database
+from app.db.models import Account, Dataset, Declaration
+from app.errors import Conflict, InvalidRequest, Unavailable
+from app.formats.stored import DataDamagedError
+from app.grants import service as grants
+from app.ids import now
+from app.keys.service import Caller
+from app.ledger import accounts, behind
+from app.ledger.heads import Heads
+from app.privacy.numerics import records_bound
+from app.settings import Settings
+
+DEVIATION = 0.1  # as at a registration
+
+
+@dataclass(frozen=True)
+class Redeclared:
+    """A new version, and what the stored records say about it, for the owner alone."""
+
+    dataset: Dataset
+    account: Account | None
+    counts: dict[str, int]
+    warnings: list[str]
+
+
+def redeclare(
+    db: Database, settings: Settings, parsers: Parsers, caller: Caller, dataset: str, asked: Redeclaration
+) -> Redeclared:
+    """Replaces a declaration by its next version; with `dry_run`, only tells what it would say.
+
+    Raises:
+        NotFound, Forbidden: only its owner and admins may.
+        InvalidRequest: nothing changes, or stored records do not fit the new version.
+        Conflict: `content-deleted`; `wrong-state`: its ledger is closed, or another version came first;
+            `ledger-behind`: the database may have lost a version that jobs were priced with.
+        LimitError: counting took more memory or time than is allowed, or other files are being read (503).
+    """
+    heads = Heads.of(settings)
+    with db.read() as session:
+        found = _open(session, grants.require(session, caller, dataset, "own"))
+        version, spec, shape = found.declaration, DatasetSpec.model_validate(found.spec), found.shape
+        parts = {name: part | {"path": str(settings.storage_root / part["path"])} for name, part in found.parts.items()}
+        dataset_id = found.id
+    recorded = behind.read_recorded(heads, dataset_id)
+    with db.read() as session:
+        behind.require_current(session, recorded, dataset_id)
+    wanted = amended(spec, asked)
+    if wanted == spec and not asked.dry_run:
+        raise InvalidRequest.at("", "this is what is declared already: nothing would change")
+    counts = counts_of(wanted, _units(parsers, parts))
+    sizes = sizes_of(wanted, shape, counts)
+    with db.write() as session:
+        row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)
+        _open(session, grants.require(session, caller, dataset_id, "own"))
+        behind.require_current(session, recorded, dataset_id)
+        if row.declaration != version:
+            raise Conflict("wrong-state", "another declaration was made at this moment: look at it and ask again")
+        if not asked.dry_run:
+            old = {"spec": row.spec, "shape": row.shape}
+            session.add(Declaration(dataset_id=row.id, version=version, replaced_at=now(), **old))
+            row.spec, row.shape, row.declaration = wanted.model_dump(mode="json"), sizes, version + 1
+            audit.record(session, "dataset.redeclared", row.id)
+        session.flush()
+        account = session.get(Account, dataset_id)
+        return Redeclared(row, account, counts, warnings_of(wanted, counts))
+
+
+def _units(parsers: Parsers, parts: dict[str, Any]) -> dict[str, int]:
+    """The private count of each stored part.
+
+    Raises:
+        Unavailable: a part cannot be read.
+    """
+    try:
+        counted: dict[str, int] = parsers.recount({"parts": parts})["units"]
+    except DataDamagedError:
+        raise Unavailable("the stored records cannot be read at the moment") from None
+    return counted
+
+
+def counts_of(spec: DatasetSpec, units: dict[str, int]) -> dict[str, int]:
+    """The private counts, as a registration answers them."""
+    train, holdout = units["train"], units.get("holdout", 0)
+    split = spec.holdout is not None and spec.holdout.kind == "split"
+    whole = train + holdout if split else train
+    return {"records": whole, "dropped": 0, "units": whole, "train": train, "holdout": holdout}
+
+
+def sizes_of(spec: DatasetSpec, shape: dict[str, Any], counts: dict[str, int]) -> dict[str, Any]:
+    """The public sizes of a declaration; the widths of records stay.
+
+    Raises:
+        InvalidRequest: far more records are stored than declared: jobs would sum more than they pay for.
+    """
+    outputs = len(spec.task.classes) if spec.task.kind == "classification" else shape["outputs"]
+    changed = shape | {"outputs": outputs}
+    if spec.privacy.sensitivity == "public" or spec.privacy.records is None:
+        return changed
+    train, holdout = split_sizes(spec, spec.privacy.records, "/records")
+    if counts["train"] > records_bound(train):
+        detail = f"more than twice as many are stored: {counts['train']} instead of {train} to train on; declare more"
+        raise InvalidRequest.at("/records", detail)
+    public_file = spec.holdout is not None and spec.holdout.kind == "public"
+    return changed | {"records_train": train, "records_holdout": shape["records_holdout"] if public_file else holdout}
+
+
+def warnings_of(spec: DatasetSpec, counts: dict[str, int]) -> list[str]:
+    """Warnings about the count, for the owner alone."""
+    declared, stored = spec.privacy.records, counts["units"]
+    if declared is None:
+        return []
+    if declared == stored != rounded(stored):
+        return [
+            f"{stored} is the exact number, and it is public now: a rounded one, such as {rounded(stored)}, shows less"
+        ]
+    if abs(stored - declared) > DEVIATION * declared:
+        return [f"{stored} are stored, and {declared} declared: rates, step sizes and scores use the declared number"]
+    return []
+
+
+def _open(session: Session, dataset: Dataset) -> Dataset:
+    """Returns the data set if its content is there and its ledger open."""
+    check_there(dataset)
+    account = session.get(Account, dataset.id, populate_existing=True)
+    if account is not None and account.joined_into is not None:
+        raise Conflict("wrong-state", accounts.closed_because(account))
+    return dataset

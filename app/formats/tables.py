@@ -1,0 +1,187 @@
+"""Cells of a declared table as numbers, and these numbers as features. numpy alone: worker and API use it.
+
+`Cells` reads a file's rows at registration. A part stores them as read: numbers unscaled, days since 1970, places of
+categories, NaN for missing. `expanded` makes features of them when they are used, by the version of the declaration
+that the job was priced with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.contracts.dataset_spec import Features
+from app.contracts.table import CategoryColumn, DateColumn, NumberColumn, TableFeatures
+from app.formats.columns import FLOAT32_MAX, Fault, fault
+from app.formats.stored import DataDamagedError, StoredPart
+
+OTHER = -1.0  # the place of a value that is not declared
+TEXT_BYTES = 6  # of a text's hash: such a number is exact in float64
+
+
+class UnusableCell(ValueError):
+    """A cell that the declaration refuses; `what` says why, as counted in errors."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class Coder:
+    """Reads the cells of one column.
+
+    Args:
+        column: its declaration.
+        number: converts a cell to a float; raises TypeError or ValueError.
+    """
+
+    def __init__(self, column: NumberColumn | DateColumn | CategoryColumn, number: Callable[[Any], float]) -> None:
+        self.column, self._number = column, number
+        self._missing = frozenset(column.missing_cells)
+        self._places = (
+            {str(value): place for place, value in enumerate(column.values)} if column.kind == "category" else {}
+        )
+
+    def code(self, cell: Any) -> tuple[float, float]:
+        """Returns the cell as it is stored, and a number that stands for its content in digests.
+
+        Raises:
+            UnusableCell: the declaration refuses it.
+        """
+        text = cell.strip() if isinstance(cell, str) else cell
+        absent = text is None or text == "" or (isinstance(text, float) and math.isnan(text))
+        if absent or (self._missing and _written(text) in self._missing):
+            if self.column.missing == "refuse":
+                raise UnusableCell("missing")
+            return (OTHER if self.column.kind == "category" else math.nan), math.nan
+        if self.column.kind == "category":
+            return self._category(text)
+        try:
+            value = self.column.day(text) if self.column.kind == "date" else self._number(text)
+        except (TypeError, ValueError, OverflowError):
+            raise UnusableCell("not a date" if self.column.kind == "date" else "not a number") from None
+        if not abs(value) <= FLOAT32_MAX:
+            raise UnusableCell("not finite in 32 bits")
+        return value + 0.0, value + 0.0
+
+    def _category(self, cell: Any) -> tuple[float, float]:
+        text = _written(cell)
+        place = self._places.get(text)
+        if place is None and self.column.kind == "category" and self.column.unknown == "refuse":
+            raise UnusableCell("not a declared value")
+        stands_for = hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:TEXT_BYTES]
+        return OTHER if place is None else float(place), float(int.from_bytes(stands_for, "big"))
+
+
+def _written(cell: Any) -> str:
+    """The text by which a declaration names a cell: 1.0 is 1, and true is true."""
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
+class Cells:
+    """The rows of a table, as they are read; counts what cannot be used.
+
+    Args:
+        number: as in Coder.
+    """
+
+    def __init__(self, features: TableFeatures, number: Callable[[Any], float]) -> None:
+        self.coders = [Coder(column, number) for column in features.columns]
+        self._stored, self._contents = array("d"), array("d")
+        self._faults: list[dict[str, int]] = [{} for _ in self.coders]
+
+    def add(self, row: Sequence[Any]) -> None:
+        """Adds one record's cells."""
+        for place, (coder, cell) in enumerate(zip(self.coders, row, strict=True)):
+            try:
+                stored, content = coder.code(cell)
+            except UnusableCell as error:
+                counts = self._faults[place]
+                counts[error.what] = counts.get(error.what, 0) + 1
+                stored = content = math.nan
+            self._stored.append(stored)
+            self._contents.append(content)
+
+    def values(self) -> NDArray[np.float64]:
+        """(n, columns): the cells as they are stored."""
+        return np.frombuffer(self._stored, dtype=np.float64).reshape(-1, len(self.coders))
+
+    def contents(self) -> NDArray[np.float64]:
+        """(n, columns): the cells' contents for digests: they do not depend on the order of declared values."""
+        return np.frombuffer(self._contents, dtype=np.float64).reshape(-1, len(self.coders))
+
+    def faults(self) -> list[Fault]:
+        """One fault for each column with unusable cells."""
+        found: list[Fault] = []
+        for place, (coder, counts) in enumerate(zip(self.coders, self._faults, strict=True)):
+            found += fault(f"/features/columns/{place}", coder.column.name, counts)
+        return found
+
+
+def expanded(cells: NDArray[Any], features: TableFeatures) -> NDArray[np.float32]:
+    """Makes features of stored cells, each record's from its own.
+
+    Args:
+        cells: (n, columns), as stored.
+
+    Returns:
+        (n, features.width).
+
+    Raises:
+        ValueError: there is another number of columns.
+    """
+    if cells.ndim != 2 or cells.shape[1] != len(features.columns):
+        raise ValueError("the stored cells do not have the declared columns")
+    out = np.zeros((len(cells), features.width), dtype=np.float32)
+    at = 0
+    for place, column in enumerate(features.columns):
+        values = cells[:, place].astype(np.float64)
+        target = out[:, at : at + column.width]
+        if column.kind == "category":
+            _one_hot(values, column, target)
+        else:
+            _scaled(values, column, target)
+        at += column.width
+    return out
+
+
+def scaled(stored: StoredPart, features: Features) -> StoredPart:
+    """Returns a stored part with the declared features of its cells; other features are as they are.
+
+    Raises:
+        DataDamagedError: the part does not have the declared columns.
+    """
+    if features.kind != "table":
+        return stored
+    try:
+        return replace(stored, x=expanded(np.asarray(stored.x), features))
+    except (TypeError, ValueError):
+        raise DataDamagedError("a stored part of the data set does not have the declared columns") from None
+
+
+def _scaled(values: NDArray[np.float64], column: NumberColumn | DateColumn, target: NDArray[np.float32]) -> None:
+    missing = np.isnan(values)
+    if column.ends is None:
+        target[:, 0] = values
+        return
+    low, high = column.ends
+    clipped = np.clip(np.where(missing, low, values), low, high)
+    target[:, 0] = np.where(missing, 0.0, 2.0 * ((clipped - low) / (high - low)) - 1.0)
+    if column.width == 2:
+        target[:, 1] = missing
+
+
+def _one_hot(values: NDArray[np.float64], column: CategoryColumn, target: NDArray[np.float32]) -> None:
+    for place in range(len(column.values)):
+        target[:, place] = values == place
+    if column.width > len(column.values):
+        target[:, -1] = values == OTHER

@@ -1,0 +1,51 @@
+"""What the service read from an owner's file, in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
+from scrimp.cli import show
+from scrimp.models import CheckedDataset, Read, RedeclaredDataset, RegisteredDataset
+
+
+def registered(console: Console, found: RegisteredDataset) -> None:
+    """Prints a new data set, what was read from its file, and warnings."""
+    show.dataset(console, found)
+    show.facts(console, [("read", _read(found.read))])
+    warnings(console, found.warnings)
+
+
+def checked(console: Console, found: CheckedDataset) -> None:
+    """Prints what a registration would answer."""
+    console.print(Text.assemble((found.name, "bold"), "  checked; nothing is stored"))
+    sizes = f"{found.shape['records_train']:,} to train on, {found.shape['records_holdout']:,} held out"
+    suggested = f"{found.suggested_records:,} (rounded: an exact number becomes public once it is declared)"
+    shown = [("read", _read(found.read)), ("public sizes", sizes), ("`records` to declare", suggested)]
+    show.facts(console, shown)
+    warnings(console, found.warnings)
+
+
+def redeclared(console: Console, found: RedeclaredDataset) -> None:
+    """Prints a data set's declaration after a change, and what its records say about it."""
+    extra = found.model_extra or {}
+    sizes = f"{extra['shape']['records_train']:,} to train on, {extra['shape']['records_holdout']:,} held out"
+    suggested = f"{found.suggested_records:,} (rounded: an exact number becomes public once it is declared)"
+    console.print(Text.assemble((found.name, "bold"), f"  declaration {found.declaration}"))
+    shown = [("stored", _read(found.read)), ("public sizes", sizes), ("`records` to declare", suggested)]
+    show.facts(console, shown)
+    warnings(console, found.warnings)
+
+
+def warnings(console: Console, said: Iterable[str]) -> None:
+    """Prints warnings, one a line."""
+    for each in said:
+        console.print(Text(f"warning: {each}", style="yellow"))
+
+
+def _read(read: Read) -> str:
+    units = "" if read.units == read.records else f", {read.units:,} protected units"
+    parts = f"{read.train:,} to train on, {read.holdout:,} held out"
+    return f"{read.records:,} records{units}; {read.dropped:,} dropped; in truth {parts} (shown to you alone)"

@@ -1,0 +1,89 @@
+"""`scrimp datasets init` guesses a declaration that the service accepts, and says what to check in it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from app.contracts.dataset_spec import DatasetSpec
+from scrimp.cli import app
+from scrimp.declare import UnreadableFileError, guess
+from tests.datasets.conftest import CSV, Api
+from tests.formats.files import number_rows, write
+
+
+def stay(i: int) -> str:
+    """One row, as a hospital's export has it."""
+    age, day = str(i % 90) if i % 5 else "", f"{i % 28 + 1:02}.0{i % 9 + 1}.20{10 + i % 10}"
+    return f"p{i};{age};{'fm'[i % 2]};{day};{60 + i % 30},{i % 10};{'yes' if i % 3 else 'no'}\n"
+
+
+HOSPITAL = "patient_id;age;sex;admitted;weight;outcome\n" + "".join(map(stay, range(943)))
+REVIEWS = "text,label\n" + "".join(f'"a film that one sees only once, number {i}",{i % 2}\n' for i in range(64))
+
+
+def checked(api: Api, spec: dict[str, Any], file: bytes) -> Any:
+    parts: dict[str, Any] = {"spec": (None, json.dumps(spec), "application/json"), "file": ("file", file)}
+    return api.client.post("/v1/datasets/check", files=parts, headers=api.headers("owner"))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_hospitals_table(api: Api, tmp_path: Path, packed: bool) -> None:
+    content = gzip.compress(HOSPITAL.encode()) if packed else HOSPITAL.encode()
+    path = tmp_path / "stays 2024.csv"
+    path.write_bytes(content)
+    found = guess(path)
+    assert found.spec["csv"] == {"separator": ";", "decimal": ","} and found.spec["name"] == "stays-2024"
+    assert found.spec["task"] == {"kind": "classification", "label": "outcome", "classes": ["no", "yes"]}
+    columns = {each["name"]: each for each in found.spec["features"]["columns"]}
+    assert set(columns) == {"age", "sex", "admitted", "weight"}, "not the person's id"
+    assert columns["age"] == {"name": "age", "kind": "number", "range": [0.0, 100.0], "missing": "flag"}
+    assert columns["admitted"]["format"] == "%d.%m.%Y"
+    assert found.spec["privacy"]["records"] == 940, "an exact number would become public"
+    assert any("patient_id" in note for note in found.notes) and any("classes" in note for note in found.notes)
+    answer = checked(api, found.spec, content)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["read"]["records"] == 943 and answer.json()["warnings"] == []
+
+
+@pytest.mark.parametrize(("text", "kind"), [(REVIEWS, "hashed_text"), (CSV, "columns")])
+def test_texts_and_numbers(api: Api, tmp_path: Path, text: str, kind: str) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text(text)
+    found = guess(path)
+    assert found.spec["features"]["kind"] == kind and "csv" not in found.spec
+    assert checked(api, found.spec, text.encode()).status_code == 200
+
+
+@pytest.mark.parametrize("format", ["jsonl", "parquet", "npz"])
+def test_other_formats(tmp_path: Path, format: str) -> None:
+    path = write(tmp_path / "d.npz", format, number_rows(150))
+    found = guess(path)
+    declared = DatasetSpec.model_validate(found.spec)
+    assert (declared.format, declared.privacy.records) == (format, 150)
+    assert declared.task.kind == ("classification" if format == "npz" else "regression")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path, to = tmp_path / "d.csv", tmp_path / "spec.json"
+    path.write_text(CSV)
+    ran = CliRunner().invoke(app, ["datasets", "init", str(path), "--to", str(to)])
+    assert ran.exit_code == 0, ran.output
+    assert DatasetSpec.model_validate_json(to.read_text()).task.kind == "classification"
+    assert "Check:" in ran.stderr and "gdp" in ran.stderr
+    kept = to.read_text()
+    assert CliRunner().invoke(app, ["datasets", "init", str(path), "--to", str(to)]).exit_code == 2
+    assert to.read_text() == kept, "an edited declaration is not overwritten"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x01\x02\x03", b"a\n1\n", b'{"a": \n'])
+def test_what_cannot_be_guessed(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "d"
+    path.write_bytes(content)
+    with pytest.raises(UnreadableFileError):
+        guess(path)
