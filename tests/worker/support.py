@@ -342,20 +342,18 @@ class Forks:
     """
 
     def __init__(self) -> None:
-        self._server: ForkServer | None = None
+        self.server = ForkServer()
+        atexit.register(self.server.close)
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this process
 
     def start(self, channel: int) -> Process:
         """Forks an attempt's process, whose output begins at the file's end."""
-        if self._server is None:
-            self._server = ForkServer()
-            atexit.register(self._server.close)
         before = [os.dup(1), os.dup(2)]
         try:
             for stream in (1, 2):
                 os.dup2(self._out.fileno(), stream)  # the server inherits them, if it starts now
             self._out.seek(0, os.SEEK_END)
-            return self._server.start(channel)
+            return self.server.start(channel)
         finally:
             for stream, saved in zip((1, 2), before, strict=True):
                 os.dup2(saved, stream)
