@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.metadata import version
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
+from starlette.routing import BaseRoute
 
 from app.audit.origin import Origins
 from app.audit.routes import router as audit_router
@@ -87,6 +89,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         db.close()
 
     app = FastAPI(
+        routes=_routes(),
         title="Scrimp",
         version=version("scrimp"),
         lifespan=lifespan,
@@ -109,8 +112,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.readiness = Readiness(lambda: checks(db, settings))
     app.state.registry = make_registry(db, settings)
     problems.install(app)
-    for router in ROUTERS:
-        app.include_router(router)
     app.openapi = openapi.document(app)  # type: ignore[method-assign] # how FastAPI has it extended
     # The middleware added last sees a request first.
     for middleware, options in (
@@ -125,6 +126,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     ):
         app.add_middleware(middleware, **options)
     return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """All routes, which know no settings: one list for all apps of this process, as FastAPI analyses each endpoint."""
+    shell = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, generate_unique_id_function=openapi.operation_id)
+    for router in ROUTERS:
+        shell.include_router(router)
+    return list(shell.router.routes)
 
 
 def _look_around(db: Database, settings: Settings) -> None:

@@ -60,17 +60,19 @@ def run_limited(target: str, request: dict[str, Any], *, memory_bytes: int, time
         ServiceError: the target's error, with the same class, code and members; any other failure becomes a plain
             ServiceError whose text holds no value.
     """
-    process = HelperProcess(memory_bytes=memory_bytes, cpu_s=math.ceil(time_s) + 1)
+    process = source.take(target, memory_bytes, cpu_s=math.ceil(time_s) + 1)
     try:
         return process.call(target, request, time_s)
     finally:
-        process.kill()
+        source.give_back(target, process)
 
 
 class Source(Protocol):
-    """Where a LimitedServer gets its processes from, and where they go when it is closed."""
+    """Where helper processes come from, and where they go when their work is done."""
 
-    def take(self, target: str, memory_bytes: int, preload: Sequence[str]) -> HelperProcess: ...
+    def take(
+        self, target: str, memory_bytes: int, preload: Sequence[str] = (), cpu_s: int | None = None
+    ) -> HelperProcess: ...
 
     def give_back(self, target: str, process: HelperProcess) -> None: ...
 
@@ -78,9 +80,11 @@ class Source(Protocol):
 class Fresh:
     """Starts a process each time and ends it each time. The service's source."""
 
-    def take(self, target: str, memory_bytes: int, preload: Sequence[str]) -> HelperProcess:
-        """A new process, which imports the target's module and `preload`."""
-        return HelperProcess(memory_bytes=memory_bytes, cpu_s=None, preload=(_module(target), *preload))
+    def take(
+        self, target: str, memory_bytes: int, preload: Sequence[str] = (), cpu_s: int | None = None
+    ) -> HelperProcess:
+        """A new process, which imports `preload` at once."""
+        return HelperProcess(memory_bytes=memory_bytes, cpu_s=cpu_s, preload=preload)
 
     def give_back(self, target: str, process: HelperProcess) -> None:
         """Ends the process."""
@@ -154,7 +158,7 @@ class LimitedServer:
     def _running(self) -> HelperProcess:
         if self._process is None or not self._process.alive:
             self.close()
-            self._process = source.take(self.target, self.memory_bytes, self.preload)
+            self._process = source.take(self.target, self.memory_bytes, (_module(self.target), *self.preload))
             atexit.register(self.close)
         return self._process
 
@@ -170,7 +174,7 @@ class HelperProcess:
     """The caller's end of one helper process. Any failure other than a ServiceError kills it."""
 
     def __init__(self, *, memory_bytes: int, cpu_s: int | None, preload: Sequence[str] = ()) -> None:
-        self.memory_bytes = memory_bytes
+        self.memory_bytes, self.cpu_s = memory_bytes, cpu_s
         self.busy = False  # a call waits for its answer
         self._socket, theirs = socket.socketpair()
         with theirs:

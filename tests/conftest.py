@@ -14,6 +14,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
 
+from app import sandbox
 from app.db.engine import Database
 from app.db.migrate import upgrade
 from app.keys import service as keys
@@ -61,9 +62,9 @@ def loopback_only() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def warm_pricing() -> Iterator[None]:
-    """Services of this process price with real helper processes, which go from one service to the next."""
+    """Services of this process price and parse with real helper processes, which go from one service to the next."""
     with pytest.MonkeyPatch.context() as patch:
-        kept = warm.Warm()
+        kept = warm.Warm(sandbox.source)
         patch.setattr("app.sandbox.source", kept)
         yield
     kept.end()
@@ -121,8 +122,16 @@ def backing() -> str:
     return "sqlite"
 
 
+@pytest.fixture(scope="session")
+def secrets_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Secrets that were made once: copied for each test, as making them waits for the disk six times."""
+    made = Settings(home=tmp_path_factory.mktemp("secrets"))
+    ensure_secrets(made)
+    return made.effective_secrets_dir
+
+
 @pytest.fixture
-def settings(tmp_path: Path, backing: str, request: pytest.FixtureRequest) -> Settings:
+def settings(tmp_path: Path, backing: str, secrets_made: Path, request: pytest.FixtureRequest) -> Settings:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     url = ""
@@ -131,7 +140,7 @@ def settings(tmp_path: Path, backing: str, request: pytest.FixtureRequest) -> Se
     else:
         shutil.copy(request.getfixturevalue("migrated_database"), home / "scrimp.db")
     made = Settings(home=home, database_url=url, allowed_hosts=["testserver", "127.0.0.1"])
-    ensure_secrets(made)
+    shutil.copytree(secrets_made, made.effective_secrets_dir)
     return made
 
 

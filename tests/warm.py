@@ -1,33 +1,41 @@
-"""Helper processes of pricing that outlive their service: a test's own would cost two seconds of imports each."""
+"""Helper processes that outlive their service: each of a test's own would cost up to two seconds of imports."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
 
-from app.sandbox import Fresh, HelperProcess
+from app.sandbox import HelperProcess, Source
+
+# What services ask for by default. Tests of the limits themselves get fresh processes.
+KEPT = {"app.privacy.pricing_server:answer", "app.formats.parse:parse"}
+ENOUGH_CPU_S = 301
 
 
-class Warm(Fresh):
-    """The processes that services have closed, for the next ones of the same kind.
+class Warm:
+    """The processes that services have closed, for the next ones of the same kind and limits.
 
     One that is still at a call is ended, as the service would end it: its late answer is nobody's.
     """
 
-    def __init__(self) -> None:
-        self.idle: dict[tuple[str, int], list[HelperProcess]] = defaultdict(list)
+    def __init__(self, fresh: Source) -> None:
+        self.fresh = fresh
+        self.idle: dict[tuple[str, int, int | None], list[HelperProcess]] = defaultdict(list)
 
-    def take(self, target: str, memory_bytes: int, preload: Sequence[str]) -> HelperProcess:
-        idle = self.idle[target, memory_bytes]
+    def take(
+        self, target: str, memory_bytes: int, preload: Sequence[str] = (), cpu_s: int | None = None
+    ) -> HelperProcess:
+        idle = self.idle[target, memory_bytes, cpu_s]
         while idle:
             process = idle.pop()
             if process.alive:
                 return process
-        return super().take(target, memory_bytes, preload)
+        return self.fresh.take(target, memory_bytes, preload, cpu_s)
 
     def give_back(self, target: str, process: HelperProcess) -> None:
-        if target.startswith("app.privacy.") and process.alive and not process.busy:
-            self.idle[target, process.memory_bytes].append(process)
+        kept = target in KEPT and process.cpu_s in (None, ENOUGH_CPU_S)
+        if kept and process.alive and not process.busy:
+            self.idle[target, process.memory_bytes, process.cpu_s].append(process)
         else:
             process.kill()
 

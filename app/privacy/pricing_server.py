@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic
 
 from app.contracts.dataset_spec import TypicalJob
@@ -45,8 +46,9 @@ def choose_order(request: OrderRequest) -> ChosenOrder:
     return ChosenOrder(order=filters.choose_order(request.cap_epsilon, request.cap_delta, request.records, job))
 
 
+@cache
 def warm(_request: WarmRequest) -> Warmed:
-    """Prices one plan of each kind, so that the libraries are loaded before the first request."""
+    """Prices one plan of each kind, once, so that the libraries are loaded before the first request."""
     full = TrainingPlan(
         sampling="full_batch", sample_rate=1.0, steps=10, max_grad_norm=1.0, clipping="flat", expected_batch_size=100
     )

@@ -196,13 +196,14 @@ def test_each_services_command_runs(containers: Containers) -> None:
         (containers.tmp / folder).mkdir(mode=0o700)
     assert containers.run("migrate").wait(120) == 0, containers.words("migrate")
     api, relay, worker = (containers.run(name) for name in ("api", "relay", "worker"))
-    for name in ("api", "relay", "worker"):
-        until(lambda name=name: containers.healthy(name))  # type: ignore[misc]
     key = (containers.tmp / "admin" / "admin.key").read_text().strip()
     assert not (containers.tmp / "home" / "admin.key").exists()
     url, headers = f"http://127.0.0.1:{containers.port}", {"Authorization": f"Bearer {key}"}
-    assert httpx.get(f"{url}/readyz", headers=headers, trust_env=False).json()["status"] == "ready"
+    until(lambda: servers.listens(containers.port))  # each look at a service's health is a process
     until(lambda: httpx.get(f"{url}/v1/workers", headers=headers, trust_env=False).json()["items"])
+    for name in ("api", "relay", "worker"):
+        until(lambda name=name: containers.healthy(name))  # type: ignore[misc]
+    assert httpx.get(f"{url}/readyz", headers=headers, trust_env=False).json()["status"] == "ready"
     assert not (containers.tmp / "home" / "secrets").exists()
     assert [process.poll() for process in (api, relay, worker)] == [None] * 3
     began = time.monotonic()

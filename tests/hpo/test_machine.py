@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -186,12 +187,13 @@ class StudyMachine(RuleBasedStateMachine):
         log.succeed(artifacts_of(run), run.steps, [])
 
 
-def test_no_history_of_crashes_charges_more_or_loses_a_run(db: Database, submit: Submit) -> None:
+@pytest.mark.parametrize("histories", [12, pytest.param(100, marks=pytest.mark.nightly)])
+def test_no_history_of_crashes_charges_more_or_loses_a_run(db: Database, submit: Submit, histories: int) -> None:
     machine = type("Machine", (StudyMachine,), {"db": db, "submit": staticmethod(submit)})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=20,
+            max_examples=histories,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -173,11 +173,12 @@ class LedgerMachine(RuleBasedStateMachine):
             assert found.entries == self.entries
 
 
-def test_histories(db: Database) -> None:
+@pytest.mark.parametrize("histories", [15, pytest.param(200, marks=pytest.mark.nightly)])
+def test_histories(db: Database, histories: int) -> None:
     machine = type("Machine", (LedgerMachine,), {"db": db})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=30, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=histories, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         ),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import os
 import socket
-import subprocess
-import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from app.formats.stored import Csr, StoredPart, save_part
 from app.privacy.derive import delayed_of
 from app.privacy.mechanism import MechanismConfig
 from worker.attempt.child import StopRequested, serve
+from worker.attempt.fork_server import ForkServer, Process
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.messages import (
     TO_CHILD,
@@ -326,36 +328,65 @@ def stored_part(path: Path, x: np.ndarray, y: np.ndarray, *, sparse: bool = Fals
 
 @dataclass
 class Ended:
-    """How an attempt ended: its exit status, its last word, what the process printed."""
+    """How an attempt ended: its exit status (of a process: in words), its last word, what the process printed."""
 
-    status: int
+    status: int | str
     last: Finished | Stopped | Failed | None
     printed: bytes = b""
 
 
+class Forks:
+    """The product's fork server, one for all tests of this process: loading torch anew takes three seconds each time.
+
+    What its forks print goes to a file.
+    """
+
+    def __init__(self) -> None:
+        self.server = ForkServer()
+        atexit.register(self.server.close)
+        self._out = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this process
+
+    def start(self, channel: int) -> Process:
+        """Forks an attempt's process, whose output begins at the file's end."""
+        before = [os.dup(1), os.dup(2)]
+        try:
+            for stream in (1, 2):
+                os.dup2(self._out.fileno(), stream)  # the server inherits them, if it starts now
+            self._out.seek(0, os.SEEK_END)
+            return self.server.start(channel)
+        finally:
+            for stream, saved in zip((1, 2), before, strict=True):
+                os.dup2(saved, stream)
+                os.close(saved)
+
+    def printed(self, begin: int) -> bytes:
+        """What has been printed since the file had this length."""
+        return os.pread(self._out.fileno(), 1 << 20, begin)
+
+    @property
+    def length(self) -> int:
+        return os.fstat(self._out.fileno()).st_size
+
+
+forks = Forks()
+
+
 def run_child(supervisor: Supervisor) -> Ended:
-    """One attempt in a real process over a socket pair; the supervisor answers until the last word or the end."""
+    """One attempt in a forked process over a socket pair; the supervisor answers until the last word or the end."""
     ours, theirs = socket.socketpair()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "worker.attempt.child", str(theirs.fileno())],
-        cwd=ROOT,
-        pass_fds=(theirs.fileno(),),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    theirs.close()
+    begin = forks.length
+    with theirs:
+        process = forks.start(theirs.fileno())
     channel = Channel(ours, TO_SUPERVISOR)
     try:
         channel.send(supervisor.message())
         last = _converse(channel, supervisor, process.kill)
-        return Ended(process.wait(60), last, process.stdout.read() if process.stdout else b"")
+        assert process.ended(60)
+        return Ended(process.how() or "", last, forks.printed(begin))
     finally:
         channel.close()
         process.kill()
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
+        process.close()
 
 
 def run_thread(supervisor: Supervisor, line: bytes | None = None) -> Ended:

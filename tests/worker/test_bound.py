@@ -36,6 +36,7 @@ from tests.bound.worst import (
     worst_score,
     worst_sum,
 )
+from tests.by_night import but
 from tests.worker.extractor import write_extractor, write_image_extractor
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.data.parts import records_of
@@ -53,9 +54,13 @@ def threads() -> Iterator[Callable[[int], None]]:
 
 
 ON_TWO = ("deep tanh", "deep tanh, odd widths", "deep relu", "transformer", "linear")
+# Of a length of 200 by night: "lstm" here, and "gru, float64" below, walk the same paths.
+HERE = {*((name, 1) for name in CASES if name != "gru, length 200"), ("deep tanh", 2)}
 
 
-@pytest.mark.parametrize(("name", "cores"), [*((name, 1) for name in CASES), *((name, 2) for name in ON_TWO)])
+@pytest.mark.parametrize(
+    ("name", "cores"), but([*((name, 1) for name in CASES), *((name, 2) for name in ON_TWO)], HERE.__contains__)
+)
 def test_one_record_changes_a_clipped_sum_by_at_most_c(name: str, cores: int, threads: Callable[[int], None]) -> None:
     threads(cores)
     assert CASES[name].slack < 1.0 + 1e-6
@@ -70,9 +75,11 @@ def test_one_unit_changes_a_clipped_sum_by_at_most_c(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["automatic", "per_layer"])
-@pytest.mark.parametrize("name", ["deep tanh", "gru, length 200"])
+@pytest.mark.parametrize(
+    "name", but(["deep tanh", "gru, float64", "gru, length 200"], lambda name: name != "gru, length 200")
+)
 def test_other_kinds_of_clipping(name: str, kind: str) -> None:
-    case = CASES[name]
+    case = (CASES | MORE)[name]
     parameters, records = drawn(case)
     found = largest_change(case, engine_of(case.model, kind), parameters, records, (2, 4, 17))
     assert found <= case.slack

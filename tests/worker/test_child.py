@@ -64,7 +64,7 @@ def make(folder: Path, *, sparse: bool = False, public: bool = False, job: dict[
 
 def test_a_whole_attempt(supervisor: Supervisor) -> None:
     ended = run_child(supervisor)
-    assert ended.status == 0 and isinstance(ended.last, Finished) and ended.printed == b""
+    assert ended.status == "exit code 0" and isinstance(ended.last, Finished) and ended.printed == b""
     assert (ended.last.steps_effective, ended.last.warnings) == (10, ())
     assert [artifact.name for artifact in ended.last.artifacts] == ["model.safetensors", "model.json"]
     for artifact in ended.last.artifacts:
@@ -214,7 +214,7 @@ def test_damaged_data_fail_before_anything_starts(supervisor: Supervisor) -> Non
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     ended = run_child(supervisor)
     assert isinstance(ended.last, Failed) and ended.last.code == "data-damaged"
-    assert ended.status == 1 and ended.printed == b"" and supervisor.started == 0
+    assert ended.status == "exit code 1" and ended.printed == b"" and supervisor.started == 0
 
 
 @pytest.mark.parametrize("change", [{"features": 6}, {"outputs": 2}, {"sparse": True}, {"outputs": 1}])

@@ -8,23 +8,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from app.errors import TransientError
-from tests.worker.support import ROOT
+from tests.worker.support import ROOT, forks
 from worker.attempt.fork_server import ForkServer, Process
 from worker.messages import TO_SUPERVISOR, Channel, Failed, Stop
 
 
-@pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    made = ForkServer()
-    yield made
-    made.close()
+@pytest.fixture
+def fork_server() -> ForkServer:
+    """The one that all tests of this process share: it is started again after its end."""
+    return forks.server
 
 
 def forked(fork_server: ForkServer) -> tuple[Process, Channel]:
