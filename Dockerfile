@@ -43,6 +43,8 @@ COPY app app
 COPY scrimp scrimp
 COPY worker worker
 RUN pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" -c constraints.txt -e '.[production,worker]'
+# The image has no compiler; without this, noise is made in Python.
+RUN pip install --no-cache-dir -c constraints.txt ziglang && python3 worker/noise/build.py && pip uninstall -qy ziglang
 ENV SCRIMP_HOME=/var/lib/scrimp
 USER 10001:10001
 VOLUME /var/lib/scrimp

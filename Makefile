@@ -1,12 +1,12 @@
 # Each target sets up what it needs in .venv, with versions pinned by constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-PINS := pyproject.toml constraints.txt
+PINS := pyproject.toml constraints.txt setup.py worker/noise/native.c
 REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-dp2 reproduce-dpformer reproduce-heavy-tail reproduce-language \
   reproduce-linear-scaling
 NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-services
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint bench nightly docs openapi clean $(NIGHTLY) $(REPRODUCE)
+.PHONY: help demo serve test check lint bench nightly docs openapi wheel clean $(NIGHTLY) $(REPRODUCE)
 
 help:
 	@echo "make demo    trains on 25,000 real reviews from start to end, in under 3 minutes (KEEP=1 leaves it running)"
@@ -20,6 +20,7 @@ help:
 	@echo "             long runs, each with a dated report (nightly-chaos: SECONDS=, SEED=)"
 	@echo "make docs    builds the documentation site into build/site"
 	@echo "make openapi writes docs/openapi.json and docs/api.md"
+	@echo "make wheel   builds dist/scrimp-*.whl for every Linux since 2014, the compiled noise step included"
 	@echo "make clean   removes .venv and the demo's home"
 
 demo: .venv/.demo
@@ -76,6 +77,13 @@ docs: .venv/.dev
 openapi: .venv/.dev
 	$(BIN)/python scripts/write_openapi.py
 
+# ziglang is a C compiler from the registry: its library needs nothing newer than glibc 2.17.
+wheel:
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install -qq -c constraints.txt 'setuptools>=70.1' ziglang
+	build/wheel/bin/python -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/scrimp-*-py3-none-manylinux*.whl
+
 clean:
 	rm -rf .venv .scrimp-demo
 
@@ -86,18 +94,27 @@ clean:
 	  echo "This Python cannot make virtual environments (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
+# The installation compiles the noise step if it finds a compiler. Otherwise one is fetched; without it, noise is made in
+# Python: the same bits, slower.
+COMPILED = @test -e worker/noise/libnoise.so \
+  || { $(BIN)/python -m pip install -qq -c constraints.txt ziglang && $(BIN)/python worker/noise/build.py; } \
+  || echo "The noise step is not compiled: it runs in Python, slower and with the same bits"
+
 # A changed version or dependency renews the stamps. `dev` includes everything in `demo`.
 .venv/.dev: $(PINS) | .venv/bin/python
 	@echo "Installing into .venv (minutes, the first time) ..."
 	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
+	$(COMPILED)
 	@touch .venv/.dev .venv/.demo
 
 .venv/.demo: $(PINS) | .venv/bin/python
 	@echo "Installing into .venv (minutes, the first time) ..."
 	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[demo]'
+	$(COMPILED)
 	@touch .venv/.demo
 
 .venv/.bench: $(PINS) | .venv/bin/python
 	@echo "Installing into .venv (minutes, the first time) ..."
 	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[bench]'
+	$(COMPILED)
 	@touch .venv/.bench .venv/.demo

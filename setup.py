@@ -1,21 +1,66 @@
-"""Puts the migrations of `alembic/` into the wheel, as `app/db/migrations`. Everything else is in pyproject.toml."""
+"""What pyproject.toml cannot say: migrations beside `app.db`, and the compiled noise step beside `worker.noise`."""
 
+import importlib.util
 import shutil
+import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
+ROOT = Path(__file__).resolve().parent
+LIBRARY = Path("worker") / "noise" / "libnoise.so"
 
-class BuildWithMigrations(build_py):
-    """Builds the packages, then copies the migrations beside `app.db`: a wheel has no folder outside its packages."""
 
-    def run(self) -> None:
+@cache
+def compiled():
+    """The noise step's library and its compiler; None if no compiler works: then the wheel is pure Python."""
+    script = importlib.util.spec_from_file_location("noise_build", ROOT / "worker" / "noise" / "build.py")
+    build = importlib.util.module_from_spec(script)
+    sys.modules[script.name] = build  # for its dataclass
+    script.loader.exec_module(build)
+    folder = tempfile.TemporaryDirectory(prefix="scrimp-build-")
+    compiler = build.build(Path(folder.name) / LIBRARY.name)
+    return None if compiler is None else (folder, compiler)
+
+
+class Build(build_py):
+    """Builds the packages. A wheel has no folder outside its packages, so the migrations go into one."""
+
+    def run(self):
         super().run()
+        target = ROOT if self.editable_mode else Path(self.build_lib)
         if not self.editable_mode:
-            source = Path(__file__).resolve().parent / "alembic"
-            target = Path(self.build_lib) / "app" / "db" / "migrations"
-            shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+            migrations = target / "app" / "db" / "migrations"
+            shutil.copytree(
+                ROOT / "alembic", migrations, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        made = compiled()
+        if made is None:
+            self.warn("no C compiler works here: noise will be made in Python, slower and with the same bits")
+            return
+        beside = target / LIBRARY.with_suffix(".new")  # replaced at once: a running worker keeps its own
+        shutil.copy(Path(made[0].name) / LIBRARY.name, beside)
+        beside.replace(target / LIBRARY)
 
 
-setup(cmdclass={"build_py": BuildWithMigrations})
+class Native(Distribution):
+    """Platform-dependent if the library was built."""
+
+    def has_ext_modules(self):
+        return compiled() is not None
+
+
+class Wheel(bdist_wheel):
+    """Tagged for any Python 3: ctypes opens the library. `ziglang` builds it for every Linux since 2014."""
+
+    def get_tag(self):
+        python, abi, platform = super().get_tag()
+        made = compiled()
+        return (python, abi, platform) if made is None else ("py3", "none", made[1].platform_tag or platform)
+
+
+setup(distclass=Native, cmdclass={"build_py": Build, "bdist_wheel": Wheel})

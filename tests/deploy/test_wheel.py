@@ -15,25 +15,40 @@ import pytest
 from app.settings import Settings
 from scrimp.cli import service
 from tests.conftest import GUARD
+from worker.noise import native
+from worker.noise.build import SOURCE, compilers
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("alembic", "app", "scrimp", "worker", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 TORCHLESS = "raise ImportError('this installation has no torch')\n"
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the wheel puts into site-packages, and a torch that cannot be imported."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source, target = folder / "source", folder / "site"
-    source.mkdir()
-    for name in SOURCES:  # a build leaves folders where it runs
+def wheel_of(folder: Path, **environment: str) -> Path:
+    """Builds a wheel from a copy: a build leaves folders where it runs."""
+    source = folder / "source"
+    source.mkdir(parents=True)
+    for name in SOURCES:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, source / name)
+    for library in source.rglob("*.so"):
+        library.unlink()
     options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(folder)]
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True, timeout=120)
-    with zipfile.ZipFile(next(folder.glob("scrimp-*.whl"))) as wheel:
-        wheel.extractall(target)
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(source)]
+    subprocess.run(command, check=True, timeout=120, env=os.environ | environment)
+    return next(folder.glob("scrimp-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wheel_of(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """A folder with what the wheel puts into site-packages, and a torch that cannot be imported."""
+    target = wheel.parent / "site"
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(target)
     (target / "torch.py").write_text(TORCHLESS)
     return target
 
@@ -80,3 +95,24 @@ def test_a_process_that_runs_alone_writes_for_itself_alone(
     monkeypatch.setattr(os, "execv", lambda _path, line: became.append((line[3], os.umask(0o022))))
     getattr(service, name)(home=Settings().home)
     assert [mask for _, mask in became] == [0o077]
+
+
+def test_a_wheel_has_the_compiled_noise_step(wheel: Path, installed: Path) -> None:
+    """Built by whatever compiler there is, for any Python 3 on this kind of machine, and it loads."""
+    if not compilers():
+        pytest.skip("there is no C compiler")
+    assert "-py3-none-" in wheel.name and not wheel.name.endswith("-any.whl")
+    assert not list(installed.parent.rglob("*.data"))
+    folder = installed / "worker" / "noise"
+    assert (folder / "native.c").read_bytes() == SOURCE.read_bytes()
+    assert native.load(folder / "libnoise.so") is not None
+
+
+def test_without_a_compiler_a_wheel_is_pure_python(tmp_path: Path) -> None:
+    if any(compiler.portable for compiler in compilers()):
+        pytest.skip("this Python carries a compiler")
+    pure = wheel_of(tmp_path, PATH=str(tmp_path), CC="")
+    assert pure.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(pure) as packed:
+        names = packed.namelist()
+    assert "worker/noise/native.c" in names and not [name for name in names if name.endswith(".so")]

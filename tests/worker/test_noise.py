@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 from app.errors import PrivacyError
 from worker.noise.gaussian import GaussianRelease, PublicRelease
-from worker.noise.generator import GaussianGenerator, KeyedStream, gaussians
+from worker.noise.generator import CHUNK, GaussianGenerator, KeyedStream, gaussians
 from worker.noise.keys import derive_key, public_key_of_seed
 
 KEY = bytes(range(32))
@@ -37,6 +37,15 @@ def test_words_are_addressed_by_position() -> None:
     whole = stream.words(3, 1, 0, 0, 101)
     for start, count in [(0, 0), (0, 1), (1, 1), (1, 2), (2, 7), (99, 2), (100, 1)]:
         assert stream.words(3, 1, 0, start, count).tolist() == whole[start : start + count].tolist()
+
+
+def test_words_do_not_depend_on_how_much_is_encrypted_at_once() -> None:
+    stream, count = KeyedStream(KEY), 2 * CHUNK + 5
+    whole = stream.words(3, 1, 0, 0, count + 1)
+    for start in (0, 1):
+        out = np.zeros(count + 2, dtype=np.int64)
+        stream.fill(out[1:-1], 3, 1, 0, start)
+        assert np.array_equal(out[1:-1], whole[start : start + count]) and out[0] == out[-1] == 0
 
 
 @pytest.mark.parametrize(

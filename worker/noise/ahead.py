@@ -12,6 +12,8 @@ from torch import Tensor
 
 from worker.noise.generator import CHUNK, GaussianGenerator, checked_size, gaussians
 
+WORD_CHUNK = 4 * CHUNK  # a word takes a tenth of a Gaussian's time
+
 
 class StepNoise:
     """One step's noise for all its tensors, in chunks that any free thread makes.
@@ -29,6 +31,7 @@ class StepNoise:
         first_tensor: the first tensor's stream number.
         device: the device of the Gaussians. For other devices than the CPU, words are made in advance and become
             Gaussians there.
+        words: hand out the words themselves, on the CPU: the compiled step makes Gaussians as it adds them.
 
     Raises:
         PrivacyError: a tensor is larger than the counter's layout allows.
@@ -41,15 +44,17 @@ class StepNoise:
         sizes: Sequence[int],
         device: torch.device | str = "cpu",
         first_tensor: int = 0,
+        words: bool = False,
     ) -> None:
         self.address = (step, first_tensor, tuple(sizes), torch.device(device))
-        self._generator = generator
+        self._generator, self._words = generator, words
         self._on_cpu = _on_cpu(torch.device(device))
-        dtype = torch.float64 if self._on_cpu else torch.int64
+        dtype = torch.float64 if self._on_cpu and not words else torch.int64
         self._buffers = [torch.empty(checked_size(size), dtype=dtype) for size in sizes]
-        self._chunks = deque((index, at) for index, size in enumerate(sizes) for at in range(0, size, CHUNK))
+        self._chunk = WORD_CHUNK if words else CHUNK
+        self._chunks = deque((index, at) for index, size in enumerate(sizes) for at in range(0, size, self._chunk))
         self._helpers: list[Future[None]] = []
-        self._is_small = sum(sizes) <= CHUNK
+        self._is_small = sum(sizes) <= self._chunk
 
     def begin(self) -> None:
         """Starts another thread, if there is more than one chunk to make."""
@@ -57,7 +62,7 @@ class StepNoise:
             self._helpers.append(_pool(1).submit(self._work))
 
     def take(self) -> list[Tensor]:
-        """The Gaussians, float64 (size,) each, on the device. Call once."""
+        """The Gaussians, float64 (size,) each, on the device; or the words, int64 (size,) each. Call once."""
         if self._is_small:
             self._work()
         threads = torch.get_num_threads()
@@ -67,7 +72,11 @@ class StepNoise:
             helper.result()
         if self._helpers:
             torch.set_num_threads(threads)  # new threads start with this number, which a helper thread changed
-        return self._buffers if self._on_cpu else [gaussians(bits.to(self.address[3])) for bits in self._buffers]
+        return (
+            self._buffers
+            if self._on_cpu or self._words
+            else [gaussians(bits.to(self.address[3])) for bits in self._buffers]
+        )
 
     def drop(self) -> None:
         """Stops the work; the noise is not needed."""
@@ -80,7 +89,10 @@ class StepNoise:
                 index, start = self._chunks.popleft()
             except IndexError:
                 return
-            out = self._buffers[index][start : start + CHUNK]
+            out = self._buffers[index][start : start + self._chunk]
+            if self._words:
+                self._generator.stream.fill(out.numpy(), self.address[0], self.address[1] + index, 0, start)
+                continue
             bits = scratch[: len(out)] if self._on_cpu else out
             self._generator.fill_bits(bits, self.address[0], self.address[1] + index, start)
             if self._on_cpu:

@@ -12,6 +12,7 @@ from torch import Tensor
 from app.errors import PrivacyError
 from worker.noise.ahead import StepNoise
 from worker.noise.generator import TENSORS, GaussianGenerator
+from worker.noise.release import Address, noised_mean, takes_words
 from worker.noise.rounding import add_noise
 
 # Created only in this module. Functions of it and of public numbers are post-processing and cost nothing.
@@ -124,10 +125,9 @@ class GaussianRelease:
         self._last = (step, query)
         noise = self._noise(private_sum, step, query)
         noised: dict[str, Tensor] = {}
-        for index, ((name, value), z) in enumerate(zip(private_sum.items(), noise.take(), strict=True)):
-            stream = query * len(private_sum) + index
-            total = add_noise(value, z, std, self._generator.stream, step, stream)
-            noised[name] = total.div_(self._divisor)
+        for index, ((name, value), each) in enumerate(zip(private_sum.items(), noise.take(), strict=True)):
+            address = Address(self._generator.stream, step, query * len(private_sum) + index)
+            noised[name] = noised_mean(value, each, std, self._divisor, address)
         return NoisedGradient(noised)
 
     def _check(self, step: int, query: int) -> None:
@@ -144,7 +144,7 @@ class GaussianRelease:
             return ahead
         if ahead is not None:
             ahead.drop()
-        return StepNoise(self._generator, step, sizes, device, first)
+        return StepNoise(self._generator, step, sizes, device, first, takes_words(device))
 
 
 class CountRelease:

@@ -34,6 +34,7 @@ WORDS = 2**48
 WORD_BITS = 64
 # Numbers at a time: they fit in a core's cache, and below 2¹⁵ torch stays on the calling thread.
 CHUNK = 3 * 2**13
+ZEROS = memoryview(bytes(8 * CHUNK))  # what is encrypted: the keystream itself comes out
 HALF_STEP = torch.tensor(2.0**-53, dtype=torch.float64)
 
 
@@ -59,16 +60,29 @@ class KeyedStream:
         Raises:
             PrivacyError: an address outside the layout, which would wrap around into another stream.
         """
+        if count < 0:
+            raise PrivacyError("a noise stream cannot have fewer than 0 words")
+        words = np.empty(count, dtype=np.int64)
+        self.fill(words, step, tensor, lane, start)
+        return words
+
+    def fill(self, out: NDArray[np.int64], step: int, tensor: int, lane: int, start: int) -> None:
+        """Writes the words from `start` on into `out`: as `words`, without new memory.
+
+        Raises:
+            PrivacyError: an address outside the layout.
+        """
         if not (0 <= step < STEPS and 0 <= tensor < TENSORS and 0 <= lane < LANES):
             raise PrivacyError("a noise stream's address is outside the counter's layout")
-        if start < 0 or count < 0 or start + count > WORDS:
+        if start < 0 or start + len(out) > WORDS:
             raise PrivacyError("a noise stream is longer than the counter's layout allows")
-        first = start // 2
-        counter = (step << 96) | (tensor << 72) | (lane << 64) | first
+        counter = (step << 96) | (tensor << 72) | (lane << 64) | start // 2
         encryptor = Cipher(self._cipher, CTR(counter.to_bytes(16, "big"))).encryptor()
-        blocks = (start + count + 1) // 2 - first
-        words = np.frombuffer(encryptor.update(bytes(16 * blocks)), dtype="<i8")
-        return words[start - 2 * first :][:count]
+        encryptor.update(ZEROS[: start % 2 * 8])
+        piece = len(ZEROS) // 8
+        for at in range(0, len(out), piece):
+            part = out[at : at + piece]
+            encryptor.update_into(ZEROS[: 8 * len(part)], part.view(np.uint8))
 
 
 class GaussianGenerator:
@@ -114,7 +128,9 @@ class GaussianGenerator:
 
     def fill_bits(self, out: Tensor, step: int, tensor: int, start: int) -> None:
         """Writes k of the words from `start` on into an int64 tensor on the CPU."""
-        np.right_shift(self.stream.words(step, tensor, 0, start, len(out)), 11, out=out.numpy())
+        words = out.numpy()
+        self.stream.fill(words, step, tensor, 0, start)
+        np.right_shift(words, 11, out=words)
 
 
 def gaussians(bits: Tensor, out: Tensor | None = None) -> Tensor:

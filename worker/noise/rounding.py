@@ -32,7 +32,7 @@ from mpmath import MPContext
 from torch import Tensor
 
 from app.errors import PrivacyError
-from worker.noise.generator import CHUNK, LANES, WORD_BITS, KeyedStream
+from worker.noise.generator import CHUNK, LANES, WORD_BITS, KeyedStream, gaussians
 
 GRID_BITS = 10
 # The error of float64 in grid cells, up to |z| = 4.9. U lies within ½·2⁻⁵³ of erf⁻¹'s argument. erf⁻¹ is assumed exact
@@ -73,6 +73,16 @@ def add_noise(values: Tensor, z: Tensor, std: float, stream: KeyedStream, step: 
             digits = Digits(stream, step, tensor, start + index)
             part[index] = _settled_sum(float(value[index]), std, digits, float(part[index]))
     return result.view_as(values)
+
+
+def settle_at(value: float, std: float, stream: KeyedStream, step: int, tensor: int, position: int) -> float:
+    """R of the sum `value` with the noise at one position, by exact arithmetic alone.
+
+    Raises:
+        PrivacyError: the sum is not finite.
+    """
+    z = gaussians(torch.from_numpy(stream.words(step, tensor, 0, position, 1) >> 11))
+    return _settled_sum(value, std, Digits(stream, step, tensor, position), value + std * float(z))
 
 
 def _round_sums(values: Tensor, z: Tensor, std: float, scratch: Tensor) -> list[int]:

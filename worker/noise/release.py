@@ -1,0 +1,72 @@
+"""One pass from a private sum to its noised mean: Gaussians are made of words, added, rounded and divided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from app.errors import PrivacyError
+from worker.noise import native
+from worker.noise.generator import CHUNK, KeyedStream, gaussians
+from worker.noise.rounding import add_noise, grid, settle_at
+
+PIECE = 4 * CHUNK  # numbers in one call of the library
+SHIFT = 11  # a word's upper 53 bits give the float64 Gaussian
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the words of one tensor's noise come from: positions 0, 1, … of (step, tensor) in a stream."""
+
+    stream: KeyedStream
+    step: int
+    tensor: int
+
+
+def takes_words(device: torch.device) -> bool:
+    """Returns True if words alone should be made ahead: the compiled step turns them into Gaussians as it adds them."""
+    return native.NATIVE is not None and device.type == "cpu"
+
+
+def noised_mean(
+    private_sum: Tensor, noise: Tensor, std: float, divisor: int, address: Address, out: Tensor | None = None
+) -> Tensor:
+    """R / L: R as in worker.noise.rounding, to the bit, whatever computes it.
+
+    Args:
+        private_sum: S, float64.
+        noise: the address' words (int64) or their float64 Gaussians, in equal number, on the same device; overwritten.
+        std: s.
+        divisor: L.
+        out: where to write, contiguous float64; it may be `private_sum`. None: the noise's own memory.
+
+    Returns:
+        R / L in the shape of `private_sum`, float64.
+
+    Raises:
+        PrivacyError: S is not finite or not float64, or the sizes differ.
+    """
+    flat = private_sum.reshape(-1)
+    target = (noise if out is None else out).view(-1).view(torch.float64)
+    if flat.dtype != torch.float64 or not len(flat) == noise.numel() == target.numel():
+        raise PrivacyError("a private sum is float64 and has one word of noise for each number")
+    if noise.dtype == torch.int64 and takes_words(flat.device):
+        _compiled(flat, noise.view(-1), target, std, divisor, address)
+    else:
+        z = gaussians(noise >> SHIFT) if noise.dtype == torch.int64 else noise
+        torch.div(add_noise(flat, z, std, address.stream, address.step, address.tensor), divisor, out=target)
+    return target.view(private_sum.shape)
+
+
+def _compiled(flat: Tensor, words: Tensor, out: Tensor, std: float, divisor: int, address: Address) -> None:
+    library = native.NATIVE
+    if library is None:
+        raise PrivacyError("there is no compiled noise step")
+    for start in range(0, len(flat), PIECE):
+        part = slice(start, start + PIECE)
+        target = out[part]
+        for index in library.release(words[part], flat[part], target, std, grid(std), float(divisor)).tolist():
+            exact = settle_at(float(target[index]), std, address.stream, address.step, address.tensor, start + index)
+            target[index] = exact / divisor
