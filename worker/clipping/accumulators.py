@@ -78,7 +78,7 @@ class ParameterAccumulator:
             first: nothing was added to the total before: its old content is overwritten.
         """
         # Sums the pass by itself and adds it once: rounding into a large total then grows only with the passes.
-        own = total if first else self._scratch.empty(f"sum/{self._name}", total.shape, total.dtype, total.device)
+        own = total if first else self._scratch.empty("sum", total.shape, total.dtype, total.device)
         for number, at in enumerate(self._slices()):
             kept = self._kept[number] if self._kept is not None else None
             self._add_chunk(own, self._merged.take(at), factors[at], kept, 0 if number == 0 else 1)
