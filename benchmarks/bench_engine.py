@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
@@ -44,6 +44,7 @@ from worker.data.passes import Cuttable, filled  # noqa: E402
 from worker.models.base import Parameters  # noqa: E402
 from worker.models.initial import keyed_normals  # noqa: E402
 from worker.models.networks import Network  # noqa: E402
+from worker.models.pooling import MaxPool2x2  # noqa: E402
 from worker.models.recommenders import TransformerRec  # noqa: E402
 from worker.noise.gaussian import GaussianRelease  # noqa: E402
 
@@ -156,7 +157,15 @@ def network(spec: MlpModel | CnnModel, features: int, n: int) -> Task:
     generator = torch.Generator().manual_seed(0)
     batch = (torch.rand(n, features, generator=generator), torch.randint(0, 10, (n,), generator=generator))
     sizes = PublicSizes(60_000, 1, features, 10, sparse=False)
-    return Task(model.module, of_classes, batch, spec.model_dump(), sizes)
+
+    def usual() -> nn.Module:
+        """With torch's own pooling."""
+        layers = cast(nn.Sequential, model.module())
+        return nn.Sequential(*(nn.MaxPool2d(2, 1) if isinstance(each, MaxPool2x2) else each for each in layers))
+
+    differs = isinstance(spec, CnnModel) and spec.preset == "conv2"
+    usually = (of_classes, usual) if differs else (None, None)
+    return Task(model.module, of_classes, batch, spec.model_dump(), sizes, *usually)
 
 
 def of_classes(module: nn.Module, batch: Batch) -> Tensor:
@@ -282,7 +291,7 @@ def opacus_ghost(task: Task) -> Step:
 
 KINDS: dict[str, Callable[[Task], Step]] = {
     "non-private": lambda task: plain(task.standard),
-    "non-private, our loss layer": plain,
+    "non-private, our layers": plain,
     "private": Private,
     "private, sums in float32": lambda task: Private(task, NarrowSums),
     "Opacus, hooks": lambda task: opacus_hooks(task.standard),
@@ -365,7 +374,7 @@ def row(name: str, rounds: int) -> str:
     task = TASKS[name]()
     kinds = [kind for kind in KINDS if kind != "Opacus, ghost" or "untied" in name]
     if task.standard is task:
-        kinds.remove("non-private, our loss layer")
+        kinds.remove("non-private, our layers")
     times, noise = timed(task, kinds, rounds)
     median = {kind: 1000 * statistics.median(taken) for kind, taken in times.items()}
     before_noise = median["non-private"] / (median["private"] - 1000 * noise)
@@ -381,7 +390,7 @@ def row(name: str, rounds: int) -> str:
         f"{memory['private'] / memory['non-private']:.2f}",
         under_torch_allocation(name, rounds) if DEVICE.type == "cpu" else "–",
         ratio(times, "non-private", "private, sums in float32"),
-        ratio(times, "non-private, our loss layer"),
+        ratio(times, "non-private, our layers"),
     ]
     return f"| {name} | " + " | ".join(cells) + " |"
 
@@ -403,7 +412,7 @@ COLUMNS = (
     "peak memory",
     "throughput under torch's own allocation",
     "throughput, were sums in float32",
-    "of non-private with our loss layer",
+    "of non-private with our layers",
 )
 TABLE = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
@@ -418,9 +427,9 @@ they say more than the clock where others use the machine too.
 
 Transformer: M=3417 items, T=50, d=64, one head, two blocks, B=256. float32 passes; norms in float64, or in float32 by
 blocks with a bound on their rounding added; sums over records in float64. Noise as in the service, keyed and
-correctly rounded, but not made ahead on another thread. The non-private step and Opacus use torch's own loss. The
-last column compares with a non-private step that uses our loss layer. Memory: the peak of two steps minus what the
-process held before them.
+correctly rounded, but not made ahead on another thread. The non-private step and Opacus use torch's own loss and
+pooling. The last column compares with a non-private step that uses our loss layer and our pooling. Memory: the peak of
+two steps minus what the process held before them.
 
 All steps run in the environment of an attempt (app/processes.py), whose allocator keeps memory from step to step. One
 column has both without it.

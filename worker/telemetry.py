@@ -174,5 +174,5 @@ def state_digest(step: int, *parts: Mapping[str, Tensor]) -> str:
     for number, part in enumerate(parts):
         for name, value in part.items():
             digest.update(f"\n{number}/{name}/{value.dtype}/{tuple(value.shape)}\n".encode())
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).numpy().view("u1").data)
     return digest.hexdigest()

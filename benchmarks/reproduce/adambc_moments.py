@@ -80,7 +80,8 @@ class _Clean:
         beta1, beta2 = self.betas
         self.m = beta1 * self.m + (1.0 - beta1) * gradient
         self.v = beta2 * self.v + (1.0 - beta2) * gradient.square()
-        self.before, self.state, self.step = parameters, state, step
+        self.before = {name: value.clone() for name, value in parameters.items()}  # the next step changes them
+        self.state, self.step = state, step
 
 
 def measured(data: Data, job: dict[str, Any], *, floor: float, seed: int = 0) -> Moments:

@@ -52,7 +52,7 @@ def _clipped_gradient(problem: Problem, weight: Tensor) -> Tensor:
 
 
 def _divisor(problem: Problem, setting: Setting, state: State, step: int) -> Tensor:
-    v_hat = corrected({"v": state["v/weight"]}, 1.0 - problem.forgetting, step)["v"]
+    v_hat = corrected(state["v/weight"], 1.0 - problem.forgetting, step)
     deviation = problem.noise_deviation
     if setting.optimizer == "DP-Adam":
         return v_hat.sqrt() + setting.guard * deviation

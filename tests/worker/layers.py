@@ -187,6 +187,8 @@ CASES: dict[str, Case] = {
     "linear, wide": Case(lambda: nn.Sequential(nn.Linear(WIDTH, 90), nn.Linear(90, CLASSES)), SEQUENCE),
     "linear over a grid": Case(lambda: nn.Linear(WIDTH, CLASSES), (2, 3, WIDTH)),
     "conv2d": Case(lambda: _images(nn.Conv2d(3, 5, 3, stride=2, padding=1), nn.Tanh()), IMAGE),
+    "conv2d, wide": Case(lambda: _images(nn.Conv2d(3, 5, (2, 5), (2, 3), (1, 2), dilation=(3, 1)), nn.Tanh()), IMAGE),
+    "conv2d, wide, dilated": Case(lambda: _images(nn.Conv2d(3, 4, 4, padding="same", dilation=2)), IMAGE),
     "conv2d, many channels": Case(lambda: _images(nn.Conv2d(3, 40, (7, 5)), nn.Tanh()), IMAGE),
     "conv2d, same, dilated": Case(lambda: _images(nn.Conv2d(3, 4, 3, padding="same", dilation=2)), IMAGE),
     "conv2d, reflecting": Case(

@@ -312,7 +312,9 @@ def test_random_architectures(made: tuple[nn.Module, Batch], kind: str, C: float
     module, batch = made
     wanted = one_at_a_time(module, batch, kind, C)
     parameters = parameters_of(module)
-    assert_close(engine(module, kind, C).private_sum(parameters, Tensors(*batch)), wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accumulators, "NORM_FLOOR", 0.0)  # it shortens gradients that cancel over positions
+        assert_close(engine(module, kind, C).private_sum(parameters, Tensors(*batch)), wanted)
 
 
 def test_how_others_are_bounded_does_not_depend_on_one_record_more(monkeypatch: pytest.MonkeyPatch) -> None:

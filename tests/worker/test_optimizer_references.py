@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.worker.optimizing import gradients, parameters, run
+from tests.worker.optimizing import copies, gradients, parameters, run
 from tests.worker.support import Supervisor, dense, records, run_direct, spec, start_of
 from worker.noise.gaussian import GaussianRelease, NoisedGradient
 from worker.noise.generator import GaussianGenerator
@@ -46,7 +46,7 @@ def test_adambc_without_a_floor_of_its_own_takes_it() -> None:
     given = [DpAdamBc(Descent(1.0), (0.0, 0.9), eps_root=root) for root in (None, 4.0 * resolution(0.9, 1))]
     start = {"w": torch.zeros(3, dtype=torch.float64)}
     noised = NoisedGradient({"w": torch.tensor([0.1, 1.0, 5.0], dtype=torch.float64)})
-    (one, _), (other, _) = (each.update(noised, each.init(start), start, StepInfo(1, 4.0)) for each in given)
+    (one, _), (other, _) = (each.update(noised, each.init(start), copies(start), StepInfo(1, 4.0)) for each in given)
     assert torch.equal(one["w"], other["w"])
 
 
@@ -222,7 +222,7 @@ def test_where_phi_dominates_dp_adam_is_dp_sgdm(phi: float, limit: float) -> Non
     noise = GaussianGenerator(KEY)
     signal = 1e-3 * phi**0.5 * torch.linspace(-1, 1, n, dtype=torch.float64)
     adam, momentum = DpAdam(Descent(eta, Cosine(10**9, 1.0)), (beta1, 0.999)), DpSgd(Descent(eta, Implied()), beta1)
-    one = two = {"w": torch.zeros(n, dtype=torch.float64)}
+    one, two = ({"w": torch.zeros(n, dtype=torch.float64)} for _ in range(2))
     states = adam.init(one), momentum.init(two)
     for step in range(1, steps + 1):
         noised = NoisedGradient({"w": signal + phi**0.5 * noise.noise(step, 0, n)})
@@ -232,7 +232,7 @@ def test_where_phi_dominates_dp_adam_is_dp_sgdm(phi: float, limit: float) -> Non
     moved = float((one["w"] - two["w"]).norm() / two["w"].norm())
     assert moved < 0.12  # v̂ is within some percent of Φ, once it has seen enough noise
     bare = NoisedGradient({"w": signal})
-    later, _ = adam.update(bare, states[0], one, StepInfo(steps + 1, phi))
-    other, _ = momentum.update(bare, states[1], two, StepInfo(steps + 1, phi))
+    later, _ = adam.update(bare, states[0], copies(one), StepInfo(steps + 1, phi))
+    other, _ = momentum.update(bare, states[1], copies(two), StepInfo(steps + 1, phi))
     ratio = ((later["w"] - one["w"]) / (other["w"] - two["w"])).median()
     assert float(ratio) == pytest.approx(1.0, abs=0.02)

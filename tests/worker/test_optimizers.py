@@ -9,6 +9,7 @@ import torch
 
 from tests.worker.optimizing import OPTIMIZERS, copies, gradients, info, parameters, run, same
 from worker.noise.gaussian import NoisedGradient
+from worker.optimizers import pieces
 from worker.optimizers.base import Optimizer, StepInfo
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp_sgd import DpSgd
@@ -31,17 +32,43 @@ def test_contract_names_shapes_and_types_stay(optimizer: Optimizer) -> None:
     assert all(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in state.values())
 
 
-def test_contract_updates_are_pure(optimizer: Optimizer) -> None:
-    """Arguments stay as they are: a state that was kept can be gone back to."""
+def test_contract_updates_are_in_place(optimizer: Optimizer) -> None:
+    """What is returned is what was given, so that a step needs no second copy. A copied state can be gone back to."""
     at, state = run(optimizer, gradients(2))
     noised = gradients(3)[2]
     kept = copies(at), copies(state), copies(noised)
+    finished = copies(optimizer.finish(state, at, 2))
+    assert same(at, kept[0]) and same(state, kept[1])
     first = optimizer.update(noised, state, at, info(3))
-    finished = optimizer.finish(state, at, 2)
-    assert same(at, kept[0]) and same(state, kept[1]) and same(noised, kept[2])
-    again = optimizer.update(noised, state, at, info(3))
+    assert all(first[0][name].data_ptr() == value.data_ptr() for name, value in at.items())
+    assert all(first[1][name].data_ptr() == value.data_ptr() for name, value in state.items())
+    assert same(noised, kept[2])
+    assert same(finished, optimizer.finish(kept[1], kept[0], 2))
+    again = optimizer.update(noised, kept[1], kept[0], info(3))
     assert same(first[0], again[0]) and same(first[1], again[1])
-    assert same(finished, optimizer.finish(state, at, 2))
+
+
+@pytest.mark.parametrize("joined", [0, 2**18])
+def test_contract_pieces_change_no_bit(optimizer: Optimizer, joined: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of flat tensors, of single ones, and of pieces that end within a tensor."""
+    at, state = run(optimizer, gradients(4))
+    monkeypatch.setattr(pieces, "PIECE", 5)
+    monkeypatch.setattr(pieces, "JOINED", joined)
+    flat = pieces.flattened(parameters())
+    one = optimizer.init(flat)
+    other, two = flat, one
+    for step, noised in enumerate(gradients(4), start=1):
+        other, two = optimizer.update(noised, two, other, info(step))
+    assert same(at, other) and same(state, two)
+
+
+def test_neighbours_by_chance_are_not_one_tensor() -> None:
+    whole = torch.zeros(6)
+    views = [whole[:2], whole[2:6].view(2, 2)]
+    assert pieces._spanning(views) is not None
+    assert pieces._spanning([whole[:2], whole[3:]]) is None
+    assert pieces._spanning([whole[:2], torch.zeros(4)]) is None
+    assert pieces._spanning([whole.view(2, 3)[:, :2], whole[4:]]) is None
 
 
 def test_contract_resumes_from_every_step(optimizer: Optimizer) -> None:

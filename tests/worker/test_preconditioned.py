@@ -210,7 +210,7 @@ def test_gradients_of_adaptive_steps_never_feed_the_second_moment(moment: Second
     seen = []
     for step, noised in enumerate(gradients(7), start=1):
         at, state = optimizer.update(noised, state, at, StepInfo(step, 0.0))
-        seen.append(state["v/weight"])
+        seen.append(state["v/weight"].clone())
     first = ((gradients(2)[0]["weight"] + gradients(2)[1]["weight"]) / 2) ** 2
     assert not seen[0].any()
     torch.testing.assert_close(
@@ -268,7 +268,7 @@ def test_no_state_holds_anything_that_is_not_noised(kind: str, monkeypatch: pyte
 
     def watched(self: Any, noised: Any, state: Any, at: Any, info: Any) -> Any:
         after = update(self, noised, state, at, info)
-        states.append(after[1])
+        states.append({name: value.clone() for name, value in after[1].items()})
         return after
 
     monkeypatch.setattr(type(plan.optimizer), "update", watched)

@@ -24,6 +24,7 @@ from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 from worker.data.norms import ROUNDING
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
+WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
 MEMORY_COST = 64  # cost of two passes over a formed gradient's numbers, in multiplications; measured
 SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
@@ -65,7 +66,7 @@ class ParameterAccumulator:
         self._kept = kept
         return torch.cat([squares for squares, _ in parts]), torch.cat([slack for _, slack in parts])
 
-    def add_to(self, total: Tensor, factors: Tensor) -> None:
+    def add_to(self, total: Tensor, factors: Tensor, *, first: bool = False) -> None:
         """total += Σ_i factors_i g_i, in the precision of `total`.
 
         The divisor is not applied here: it is the same for all records, so their sum is divided by it once.
@@ -74,24 +75,35 @@ class ParameterAccumulator:
             total: in the parameter's shape; changed.
             factors: (n,). A record with factor 0 adds nothing, whatever its numbers are. It is zeroed, not dropped, so
                 that products keep their shape.
+            first: nothing was added to the total before: its old content is overwritten.
         """
         # Sums the pass by itself and adds it once: rounding into a large total then grows only with the passes.
-        own = self._scratch.empty(f"sum/{self._name}", total.shape, total.dtype, total.device).zero_()
+        own = total if first else self._scratch.empty("sum", total.shape, total.dtype, total.device)
         for number, at in enumerate(self._slices()):
             kept = self._kept[number] if self._kept is not None else None
-            self._add_chunk(own, self._merged.take(at), factors[at], kept)
-        total += own
+            self._add_chunk(own, self._merged.take(at), factors[at], kept, 0 if number == 0 else 1)
+        if own is not total:
+            total += own
 
-    def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None) -> None:
+    def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None, keep: int) -> None:
+        """total = keep · total + the chunk's sum; with keep = 0 the old content may be anything."""
         if not self._factored:
-            gradients = (self._formed(chunk) if kept is None else kept).flatten(1)
-            wide = self._scratch.finite("formed", gradients, total.dtype)
-            total.view(-1).addmv_(wide.mT, factors.to(total.dtype))
+            self._add_formed(total.view(-1), (self._formed(chunk) if kept is None else kept).flatten(1), factors, keep)
             return
         if chunk.outer is not None:
-            chunk.outer.add_to(total.view(chunk.outer.left.shape[2], -1), factors, self._scratch)
+            chunk.outer.add_to(total.view(chunk.outer.left.shape[2], -1), factors, self._scratch, keep)
+            keep = 1
         if chunk.rows is not None:
-            chunk.rows.add_to(total, factors, self._scratch)
+            chunk.rows.add_to(total if keep else total.zero_(), factors, self._scratch)
+
+    def _add_formed(self, total: Tensor, gradients: Tensor, factors: Tensor, keep: int) -> None:
+        """A few records at a time, so that their wide copies stay in the cache."""
+        rows = even_rows(len(gradients), WIDE_BYTES // (8 * max(1, gradients.shape[1])))
+        weights = factors.to(total.dtype)
+        for at in range(0, len(gradients), rows):
+            wide = self._scratch.finite("formed", gradients[at : at + rows], total.dtype)
+            total.addmv_(wide.mT, weights[at : at + rows], beta=keep)
+            keep = 1
 
     def _chunk_squares(self, chunk: Merged, kept: list[Tensor] | None) -> tuple[Tensor, Tensor]:
         if not self._factored:

@@ -139,9 +139,11 @@ class Bookkeeping(Generic[B]):
         device = next((value.device for value in parameters.values()), None)
         count = torch.zeros(1, dtype=torch.float64, device=device)
         norm = clip.max_grad_norm / self._records_per_unit
+        untouched = set(total)
         for each in records.passes(self._rows, self._dtype):
             accumulators = self._accumulators(self._run(each.records)[1].terms, clip)
-            add_clipped(total, count, accumulators, self._trainable, self._kind, norm, each.weights(self._rows, device))
+            weights = each.weights(self._rows, device)
+            add_clipped(total, count, accumulators, self._trainable, self._kind, norm, weights, untouched)
         return clip.divided({name: value.double() for name, value in total.items()}), count
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
@@ -255,17 +257,21 @@ def add_clipped(
     kind: ClippingKind,
     max_grad_norm: float,
     weights: Tensor,
+    untouched: set[str] | None = None,
 ) -> None:
     """Adds a pass's clipped gradients to the total, and its records within the norm to the count.
 
     Args:
         weights: float64 (P,), 0 for a padding row.
+        untouched: the totals that are still zero; the pass removes those that it adds to.
     """
+    untouched = set() if untouched is None else untouched
     with torch.no_grad():
         found = group_factors(accumulators, trainable, kind, max_grad_norm)
         factors = {name: each * weights for name, each in found.items()}
         for name, of_parameter in factors.items():
-            accumulators.pop(name).add_to(total[name], of_parameter)
+            accumulators.pop(name).add_to(total[name], of_parameter, first=name in untouched)
+            untouched.discard(name)
         if factors:
             count.add_(half_count(next(iter(factors.values()))))  # counting engines clip flat: all factors are the same
 

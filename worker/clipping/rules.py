@@ -18,6 +18,7 @@ from worker.clipping.terms import Dense, Outer, Rows, Term
 from worker.models.item_loss import ItemLoss
 from worker.models.positions import Positions
 
+WIDE_KERNEL = 4  # numbers in a line of the kernel
 Found = list[tuple[nn.Parameter, Term]]
 # The layer; its input, or what it noted instead; the gradient at its output. `shift` takes no input.
 Rule = Callable[..., Found]
@@ -70,13 +71,27 @@ def _learned_positions(module: Positions, x: Tensor, g: Tensor) -> Found:
 
 def _conv2d(module: nn.Conv2d, x: Tensor, g: Tensor) -> Found:
     padding: Any = module.padding
-    if isinstance(padding, str) or module.padding_mode != "zeros":
+    wide = module.kernel_size[1] >= WIDE_KERNEL
+    if wide or isinstance(padding, str) or module.padding_mode != "zeros":
         x, padding = _padded(module, x), 0
 
     def patches(images: Tensor) -> Tensor:
+        if wide:
+            return _copied_patches(images, module)
         return F.unfold(images, module.kernel_size, module.dilation, padding, module.stride).mT
 
     return _convolution(module, x, patches, g.flatten(2).mT)
+
+
+def _copied_patches(images: Tensor, module: nn.Conv2d) -> Tensor:
+    """What the kernel sees at each of its L places: (n, L, C·k) from padded images (n, C, h, w).
+
+    Copies lines of the kernel. `unfold` copies lines of the image, which is slower for wide kernels with strides.
+    """
+    for at, size in enumerate(module.kernel_size):
+        dilation = module.dilation[at]
+        images = images.unfold(2 + at, (size - 1) * dilation + 1, module.stride[at])[..., ::dilation]
+    return images.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # from (n, C, L₁, L₂, k₁, k₂)
 
 
 def _conv1d(module: nn.Conv1d, x: Tensor, g: Tensor) -> Found:

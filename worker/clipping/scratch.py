@@ -38,5 +38,6 @@ class Scratch:
     def scaled(self, name: str, numbers: Tensor, factors: Tensor) -> Tensor:
         """numbers[i] · factors[i], in the type of the factors (n,); 0 for a factor 0, whatever the numbers are."""
         out = self.empty(name, numbers.shape, factors.dtype, numbers.device)
-        torch.mul(numbers, factors.view(-1, *(1,) * (numbers.dim() - 1)), out=out)
+        out.copy_(numbers)  # `mul` of two types would copy them to new memory
+        out.mul_(factors.view(-1, *(1,) * (numbers.dim() - 1)))
         return torch.nan_to_num(out, out=out)

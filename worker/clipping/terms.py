@@ -80,14 +80,17 @@ class Outer:
         out = scratch.empty(name, (len(left), left.shape[2], right.shape[2]), left.dtype, left.device)
         return torch.bmm(left.mT, right, out=out)
 
-    def add_to(self, total: Tensor, factors: Tensor, scratch: Scratch) -> None:
-        """total (p, q) += Σ_i factors_i g_i, as one product over records and positions, in the precision of `total`."""
+    def add_to(self, total: Tensor, factors: Tensor, scratch: Scratch, keep: int = 1) -> None:
+        """total (p, q) = keep · total + Σ_i factors_i g_i, by one product over records and positions.
+
+        In the precision of `total`; with keep = 0 its old content may be anything.
+        """
         left, right, scale = self.left, self.right, factors.to(total.dtype)
         if left.shape[2] <= right.shape[2]:
             left, right = scratch.scaled("left", left, scale), scratch.finite("right", right, total.dtype)
         else:
             left, right = scratch.finite("left", left, total.dtype), scratch.scaled("right", right, scale)
-        total.addmm_(left.flatten(0, 1).mT, right.flatten(0, 1))
+        total.addmm_(left.flatten(0, 1).mT, right.flatten(0, 1), beta=keep)
 
 
 @dataclass(frozen=True)

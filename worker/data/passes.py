@@ -107,9 +107,10 @@ class Prepared(Generic[R]):
 
 def filled(values: Tensor, start: int, rows: int, fill: Any = 0) -> Tensor:
     """values[start : start + rows] in new memory of exactly `rows` rows, padded with `fill`."""
-    made = values.new_full((rows, *values.shape[1:]), fill)
+    made = values.new_empty((rows, *values.shape[1:]))
     part = values[start : start + rows]
     made[: len(part)] = part
+    made[len(part) :] = fill
     return made
 
 

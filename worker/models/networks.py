@@ -15,6 +15,7 @@ from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
 from worker.models.dropout import Dropout, Masks
 from worker.models.modules import ModuleModel
+from worker.models.pooling import MaxPool2x2
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,8 @@ def _cnn(spec: CnnModel, features: int, outputs: int) -> list[nn.Module]:
     if spec.preset == "conv2":
         return [
             Scaled(spec.input_scale, (1, 28, 28)),
-            *(nn.Conv2d(1, 16, 8, stride=2, padding=3), act(), nn.MaxPool2d(2, 1)),
-            *(nn.Conv2d(16, 32, 4, stride=2), act(), nn.MaxPool2d(2, 1)),
+            *(nn.Conv2d(1, 16, 8, stride=2, padding=3), act(), MaxPool2x2()),
+            *(nn.Conv2d(16, 32, 4, stride=2), act(), MaxPool2x2()),
             *(nn.Flatten(), nn.Linear(512, 32), act(), nn.Linear(32, outputs)),
         ]
     last = spec.channels == "last"

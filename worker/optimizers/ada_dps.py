@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of
 from worker.optimizers.descent import Descent
+from worker.optimizers.pieces import pieces, zeros
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,13 @@ class AdaDps:
 
     def init(self, parameters: Parameters) -> State:
         """A = 0."""
-        return named("A", {name: torch.zeros_like(value) for name, value in parameters.items()})
+        return named("A", zeros(parameters))
 
     def observe(self, public_gradient: dict[str, Tensor], state: State) -> State:
         """Updates A."""
-        averages = slot_of(state, "A")
-        return named(
-            "A", {n: self.beta * A + (1.0 - self.beta) * public_gradient[n].square() for n, A in averages.items()}
-        )
+        for public, averages in pieces([public_gradient], [slot_of(state, "A")]):
+            averages.mul_(self.beta).add_(public.square().mul_(1.0 - self.beta))
+        return state
 
     def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor]:
         """D."""
@@ -51,7 +50,9 @@ class AdaDps:
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
         """Moves along g̃."""
-        return self.descent.move(parameters, noised, at.step), state
+        for g, p in pieces([noised], [parameters]):
+            self.descent.move(p, g, at.step)
+        return parameters, state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
         """The parameters unchanged."""

@@ -43,10 +43,10 @@ class Optimizer(Protocol):
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
-        """One step. Returns new parameters and state; leaves its arguments unchanged.
+        """One step, in place: changes `parameters` and `state` and returns them, so that no second copy is needed.
 
         Args:
-            noised: g̃, in the names and shapes of `parameters`.
+            noised: g̃, in the names and shapes of `parameters`; not changed.
             at: the step.
         """
         ...
@@ -80,7 +80,7 @@ class Observing(Protocol):
     def observe(self, public_gradient: dict[str, Tensor], state: State) -> State:
         """The state after it has seen the mean gradient of public records, at a step's parameters, before the step.
 
-        What it keeps of that gradient is public.
+        May change `state` in place. What it keeps of that gradient is public.
         """
         ...
 

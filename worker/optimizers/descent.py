@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from worker.models.base import Parameters
-from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.schedules import CONSTANT, Schedule
 
 
@@ -33,14 +31,15 @@ class Descent:
         """η_t."""
         return self.learning_rate * self.schedule.factor(step)
 
-    def gradient(self, noised: NoisedGradient, parameters: Parameters) -> dict[str, Tensor]:
-        """g̃, or g̃ + λ θ if coupled."""
+    def gradient(self, noised: Tensor, parameters: Tensor) -> Tensor:
+        """g̃ of a piece, or g̃ + λ θ if coupled."""
         if not self.coupled or self.weight_decay == 0.0:
             return noised
-        return {name: noised[name] + self.weight_decay * value for name, value in parameters.items()}
+        return noised + self.weight_decay * parameters
 
-    def move(self, parameters: Parameters, direction: dict[str, Tensor], step: int) -> Parameters:
-        """The parameters after a step along −u."""
+    def move(self, parameters: Tensor, direction: Tensor, step: int) -> None:
+        """Moves a piece of the parameters along −u, in place."""
         rate = self.rate(step)
-        keep = 1.0 if self.coupled else 1.0 - rate * self.weight_decay
-        return {name: keep * value - rate * direction[name] for name, value in parameters.items()}
+        if not self.coupled and self.weight_decay != 0.0:
+            parameters.mul_(1.0 - rate * self.weight_decay)
+        parameters.sub_(rate * direction)

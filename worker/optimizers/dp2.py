@@ -15,6 +15,7 @@ from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of
 from worker.optimizers.descent import Descent
+from worker.optimizers.pieces import pieces, zeros
 
 
 class SecondMoment(Protocol):
@@ -95,8 +96,7 @@ class Dp2:
 
     def init(self, parameters: Parameters) -> State:
         """v = 0 and an empty sum."""
-        zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        return named("v", zeros) | named("sum", zeros)
+        return named("v", zeros(parameters)) | named("sum", zeros(parameters))
 
     def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor] | None:
         """D in an adaptive query, else None."""
@@ -116,7 +116,9 @@ class Dp2:
     ) -> tuple[Parameters, State]:
         """One step of the current phase."""
         if not self.phases.is_adaptive(at.step):
-            return self.descent.move(parameters, noised, at.step), self._fed(noised, state, at)
+            self._move(self.descent, parameters, noised, at.step)
+            self._feed(noised, state, at)
+            return parameters, state
         direction: dict[str, Tensor] = noised
         match self.phases.variant:
             case "delayed":
@@ -126,26 +128,31 @@ class Dp2:
             case "extra_query":
                 if at.second is None:
                     raise PrivacyError("this step needs a second query, which was not made")
-                direction, state = at.second, self._fed(noised, state, at)
+                direction = at.second
+                self._feed(noised, state, at)
             case _:
                 assert_never(self.phases.variant)
-        return self.adaptive.move(parameters, direction, at.step), state
+        self._move(self.adaptive, parameters, direction, at.step)
+        return parameters, state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
         """The parameters unchanged."""
         return parameters
 
-    def _fed(self, noised: NoisedGradient, state: State, at: StepInfo) -> State:
-        """The state with the sum fed; once the delay is over, v is updated and the sum restarts."""
-        v, sums = slot_of(state, "v"), slot_of(state, "sum")
-        sums = {name: sums[name] + gradient for name, gradient in noised.items()}
-        if not self.phases.completes(at.step):
-            return named("v", v) | named("sum", sums)
+    def _move(self, descent: Descent, parameters: Parameters, direction: dict[str, Tensor], step: int) -> None:
+        for u, p in pieces([direction], [parameters]):
+            descent.move(p, u, step)
+
+    def _feed(self, noised: NoisedGradient, state: State, at: StepInfo) -> None:
+        """Feeds the sum; once the delay is over, v is updated and the sum restarts."""
         delay = self.phases.delay_sgd
         bias = at.noise_variance / delay if self.debias else 0.0
-        squares = {name: (value / delay).square().sub_(bias).clamp_(min=0.0) for name, value in sums.items()}
-        v = {name: self.moment(value, squares[name]) for name, value in v.items()}
-        return named("v", v) | named("sum", {name: torch.zeros_like(value) for name, value in sums.items()})
+        completes = self.phases.completes(at.step)
+        for g, v, fed in pieces([noised], [slot_of(state, "v"), slot_of(state, "sum")]):
+            fed.add_(g)
+            if completes:
+                v.copy_(self.moment(v, (fed / delay).square_().sub_(bias).clamp_(min=0.0)))
+                fed.zero_()
 
     def _roots(self, state: State) -> dict[str, Tensor]:
         return {name: value.sqrt() + self.eps for name, value in slot_of(state, "v").items()}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of
 from worker.optimizers.descent import Descent
+from worker.optimizers.pieces import pieces, zeros
 
 
 @dataclass(frozen=True)
@@ -33,33 +33,29 @@ class DpAdam:
 
     def init(self, parameters: Parameters) -> State:
         """m = v = 0."""
-        zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        return named("m", zeros) | named("v", zeros)
+        return named("m", zeros(parameters)) | named("v", zeros(parameters))
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
         """One step of DP-Adam."""
-        first, second = moments(self.descent.gradient(noised, parameters), state, self.betas)
-        m_hat, v_hat = corrected(first, self.betas[0], at.step), corrected(second, self.betas[1], at.step)
-        direction = {name: m_hat[name] / (v_hat[name].sqrt() + self.eps) for name in parameters}
-        return self.descent.move(parameters, direction, at.step), named("m", first) | named("v", second)
+        for g, p, m, v in pieces([noised], [parameters, slot_of(state, "m"), slot_of(state, "v")]):
+            average(m, v, self.descent.gradient(g, p), self.betas)
+            root = corrected(v, self.betas[1], at.step).sqrt_().add_(self.eps)
+            self.descent.move(p, corrected(m, self.betas[0], at.step).div_(root), at.step)
+        return parameters, state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
         """The parameters unchanged."""
         return parameters
 
 
-def moments(
-    gradient: dict[str, Tensor], state: State, betas: tuple[float, float]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """m and v after a gradient."""
-    (beta1, beta2), m, v = betas, slot_of(state, "m"), slot_of(state, "v")
-    first = {name: beta1 * m[name] + (1.0 - beta1) * g for name, g in gradient.items()}
-    second = {name: beta2 * v[name] + (1.0 - beta2) * g.square() for name, g in gradient.items()}
-    return first, second
+def average(m: Tensor, v: Tensor, gradient: Tensor, betas: tuple[float, float]) -> None:
+    """Adds a gradient to a piece of m and v, in place."""
+    m.mul_(betas[0]).add_((1.0 - betas[0]) * gradient)
+    v.mul_(betas[1]).add_(gradient.square().mul_(1.0 - betas[1]))
 
 
-def corrected(averages: dict[str, Tensor], beta: float, step: int) -> dict[str, Tensor]:
-    """Averages that started at 0, divided by their total weight: /(1 − βᵗ)."""
-    return {name: value / (1.0 - beta**step) for name, value in averages.items()}
+def corrected(average: Tensor, beta: float, step: int) -> Tensor:
+    """An average that started at 0, divided by its total weight: /(1 − βᵗ)."""
+    return average / (1.0 - beta**step)

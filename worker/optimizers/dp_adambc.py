@@ -9,9 +9,10 @@ import torch
 
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
-from worker.optimizers.base import State, StepInfo, named
+from worker.optimizers.base import State, StepInfo, named, slot_of
 from worker.optimizers.descent import Descent
-from worker.optimizers.dp_adam import corrected, moments
+from worker.optimizers.dp_adam import average, corrected
+from worker.optimizers.pieces import pieces, zeros
 
 
 @dataclass(frozen=True)
@@ -38,22 +39,22 @@ class DpAdamBc:
 
     def init(self, parameters: Parameters) -> State:
         """m = v = φ = 0."""
-        zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        return named("m", zeros) | named("v", zeros) | {"phi": torch.zeros((), dtype=torch.float64)}
+        moments = named("m", zeros(parameters)) | named("v", zeros(parameters))
+        return moments | {"phi": torch.zeros((), dtype=torch.float64)}
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
         """One step of DP-AdamBC."""
         beta1, beta2 = self.betas
-        first, second = moments(self.descent.gradient(noised, parameters), state, self.betas)
-        phi = beta2 * state["phi"] + (1.0 - beta2) * at.noise_variance
-        m_hat, v_hat = corrected(first, beta1, at.step), corrected(second, beta2, at.step)
+        phi = state["phi"].mul_(beta2).add_((1.0 - beta2) * at.noise_variance)
         bias = float(phi) / (1.0 - beta2**at.step)
         floor = bias * resolution(beta2, at.step) if self.eps_root is None else self.eps_root
-        direction = {name: m_hat[name] / (v_hat[name] - bias).clamp_(min=floor).sqrt_() for name in parameters}
-        state = named("m", first) | named("v", second) | {"phi": phi}
-        return self.descent.move(parameters, direction, at.step), state
+        for g, p, m, v in pieces([noised], [parameters, slot_of(state, "m"), slot_of(state, "v")]):
+            average(m, v, self.descent.gradient(g, p), self.betas)
+            root = corrected(v, beta2, at.step).sub_(bias).clamp_(min=floor).sqrt_()
+            self.descent.move(p, corrected(m, beta1, at.step).div_(root), at.step)
+        return parameters, state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
         """The parameters unchanged."""

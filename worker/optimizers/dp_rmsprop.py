@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo
 from worker.optimizers.descent import Descent
+from worker.optimizers.pieces import pieces, zeros
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,17 @@ class DpRmsProp:
 
     def init(self, parameters: Parameters) -> State:
         """v = 0."""
-        return {name: torch.zeros_like(value) for name, value in parameters.items()}
+        return zeros(parameters)
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
         """One step of DP-RMSProp."""
-        gradient = self.descent.gradient(noised, parameters)
-        v = {name: self.beta * state[name] + (1.0 - self.beta) * gradient[name].square() for name in parameters}
-        direction = {name: gradient[name] / (v[name].sqrt() + self.eps) for name in parameters}
-        return self.descent.move(parameters, direction, at.step), v
+        for g, p, v in pieces([noised], [parameters, state]):
+            gradient = self.descent.gradient(g, p)
+            v.mul_(self.beta).add_(gradient.square().mul_(1.0 - self.beta))
+            self.descent.move(p, gradient / v.sqrt().add_(self.eps), at.step)
+        return parameters, state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
         """The parameters unchanged."""

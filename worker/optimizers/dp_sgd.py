@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo
 from worker.optimizers.descent import Descent
+from worker.optimizers.pieces import pieces, zeros
 
 
 @dataclass(frozen=True)
@@ -35,15 +34,16 @@ class DpSgd:
         """b = 0; empty if nothing needs b."""
         if self.momentum == 0.0 and not self.free_step:
             return {}
-        return {name: torch.zeros_like(value) for name, value in parameters.items()}
+        return zeros(parameters)
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
         """One step of DP-SGD."""
-        gradient = self.descent.gradient(noised, parameters)
-        momenta = {n: self.momentum * state[n] + gradient[n] if state else gradient[n] for n in parameters}
-        return self.descent.move(parameters, momenta, at.step), momenta if state else {}
+        for g, p, *b in pieces([noised], [parameters, state] if state else [parameters]):
+            gradient = self.descent.gradient(g, p)
+            self.descent.move(p, b[0].mul_(self.momentum).add_(gradient) if b else gradient, at.step)
+        return parameters, state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
         """The parameters after the free step, if requested."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of
 from worker.optimizers.descent import Descent
+from worker.optimizers.pieces import pieces, zeros
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PdaDpmd:
 
     def init(self, parameters: Parameters) -> State:
         """No public gradient yet."""
-        return named("public", {name: torch.zeros_like(value) for name, value in parameters.items()})
+        return named("public", zeros(parameters))
 
     def observe(self, public_gradient: dict[str, Tensor], state: State) -> State:
         """Keeps the public gradient for this step."""
@@ -44,9 +44,10 @@ class PdaDpmd:
     ) -> tuple[Parameters, State]:
         """Moves along the mix."""
         alpha = math.cos(math.pi * (at.step - 1) / (2 * self.horizon))
-        public = slot_of(state, "public")
-        mixed = NoisedGradient({name: alpha * g + (1.0 - alpha) * public[name] for name, g in noised.items()})
-        return self.descent.move(parameters, self.descent.gradient(mixed, parameters), at.step), state
+        for g, public, p in pieces([noised, slot_of(state, "public")], [parameters]):
+            mixed = (alpha * g).add_((1.0 - alpha) * public)
+            self.descent.move(p, self.descent.gradient(mixed, p), at.step)
+        return parameters, state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
         """The parameters unchanged."""

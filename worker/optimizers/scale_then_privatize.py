@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of
 from worker.optimizers.descent import Descent
-from worker.optimizers.dp_adam import corrected, moments
+from worker.optimizers.dp_adam import average, corrected
+from worker.optimizers.pieces import pieces, zeros
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ class ScaleThenPrivatize:
 
     def init(self, parameters: Parameters) -> State:
         """m = v = 0."""
-        zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        return named("m", zeros) | named("v", zeros)
+        return named("m", zeros(parameters)) | named("v", zeros(parameters))
 
     def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor]:
         """D_t."""
@@ -59,14 +58,14 @@ class ScaleThenPrivatize:
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
         """One step of the base's rule with ĝ."""
-        scales = self.divisors(state, at.step, 0)
-        unscaled = NoisedGradient({name: scales[name] * value for name, value in noised.items()})
-        first, second = moments(self.descent.gradient(unscaled, parameters), state, self.betas)
-        m_hat, v_hat = first, second
-        if self.base == "adam":
-            m_hat, v_hat = corrected(first, self.betas[0], at.step), corrected(second, self.betas[1], at.step)
-        direction = {name: m_hat[name] / ((v_hat[name] + self.eps_root).sqrt() + self.eps) for name in parameters}
-        return self.descent.move(parameters, direction, at.step), named("m", first) | named("v", second)
+        for g, p, m, v in pieces([noised], [parameters, slot_of(state, "m"), slot_of(state, "v")]):
+            unscaled = v.sqrt().add_(self.eps_scale).mul_(g)
+            average(m, v, self.descent.gradient(unscaled, p), self.betas)
+            m_hat, v_hat = m, v
+            if self.base == "adam":
+                m_hat, v_hat = corrected(m, self.betas[0], at.step), corrected(v, self.betas[1], at.step)
+            self.descent.move(p, m_hat / (v_hat + self.eps_root).sqrt_().add_(self.eps), at.step)
+        return parameters, state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
         """The parameters unchanged."""

@@ -18,6 +18,7 @@ from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.noise.order import WHOLE_DATA, shuffled
 from worker.optimizers.base import Observing, Preconditioned, State, StepInfo
+from worker.optimizers.pieces import flattened
 from worker.telemetry import Telemetry, state_digest
 from worker.training.plan import Plan
 from worker.training.replay import Replay
@@ -42,7 +43,7 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Position:
-    """The state after `step`. Its tensors are never changed. `norm`: C of the next step, if it adapts."""
+    """The state after `step`; the next step changes its tensors in place. `norm`: C of the next step, if it adapts."""
 
     step: int
     parameters: Parameters
@@ -54,6 +55,10 @@ class Position:
         """See state_digest."""
         norm = {} if self.norm is None else {"max_grad_norm": torch.tensor([self.norm], dtype=torch.float64)}
         return state_digest(self.step, self.parameters, self.state, norm)
+
+    def copy(self) -> Position:
+        """The same state in memory of its own."""
+        return replace(self, parameters=flattened(self.parameters), state=_copied(self.state))
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,7 @@ class Training:
         self._use(train)
         self._groups = plan.scores.groups_in(plan.model, train, holdout)
         self._matched: Position | None = None
+        self._matched_step = -1
         self._warnings: list[WarningCode] = []
         self._rekey(1)
 
@@ -177,7 +183,9 @@ class Training:
         digest = position.digest
         if self._replay.contradicts(position.step, digest):
             return self._restore()
-        self._matched = position
+        # Only what is recorded can be contradicted, so a state is kept only while records follow it.
+        self._matched = position.copy() if self._replay.records_after(position.step) else None
+        self._matched_step = position.step
         self._telemetry.digest(position.step, digest)
         if self._plan.public and position.step > 0:
             loss = public_training_loss(self._plan.model, position.parameters, self._train)
@@ -188,12 +196,15 @@ class Training:
 
     def _restore(self) -> Position:
         """Discards the differing state: goes back to the last one that matched, under fresh keys."""
-        matched_step = self._matched.step if self._matched else -1
+        matched_step = self._matched_step
         self._replay = self._replay.resalted(self._link.mismatch(matched_step), matched_step)
-        if self._matched is None or matched_step == 0:  # nothing is kept: the first state is made and recorded again
+        if matched_step <= 0:  # the first state is made and recorded again
             return self._close_block(self._initial())
+        matched, self._matched = self._matched, None  # the next step changes it
+        if matched is None:
+            raise PrivacyError("a replay contradicted a record that did not exist when its block began")
         self._telemetry.restored(matched_step)
-        return self._matched
+        return matched
 
     def _finish(self, position: Position) -> Outcome:
         parameters = self._plan.optimizer.finish(position.state, position.parameters, position.step)
@@ -255,7 +266,7 @@ class Training:
 
     def _initial(self) -> Position:
         self._release_before()
-        parameters = self._plan.model.init(self._plan.init_key(self._replay.initial_keys))
+        parameters = flattened(self._plan.model.init(self._plan.init_key(self._replay.initial_keys)))
         adaptive = self._plan.adaptive_norm
         norm = adaptive.first if adaptive else None
         return Position(0, parameters, self._plan.optimizer.init(parameters), norm)
@@ -271,3 +282,11 @@ class Training:
     def _note(self, fine: bool, warning: WarningCode) -> None:
         if not fine and warning not in self._warnings:
             self._warnings.append(warning)
+
+
+def _copied(state: State) -> State:
+    """The state in memory of its own; each slot stays one flat tensor."""
+    slots: dict[str, State] = {}
+    for name, value in state.items():
+        slots.setdefault(name.rpartition("/")[0], {})[name] = value
+    return {name: value for slot in slots.values() for name, value in flattened(slot).items()}

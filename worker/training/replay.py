@@ -68,6 +68,10 @@ class Replay:
             return self._digests[step] != digest
         return step < self._started
 
+    def records_after(self, step: int) -> bool:
+        """True if a later state can contradict a record: steps after this one were started, or have digests."""
+        return step < self._started or any(recorded > step for recorded in self._digests)
+
     def next_block(self, step: int) -> tuple[int, int] | None:
         """First and last step of the block after `step`: as recorded, else by the plan. None at the end."""
         first = step + 1

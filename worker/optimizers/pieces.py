@@ -1,0 +1,91 @@
+"""Updates in place, a piece at a time: all tensors of a piece stay in the cache, and temporaries are small.
+
+A model's tensors, and those of one state slot, lie one after another in one flat tensor. So the cost of an update grows
+with the numbers, not with the tensors. Elementwise arithmetic gives the same bits in any pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+PIECE = 2**15  # numbers for each thread
+JOINED = 2**18  # gradients of up to this many numbers are joined first: many small tensors cost more than a copy
+
+Group = Mapping[str, Tensor]
+
+
+def flattened(tensors: Group) -> dict[str, Tensor]:
+    """The same numbers, as consecutive views of one new tensor; as they are if their types differ.
+
+    >>> made = flattened({"w": torch.ones(2, 2), "b": torch.zeros(1)})
+    >>> made["b"].storage_offset()
+    4
+    """
+    if len({(each.dtype, each.device) for each in tensors.values()}) != 1:
+        return {name: each.clone() for name, each in tensors.items()}
+    flat = torch.cat([each.reshape(-1) for each in tensors.values()])
+    parts = flat.split([each.numel() for each in tensors.values()])
+    return {name: part.view(each.shape) for part, (name, each) in zip(parts, tensors.items(), strict=True)}
+
+
+def zeros(tensors: Group) -> dict[str, Tensor]:
+    """Zeros in these names, shapes and types, flattened."""
+    return flattened({name: torch.zeros_like(each) for name, each in tensors.items()})
+
+
+def pieces(read: Sequence[Group], changed: Sequence[Group]) -> Iterator[tuple[Tensor, ...]]:
+    """Corresponding flat pieces of all groups, first those that are only read. All have the same names and shapes.
+
+    Args:
+        read: gradients. Their pieces may be copies.
+        changed: parameters and state, contiguous; their pieces are views.
+    """
+    names = list(changed[0])
+    only_read, kept = ([[group[name] for name in names] for group in groups] for groups in (read, changed))
+    size = PIECE * torch.get_num_threads()
+    for whole in _wholes(only_read, kept):
+        numbers = whole[0].numel()
+        if numbers <= size:
+            yield whole
+            continue
+        yield from zip(*(each.split(size) for each in whole), strict=True)
+
+
+def _wholes(read: list[list[Tensor]], changed: list[list[Tensor]]) -> Iterator[tuple[Tensor, ...]]:
+    """The flat tensors of all groups, if they have them; else one tensor of each group at a time."""
+    flat = [_spanning(group) for group in changed]
+    gradients = [_spanning(group) for group in read]
+    if any(each is None for each in flat):
+        gradients = [None for _ in read]
+    elif sum(each.numel() for each in changed[0]) <= JOINED:
+        gradients = [_joined(group) if each is None else each for group, each in zip(read, gradients, strict=True)]
+    found = [*gradients, *flat]
+    if all(each is not None for each in found):
+        yield tuple(each for each in found if each is not None)
+        return
+    for tensors in zip(*read, *changed, strict=True):
+        reading, changing = tensors[: len(read)], tensors[len(read) :]
+        yield (*(each.reshape(-1) for each in reading), *(each.view(-1) for each in changing))
+
+
+def _joined(group: list[Tensor]) -> Tensor:
+    return torch.cat([each.reshape(-1) for each in group])
+
+
+def _spanning(group: list[Tensor]) -> Tensor | None:
+    """The flat tensor of consecutive contiguous views; None if they are not."""
+    first = group[0]
+    address, numbers = first.data_ptr(), 0
+    for each in group:
+        if not each.is_contiguous() or each.dtype != first.dtype or each.device != first.device:
+            return None
+        if each.data_ptr() != address + numbers * first.element_size():
+            return None
+        numbers += each.numel()
+    storage = first.untyped_storage().nbytes() // first.element_size()
+    if first.storage_offset() + numbers > storage:
+        return None  # neighbours by chance, each with memory of its own
+    return first.as_strided((numbers,), (1,))
