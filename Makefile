@@ -11,7 +11,7 @@ NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-cha
 help:
 	@echo "make demo    trains on 25,000 real reviews from start to end, in under 3 minutes (KEEP=1 leaves it running)"
 	@echo "make serve   starts the service on http://127.0.0.1:8100, with its home in ~/.scrimp"
-	@echo "make test    runs all tests"
+	@echo "make test    runs all tests, of long sweeps a representative part"
 	@echo "make check   runs ruff, mypy, import-linter and the fast tests"
 	@echo "make bench   runs the benchmarks"
 	@echo "make $(REPRODUCE)"

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import BACKINGS
+
 
 def but(values: Iterable[Any], here: Callable[[Any], bool]) -> list[Any]:
     """All values; those that are not `here` are for the night.
@@ -20,3 +22,7 @@ def but(values: Iterable[Any], here: Callable[[Any], bool]) -> list[Any]:
 def _by_night(value: Any) -> Any:
     values = value if isinstance(value, tuple) else (value,)
     return pytest.param(*values, marks=pytest.mark.nightly)
+
+
+# For what does not differ by backing: the fixture `backing`, on PostgreSQL by night.
+ON_SQLITE_BY_DAY = pytest.mark.parametrize("backing", but(BACKINGS, lambda backing: backing == "sqlite"))

@@ -25,12 +25,12 @@ SLOW_FIRST = (
     "tests/jobs/",
     "tests/worker/",
 )
-# Files that share what is started for each backing, and may be taken apart by it.
-TOGETHER = {
-    f"tests/e2e/test_{file}.py": "service"
-    for file in ("audit", "events", "language", "probe", "ratings", "sequences", "spine", "studies")
-}
-APART = ("tests/e2e/test_cluster.py", *TOGETHER)
+# They load transformers, which takes six seconds of processor time.
+LOADING = "tests/hf/"
+# Files of tests/e2e that share the service of a backing, and the backing of their tests that do not name one.
+SHARING = {f"tests/e2e/test_{file}.py": "sqlite" for file in ("audit", "events", "language", "logs", "notebooks")}
+SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("probe", "ratings", "sequences", "spine", "studies")}
+SHARING |= {f"tests/e2e/test_{file}.py": "postgres" for file in ("attacks", "audit_faults", "cluster", "outages")}
 
 
 class BySharing(LoadScopeScheduling):
@@ -38,8 +38,12 @@ class BySharing(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", maxsplit=1)[0]
-        backing = re.search(r"\[(?:.*-)?(sqlite|postgres)", nodeid) if file in APART else None
-        return TOGETHER.get(file, file) + (backing[1] if backing else "")
+        if file.startswith(LOADING):
+            return LOADING
+        if file not in SHARING:
+            return file
+        backing = re.search(r"\[(?:.*-)?(sqlite|postgres)", nodeid)
+        return f"service on {backing[1] if backing else SHARING[file]}"
 
 
 def make_scheduler(config: pytest.Config, log: Any) -> BySharing:

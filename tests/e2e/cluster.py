@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from scrimp.client import Client
 from tests import servers
@@ -20,8 +21,8 @@ from tests.e2e.conftest import csv_spec, seed_of, until, write_csv
 
 FAST = {
     "SCRIMP_NOTIFY_AGAIN_S": "1",
-    "SCRIMP_LEASE_S": "6",
-    "SCRIMP_HEARTBEAT_S": "1",
+    "SCRIMP_LEASE_S": "3",
+    "SCRIMP_HEARTBEAT_S": "0.5",
     "SCRIMP_REQUESTS_PER_MINUTE": "1000000",  # the tests look often
     "OMP_NUM_THREADS": "1",
 }
@@ -44,7 +45,7 @@ class Looks(ABC):
         with self.client() as client:
             return client.create_dataset(csv_spec(name), path).id
 
-    def finished(self, jobs: list[str], timeout_s: float = 180.0) -> list[dict[str, Any]]:
+    def finished(self, jobs: list[str], timeout_s: float = 600.0) -> list[dict[str, Any]]:
         """The jobs, when all have ended, and those that succeeded have their certificates."""
 
         deadline = time.monotonic() + timeout_s
@@ -77,14 +78,26 @@ class Looks(ABC):
 class Cluster(Looks):
     """Starts `scrimp prepare`, then any number of `scrimp api | relay | worker`."""
 
+    postgres: str
+    redis: servers.Redis
+
     def __init__(self, home: Path, environment: dict[str, str]) -> None:
-        self.home = home
-        self.environment = os.environ | FAST | environment | {"SCRIMP_HOME": str(home)}
+        self.home, self.models = home, home.parent / "models"
+        self.models.mkdir(exist_ok=True)
+        places = {"SCRIMP_HOME": str(home), "SCRIMP_MODELS_ROOT": str(self.models)}
+        self.environment = os.environ | FAST | environment | places
         self.processes: dict[str, list[subprocess.Popen[bytes]]] = {}
         self.ports: list[int] = []
         self._looking: dict[int, Client] = {}
         self.home.mkdir(mode=0o700)
         assert self._run("prepare", *self._command("prepare")).wait(60) == 0, self.words("prepare")
+
+    @classmethod
+    def over(cls, home: Path, postgres: str, redis: servers.Redis) -> Cluster:
+        """One over a new database of these servers."""
+        made = cls(home, {"SCRIMP_DATABASE_URL": servers.new_database(postgres), "SCRIMP_BROKER_URL": redis.url()})
+        made.postgres, made.redis = postgres, redis
+        return made
 
     @staticmethod
     def _command(service: str) -> list[str]:
@@ -102,18 +115,73 @@ class Cluster(Looks):
 
     def start(self, *, apis: int = 0, relays: int = 0, workers: int = 0) -> Cluster:
         """Starts so many more of each, and waits until the APIs answer and list the workers."""
-        known = len(self.get("/v1/workers")["items"]) if self.ports else 0
         for _ in range(relays):
             self._run("relay", *self._command("relay"))
         for _ in range(workers):
             self._run("worker", *self._command("worker"))
         for _ in range(apis):
             self.ports.append(servers.free_port())
-            self._run("api", *self._command("api"), SCRIMP_PORT=str(self.ports[-1]))
+            self._start_api(self.ports[-1])
         for number in range(len(self.ports)):
             until(lambda number=number: self._answers(number))
-        until(lambda: len(self.get("/v1/workers")["items"]) >= known + workers)
+        until(lambda: len(self.workers()) == len(self.living("worker")))
         return self
+
+    def _start_api(self, port: int) -> None:
+        self._run("api", *self._command("api"), SCRIMP_PORT=str(port))
+
+    def at_least(self, *, apis: int = 1, workers: int = 0) -> Cluster:
+        """Starts what is missing."""
+        missing = workers - len(self.living("worker"))
+        return self.start(apis=max(0, apis - len(self.ports)), workers=max(0, missing))
+
+    def exactly_one_worker(self) -> Cluster:
+        """Stops those that are too many."""
+        for process in self.living("worker")[1:]:
+            process.terminate()
+            self._wait(process)
+        return self.at_least(workers=1)
+
+    def living(self, name: str) -> list[subprocess.Popen[bytes]]:
+        """The processes of this name that run."""
+        return [each for each in self.processes.get(name, []) if each.poll() is None]
+
+    def workers(self) -> list[str]:
+        """The names under which the workers of this cluster that run have announced themselves."""
+        pids = {str(each.pid) for each in self.living("worker")}
+        listed = self.get("/v1/workers")["items"]
+        return [each["name"] for each in listed if each["alive"] and each["name"].rpartition(":")[2] in pids]
+
+    def worker_of(self, job: str) -> subprocess.Popen[bytes]:
+        """The process that runs the job's last attempt."""
+        name = self.get(f"/v1/jobs/{job}")["attempts"][-1]["worker"]
+        return next(each for each in self.living("worker") if name.endswith(f":{each.pid}"))
+
+    def kill_and_start(self) -> None:
+        """kill -9 of all processes; as many are started again."""
+        counts = {name: len(self.living(name)) for name in ("relay", "worker")}
+        for process in (each for name in (*counts, "api") for each in self.processes.pop(name, [])):
+            process.kill()
+            process.wait()
+        for port in self.ports:
+            self._start_api(port)
+        self.start(relays=counts["relay"], workers=counts["worker"])
+
+    def kill_api(self) -> None:
+        """Kills the first API's process, and starts it again."""
+        process = self.processes["api"].pop(0)
+        process.kill()
+        process.wait()
+        self.processes["api"].insert(0, self._run("again", *self._command("api"), SCRIMP_PORT=str(self.ports[0])))
+
+    def descendants(self) -> list[psutil.Process]:
+        """All processes of the cluster."""
+        started = [psutil.Process(each.pid) for name in self.processes for each in self.living(name)]
+        return [*started, *(child for each in started for child in each.children(recursive=True))]
+
+    @property
+    def port(self) -> int:
+        return self.ports[0]
 
     def start_lossy_relay(self, seed: int) -> None:
         self._run("lossy", "-m", "tests.e2e.lossy_relay", str(seed))
@@ -122,7 +190,7 @@ class Cluster(Looks):
         """One whose attempts have the fault that a job's name begins with (tests.e2e.faulty_attempt)."""
         options = ["--pool", "solo", "--concurrency", "1", "--without-gossip", "--without-mingle"]
         self._run("worker", "-m", "celery", "--app", "tests.e2e.faulty_worker", "worker", *options)
-        until(lambda: self.get("/v1/workers")["items"])
+        until(self.workers)
 
     def _answers(self, api: int) -> bool:
         assert self.processes["api"][api].poll() is None, self.words("api")

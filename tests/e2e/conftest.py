@@ -9,21 +9,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 import numpy as np
+import psutil
 import pytest
 
 from scrimp.client import Client
 from tests import servers
 from tests.conftest import BACKINGS
 
+if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
+
 T = TypeVar("T")
 
 
-def until(what: Callable[[], T], timeout_s: float = 120.0) -> T:
+def until(what: Callable[[], T], timeout_s: float = 300.0) -> T:
     """The first true answer, asked for again and again until a deadline."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -73,6 +78,19 @@ class Service:
         self.process.kill()
         self.process.wait()
         self._hang_up()
+
+    def kill_and_start(self) -> None:
+        self.kill()
+        self.start()
+
+    def kill_api(self) -> None:
+        """Kills the API's process alone; `scrimp serve` starts it again."""
+        next(each for each in self.descendants() if "scrimp.api" in each.cmdline()).kill()
+
+    def descendants(self) -> list[psutil.Process]:
+        """All processes of the service."""
+        assert self.process is not None
+        return psutil.Process(self.process.pid).children(recursive=True)
 
     def stop(self) -> int:
         assert self.process is not None
@@ -138,39 +156,65 @@ def job_of(dataset: str, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
+# A lease need not run out where an embedded home knows that its worker is dead. Logs are searched for secrets.
+SERVED = {"SCRIMP_LOG_LEVEL": "DEBUG", "SCRIMP_NOTIFY_AGAIN_S": "1", "SCRIMP_REQUESTS_PER_MINUTE": "1000000"}
 REDIS_DATABASES = itertools.count(1)
 
 
-def environment_of(backing: str, request: pytest.FixtureRequest) -> dict[str, str]:
-    """Nothing, for the embedded default; or an empty PostgreSQL database and a Redis database of one's own."""
-    if backing == "sqlite":
-        return {}
+def on_postgres(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The settings of an empty PostgreSQL database, and of a Redis database of one's own."""
     return {
         "SCRIMP_DATABASE_URL": servers.new_database(request.getfixturevalue("postgres_server")),
         "SCRIMP_BROKER_URL": request.getfixturevalue("redis_server").url(next(REDIS_DATABASES)),
-        # Leases run out, where an embedded home knows that its worker is dead.
-        "SCRIMP_LEASE_S": "4",
-        "SCRIMP_HEARTBEAT_S": "1",
+        "SCRIMP_LEASE_S": "3",
+        "SCRIMP_HEARTBEAT_S": "0.5",
     }
 
 
 @pytest.fixture(scope="session")
-def services(
+def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Service]]:
-    """One on each backing for all tests here: a start costs ten seconds of processor time. Who kills it starts it."""
+    """`scrimp serve`, one on each backing for all tests of this process: a start costs ten seconds of processor time.
+    Who kills it starts it."""
     made: dict[str, Service] = {}
 
     def on(backing: str) -> Service:
         if backing not in made:
             home = tmp_path_factory.mktemp("service") / "home"
-            made[backing] = Service(home, environment_of(backing, request)).start()
+            more = on_postgres(request) if backing == "postgres" else {}
+            made[backing] = Service(home, SERVED | more).start()
         return made[backing]
 
     yield on
     assert [each.stop() for each in made.values()] == [0] * len(made)
 
 
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """An API and a relay as processes by themselves, for all tests of this process; workers as tests ask for them.
+
+    Its PostgreSQL and Redis are its own, so that a test may take them away.
+    """
+    from tests.e2e.cluster import Cluster
+
+    with ExitStack() as stack:
+        postgres, redis = stack.enter_context(servers.postgres()), stack.enter_context(servers.redis())
+        home = tmp_path_factory.mktemp("cluster") / "home"
+        made = Cluster.over(home, postgres, redis)
+        stack.callback(made.stop)
+        yield made.start(apis=1, relays=1)
+
+
 @pytest.fixture(params=BACKINGS)
-def service(request: pytest.FixtureRequest, services: Callable[[str], Service]) -> Service:
-    return services(str(request.param))
+def service(request: pytest.FixtureRequest) -> Service | Cluster:
+    """The whole service: `scrimp serve` on SQLite, or a cluster on PostgreSQL; `served` is the former on the latter."""
+    if request.param == "postgres":
+        found: Cluster = request.getfixturevalue("cluster")
+        return found.at_least(workers=1)
+    made: Service = request.getfixturevalue("served")("sqlite" if request.param == "sqlite" else "postgres")
+    return made
+
+
+# By night: `scrimp serve` over PostgreSQL and Redis.
+SERVED_ON_POSTGRES = pytest.param("served-postgres", marks=pytest.mark.nightly)

@@ -1,16 +1,19 @@
-"""The worst attacks that this service has been through, against its real processes: `pytest -m attack` runs all six.
+"""The worst attacks that this service has been through, against its real processes: `pytest -m attack` runs all seven.
 Two are elsewhere: the flood of tests/access/test_doors.py, the hostile attempt of tests/worker/test_sandbox.py.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,11 @@ import psutil
 import pytest
 
 from app.db.engine import Database
+from scrimp.client import Client
 from tests.chaos import tamper
 from tests.chaos.deployment import LIBFAKETIME
 from tests.e2e.cluster import Cluster
-from tests.e2e.conftest import Service, environment_of, job_of, until
+from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
 from tests.e2e.test_spine import ON_SQLITE, finished, register, submit
 
 pytestmark = pytest.mark.attack
@@ -32,20 +36,14 @@ MOST: dict[str, Any] = {"privacy": {"target_epsilon": 0.95}, "evaluation": {"noi
 
 
 @pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    home = tmp_path_factory.mktemp("attacks") / "home"
-    made = Cluster(home, environment_of("postgres", request)).start(apis=1, relays=1)
-    yield made
-    made.stop()
-
-
-@pytest.fixture(scope="module")
-def worker(cluster: Cluster) -> subprocess.Popen[bytes]:
+def worker(cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
     """One whose clock is 20 s ahead. That is wrong, but runs: the time since the machine's start stays what it is."""
+    cluster.stop("worker")
     wrong = {"LD_PRELOAD": str(LIBFAKETIME), "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME": "+20s"}
     made = cluster._run("worker", *cluster._command("worker"), **wrong if LIBFAKETIME else {})
-    until(lambda: cluster.get("/v1/workers")["items"])
-    return made
+    until(cluster.workers)
+    yield made
+    cluster.stop("worker")
 
 
 @pytest.mark.slow
@@ -78,6 +76,7 @@ def test_a_zombie_leaves_the_model_that_was_paid_for(cluster: Cluster, worker: s
     assert [each["status"] for each in ended["attempts"]] == ["lost", "succeeded"], ended["attempts"]
     zombie.send_signal(signal.SIGCONT)
     until(lambda: f"attempt 1 of {job} is stale" in cluster.words("zombie"))
+    cluster.stop("zombie")
     (model,) = (each for each in ended["artifacts"] if each["name"] == "model.safetensors")
     with cluster.client() as client:
         answer = client._http.get(f"/v1/jobs/{job}/artifacts/model.safetensors")
@@ -136,3 +135,59 @@ def test_a_chain_that_was_rewritten_is_found(service: Service, tmp_path: Path) -
         tamper.put_back(session, dataset, rows)
     db.close()
     assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+
+
+class Tenant:
+    """An analyst with a key of its own, who may train on a data set."""
+
+    def __init__(self, service: Service, name: str, dataset: str) -> None:
+        with service.client() as admin:
+            made = admin._http.post("/v1/keys", json={"name": name, "role": "analyst"}).json()
+            granted = admin._http.put(f"/v1/datasets/{dataset}/grants/{made['key']['id']}", json={"access": "train"})
+        assert granted.status_code in (200, 201), granted.text
+        self.dataset, self.client = dataset, Client(f"http://127.0.0.1:{service.port}", made["token"])
+
+    def spec(self, epsilon: float, steps: int = 10) -> dict[str, Any]:
+        privacy = {"target_epsilon": epsilon}
+        return job_of(self.dataset, privacy=privacy, length={"steps": steps}, evaluation=None)
+
+    def quote(self, epsilon: float) -> int:
+        return self.client._http.post("/v1/quotes", json=self.spec(epsilon)).status_code
+
+
+@ON_SQLITE
+def test_a_greedy_tenant_delays_another_by_one_turn(service: Service, tmp_path: Path) -> None:
+    """24 quotes at a time made another's 8 of 8 answer 503; jobs of 10⁷ steps held the only worker for hours."""
+    csv = write_csv(tmp_path / "shared.csv", seed=seed_of("shared-by-tenants"))
+    with service.client() as admin:
+        dataset = admin.create_dataset(csv_spec("shared-by-tenants"), csv).id
+    greedy, modest = Tenant(service, "greedy", dataset), Tenant(service, "modest", dataset)
+    enough, numbers = threading.Event(), itertools.count(1)
+
+    def ask() -> set[int]:
+        answers = set()
+        while not enough.is_set():  # each time another price, which no cache holds
+            answers.add(greedy.quote(0.1 + next(numbers) * 1e-5))
+            enough.wait(0.1)
+        return answers
+
+    with ThreadPoolExecutor(24) as pool:
+        asking = [pool.submit(ask) for _ in range(24)]
+        try:
+            assert [modest.quote(1.0 + number / 100) for number in range(8)] == [200] * 8
+        finally:
+            enough.set()
+    assert set().union(*(each.result() for each in asking)) <= {200, 503}
+
+    runs, *backlog = [greedy.client.submit(greedy.spec(0.1 + number / 100, 10**7)).id for number in range(8)]
+    until(lambda: service.get(f"/v1/jobs/{runs}")["status"] == "running")
+    job = modest.client.submit(modest.spec(0.1, steps=5)).id
+    greedy.client.cancel(runs)  # the worker is free: whose turn is it?
+    assert finished(service, job)["status"] == "succeeded"
+    waiting = [service.get(f"/v1/jobs/{each}")["status"] for each in backlog]
+    assert waiting[1:] == ["queued"] * 6 and waiting[0] in ("queued", "running"), waiting
+    for each in reversed(backlog):
+        greedy.client.cancel(each)
+    assert {finished(service, each)["status"] for each in backlog} == {"cancelled"}
+    for tenant in (greedy, modest):
+        tenant.client.close()

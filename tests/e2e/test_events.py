@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
+import pytest
 
+from tests.by_night import but
+from tests.conftest import BACKINGS
 from tests.e2e.conftest import Service, job_of, until
 from tests.e2e.test_spine import register
 
@@ -54,14 +56,13 @@ def test_a_stream_is_live_whole_and_resumable(service: Service, tmp_path: Path) 
     assert listed == live
 
 
+@pytest.mark.parametrize("service", but(BACKINGS, lambda backing: backing == "sqlite"), indirect=True)
 def test_a_reader_resumes_after_the_api_was_killed(service: Service, tmp_path: Path) -> None:
     dataset = register(service, "events-killed", tmp_path)
     with service.client() as client:
         job = client.submit(job_of(dataset, length={"steps": 2000})).id
     first = read(service, job, stop_at=4)
-    assert service.process is not None
-    api = next(p for p in psutil.Process(service.process.pid).children() if "scrimp.api" in p.cmdline())
-    api.kill()
+    service.kill_api()
 
     def again() -> list[dict[str, Any]] | None:
         try:

@@ -17,9 +17,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["train", "search"])
 def test_a_notebook_runs(
-    services: Callable[[str], Service], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: Callable[[str], Service], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = services("sqlite")
+    service = served("sqlite")
     monkeypatch.setenv("SCRIMP_URL", f"http://127.0.0.1:{service.port}")
     monkeypatch.setenv("SCRIMP_KEY", (service.home / "admin.key").read_text().strip())
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,27 +14,13 @@ from tests.e2e.conftest import job_of, until
 CHEAP: dict[str, Any] = {"privacy": {"target_epsilon": 0.3}, "evaluation": {"noise_mu": 0.05}}
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[servers.Redis]:
-    with servers.redis() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with servers.postgres() as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def cluster(redis: servers.Redis, postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    urls = {"SCRIMP_DATABASE_URL": servers.new_database(postgres), "SCRIMP_BROKER_URL": redis.url()}
-    home: Path = tmp_path_factory.mktemp("outages") / "home"
-    made = Cluster(home, urls).start(apis=1, relays=1, workers=1)
-    yield made
-    # Those that the tests began with are still there.
-    assert [process.poll() for name in ("api", "relay", "worker") for process in made.processes[name]] == [None] * 3
-    made.stop()
+@pytest.fixture
+def whole(cluster: Cluster) -> Iterator[Cluster]:
+    """An API, a relay and a worker: those that a test begins with are there at its end."""
+    cluster.exactly_one_worker()
+    before = [process for name in ("api", "relay", "worker") for process in cluster.living(name)]
+    yield cluster
+    assert [process.poll() for process in before] == [None] * len(before)
 
 
 def submitted(cluster: Cluster, dataset: str, **changes: Any) -> str:
@@ -43,10 +28,11 @@ def submitted(cluster: Cluster, dataset: str, **changes: Any) -> str:
         return client.submit(job_of(dataset, **CHEAP | changes)).id
 
 
-def test_jobs_wait_for_a_redis_that_was_killed_and_comes_back_empty(cluster: Cluster, redis: servers.Redis) -> None:
+def test_jobs_wait_for_a_redis_that_was_killed_and_comes_back_empty(whole: Cluster) -> None:
+    cluster, redis = whole, whole.redis
     dataset = cluster.register("redis")
     # One that runs, and one whose message Redis takes with it.
-    jobs = [submitted(cluster, dataset, length={"steps": 4000}), submitted(cluster, dataset)]
+    jobs = [submitted(cluster, dataset, length={"steps": 2500}), submitted(cluster, dataset)]
     until(lambda: cluster.get(f"/v1/jobs/{jobs[0]}")["progress"]["step"] > 0)
     redis.kill()
     jobs.append(submitted(cluster, dataset))
@@ -58,9 +44,10 @@ def test_jobs_wait_for_a_redis_that_was_killed_and_comes_back_empty(cluster: Clu
     assert cluster.get("/readyz")["checks"]["broker"] == "ok"
 
 
-def test_a_postgres_that_is_restarted_costs_a_replay_at_most(cluster: Cluster, postgres: str) -> None:
+def test_a_postgres_that_is_restarted_costs_a_replay_at_most(whole: Cluster) -> None:
+    cluster, postgres = whole, whole.postgres
     dataset = cluster.register("postgres")
-    jobs = [submitted(cluster, dataset, length={"steps": 4000}), submitted(cluster, dataset)]
+    jobs = [submitted(cluster, dataset, length={"steps": 2500}), submitted(cluster, dataset)]
     until(lambda: cluster.get(f"/v1/jobs/{jobs[0]}")["progress"]["step"] > 0)
     with servers.postgres_down(postgres), cluster.client() as client:
         for _ in range(25):  # more than the pool has connections

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 from scrimp.client import Client
 from tests.conftest import BACKINGS
 from tests.e2e.cluster import Cluster, Looks
-from tests.e2e.conftest import Service, csv_spec, environment_of, job_of, seed_of, until, write_csv
+from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
 
@@ -36,20 +35,12 @@ class Embedded(Looks):
         return self.service.client()
 
 
-@pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    home = tmp_path_factory.mktemp("cluster") / "home"
-    made = Cluster(home, environment_of("postgres", request)).start(apis=1, relays=1, workers=2)
-    yield made
-    made.stop()
-
-
 @pytest.fixture(params=BACKINGS)
-def place(request: pytest.FixtureRequest, services: Callable[[str], Service]) -> Looks:
+def place(request: pytest.FixtureRequest) -> Looks:
     if request.param == "sqlite":
-        return Embedded(services("sqlite"))
+        return Embedded(request.getfixturevalue("served")("sqlite"))
     found: Cluster = request.getfixturevalue("cluster")
-    return found
+    return found.at_least(workers=2)
 
 
 ON_SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
@@ -89,14 +80,11 @@ def test_a_cancel_stops_every_run(place: Looks) -> None:
 
 
 def kill_worker_of(place: Looks, job: str) -> None:
-    """The one that runs a job, with kill -9; the embedded service as a whole, which is started again. From here on the
-    cluster has one worker: it can end the search alone, and the tests below need no second."""
+    """The one that runs a job, with kill -9; the embedded service as a whole, which is started again."""
     if isinstance(place, Embedded):
-        place.service.kill()
-        place.service.start()
+        place.service.kill_and_start()
     elif isinstance(place, Cluster):
-        worker = place.get(f"/v1/jobs/{job}")["attempts"][0]["worker"]
-        process = next(each for each in place.processes["worker"] if worker.endswith(f":{each.pid}"))
+        process = place.worker_of(job)
         process.kill()
         process.wait()
 
@@ -109,7 +97,7 @@ def test_a_worker_that_is_killed_in_a_pilot_costs_nothing(place: Looks, tmp_path
     pilots = [each["job"] for each in trials(place, study)]
     killed = until(lambda: next((job for job in pilots if place.get(f"/v1/jobs/{job}")["progress"]["step"] > 0), None))
     kill_worker_of(place, killed)
-    (ended,) = place.finished([study], 300)
+    (ended,) = place.finished([study])
     assert ended["status"] == "succeeded", ended
     found = trials(place, study)
     assert [(each["role"], each["status"], each["chosen"]) for each in found] == [

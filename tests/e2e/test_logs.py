@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import Job
-from app.secrets import NAMES, secret_id
+from app.ledger.heads import Heads
+from app.secrets import NAMES, at_epoch, load_secret, secret_id
 from app.settings import Settings
 from tests.dashboard.conftest import token_of
-from tests.e2e.conftest import Service, csv_spec, job_of, until, write_csv
+from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
 from worker.noise.keys import derive_key
 
 WRONG = "scrimp_key_abcdefghijklmnopqrstu_this-key-was-mistyped-by-its-owner"
@@ -31,18 +31,17 @@ def spellings(secret: bytes) -> Iterator[bytes]:
     yield repr(secret)[2:-1].encode()
 
 
-def test_no_log_holds_a_secret(tmp_path: Path) -> None:
-    service = Service(tmp_path / "home", {"SCRIMP_LOG_LEVEL": "DEBUG"}).start()
-    try:
-        tokens, cookies = _use(service, tmp_path)
-    finally:
-        service.stop()
+def test_no_log_holds_a_secret(served: Callable[[str], Service], tmp_path: Path) -> None:
+    """In a service that other tests use as well: what they logged is searched too."""
+    service = served("sqlite")
+    job, tokens, cookies = _use(service, tmp_path)
+    _check_worker_log(job, service.home / "logs" / "worker.log")
     settings = Settings(home=service.home)
     needles: dict[str, bytes] = {}
     for name in NAMES:
         secret = bytes.fromhex((settings.effective_secrets_dir / name).read_text().strip())
         needles |= {f"{name} {number}": text for number, text in enumerate(spellings(secret))}
-    needles |= {f"derived {number}": text for number, text in enumerate(_derived(settings))}
+    needles |= {f"derived {number}": text for number, text in enumerate(_derived(settings, job))}
     for token in tokens:
         needles |= {f"token {token[:20]}": token.encode(), f"its secret {token[:20]}": token.split("_", 3)[3].encode()}
     needles |= {f"cookie {name}": value.encode() for name, value in cookies.items()}
@@ -51,18 +50,17 @@ def test_no_log_holds_a_secret(tmp_path: Path) -> None:
     # What is searched has what it should: requests, a job, DEBUG.
     everything = b"".join(logs.values())
     assert b"DEBUG" in everything and b"POST /v1/jobs" in everything and b"celery" in everything
-    _check_worker_log(settings, (service.home / "logs" / "worker.log").read_text())
     found = [(path.name, what) for path, text in logs.items() for what, needle in needles.items() if needle in text]
     assert found == []
     _check_the_search(needles)
 
 
-def _use(service: Service, tmp: Path) -> tuple[list[str], dict[str, str]]:
-    """A job to its end, and much that goes wrong. Returns the tokens and cookies that were used."""
+def _use(service: Service, tmp: Path) -> tuple[str, list[str], dict[str, str]]:
+    """A job to its end, and much that goes wrong. Returns the job, and the tokens and cookies that were used."""
     url = f"http://127.0.0.1:{service.port}"
     admin = (service.home / "admin.key").read_text().strip()
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {admin}"}) as http, service.client() as client:
-        dataset = client.create_dataset(csv_spec("searched"), write_csv(tmp / "d.csv")).id
+        dataset = client.create_dataset(csv_spec("searched"), write_csv(tmp / "d.csv", seed=seed_of("searched"))).id
         job = client.submit(job_of(dataset)).id
         made = http.post("/v1/keys", json={"name": "made", "role": "analyst"}).json()
         for headers in ({"Authorization": f"Bearer {WRONG}"}, {"Authorization": f"Basic {WRONG}"}, {"Cookie": WRONG}):
@@ -86,32 +84,32 @@ def _use(service: Service, tmp: Path) -> tuple[list[str], dict[str, str]]:
     assert "scrimp_session" in cookies
     with service.client() as client:
         until(lambda: client.job(job).status == "succeeded")
-    return [admin, made["token"], WRONG], cookies
+    return job, [admin, made["token"], WRONG], cookies
 
 
-def _derived(settings: Settings) -> Iterator[bytes]:
+def _derived(settings: Settings, job: str) -> Iterator[bytes]:
     """The keys that the job's noise, batches and releases came from."""
-    secret = bytes.fromhex((settings.effective_secrets_dir / "noise_secret").read_text().strip())
+    secret = at_epoch(load_secret(settings, "noise_secret"), Heads.of(settings).epoch())
     db = Database.of(settings)
     with db.read() as session:
-        [segments] = session.scalars(select(Job.segments)).all()
+        segments = session.get_one(Job, job).segments
     db.close()
     assert segments
     for segment in segments:
+        assert segment["key_id"] == secret_id(secret)
         for purpose in ("noise", "sampler", "release"):
             yield from spellings(derive_key(secret, secret_id(secret), bytes.fromhex(segment["salt"]), purpose))
 
 
-def _check_worker_log(settings: Settings, text: str) -> None:
+def _check_worker_log(job: str, log: Path) -> None:
     """Lines on an attempt name its job and number; how it ended is said, and no task "succeeded" without a job."""
-    db = Database.of(settings)
-    with db.read() as session:
-        [job] = session.scalars(select(Job.id)).all()
-    db.close()
-    lines = [line for line in text.splitlines() if f" {job}/1 " in line]
-    assert any(line.endswith("starts") for line in lines)
-    assert any(line.endswith("succeeded (its process ended: exit code 0)") for line in lines), lines
-    assert "scrimp.run_job[" not in text
+
+    def lines() -> list[str]:
+        return [line for line in log.read_text().splitlines() if f" {job}/1 " in line]
+
+    assert any(line.endswith("starts") for line in lines())
+    until(lambda: any(line.endswith("succeeded (its process ended: exit code 0)") for line in lines()))
+    assert "scrimp.run_job[" not in log.read_text()
 
 
 def _check_the_search(needles: dict[str, bytes]) -> None:
