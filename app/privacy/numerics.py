@@ -243,7 +243,8 @@ def _held_numbers(spec: JobSpec, sizes: PublicSizes, features: Features) -> int:
             for inputs, outputs, kernel, places in CONVOLUTIONS[model.preset]
         )
     inputs = (model.extractor.features if model.extractor else None) or sizes.features
-    return 4 * sizes.outputs + (0 if sizes.sparse else inputs)
+    sparse = sizes.sparse or (model.extractor is not None and model.extractor.words is not None)
+    return 4 * sizes.outputs + (0 if sparse else inputs)
 
 
 def _of_recommender(spec: JobSpec, items: int) -> int:
