@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from app.contracts.dataset_spec import HashedText, Tensor  # noqa: E402
 from app.contracts.job_spec import JobSpec  # noqa: E402
-from app.formats.parse import hashed  # noqa: E402
+from app.formats.hashing import hashed  # noqa: E402
 from app.privacy.gdp import mu_from_epsilon  # noqa: E402
 from app.privacy.numerics import Numerics, PublicSizes, SumType, numerics_of  # noqa: E402
 from worker.clipping.linear import LinearClipping, LinearGradient  # noqa: E402

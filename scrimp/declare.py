@@ -135,7 +135,7 @@ def _table(file: Path, format: str, rows: list[dict[str, Any]], count: int) -> G
     inputs = {name: cells for name, cells in columns.items() if name != label and name not in persons}
     texts = [name for name, cells in inputs.items() if _is_text(cells)]
     if texts:
-        features: dict[str, Any] = {"kind": "hashed_text", "column": texts[0]}
+        features: dict[str, Any] = {"kind": "text", "column": texts[0]}
         notes.append(f"`features`: the text column {texts[0]!r}; other columns are not used")
     else:
         features, more = _columns(inputs)

@@ -76,7 +76,7 @@ def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
 
     step("Train two private models", "scrimp jobs submit examples/imdb-epsilon-1.json --watch, and …-2.5.json")
     jobs = [client.submit(example(name)) for name in ("imdb-epsilon-1", "imdb-epsilon-2.5")]
-    jobs = watch(client, console, jobs, timeout_s=150)
+    jobs = watch(client, console, jobs, timeout_s=300)
     rows = []
     for job in jobs:
         if job.status != "succeeded":

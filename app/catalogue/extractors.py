@@ -8,11 +8,22 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.contracts.extractor import MANIFEST, MANIFESTS, TAKES, ExtractorName, Manifest
+from app.contracts.extractor import (
+    HASHED_WORDS,
+    MANIFEST,
+    MANIFESTS,
+    TAKES,
+    ExtractorName,
+    ExtractorRef,
+    Manifest,
+    Words,
+)
 from app.contracts.job_spec import JobSpec
 from app.errors import InvalidRequest
 
 MAX_MANIFEST_BYTES = 1 << 16
+# The name of the way in which words are hashed: change it whenever features could change.
+WORDS_SHA256 = hashlib.sha256(b"scrimp/hashed-words/1").hexdigest()
 _NAME: TypeAdapter[str] = TypeAdapter(ExtractorName)
 
 
@@ -54,15 +65,24 @@ def every(models_root: Path | None) -> list[Extractor]:
     return [each for each in found if each is not None]
 
 
-def resolved(spec: JobSpec, models_root: Path | None) -> JobSpec:
+def resolved(spec: JobSpec, models_root: Path | None, features_kind: str = "") -> JobSpec:
     """The specification with its extractor pinned: content hash and number of features filled in.
+
+    Args:
+        features_kind: the data set's; a linear model on `text` hashes words if it names no extractor.
 
     Raises:
         InvalidRequest: there is no such extractor, or it differs from the pinned one.
     """
-    asked = spec.model.extractor if spec.model.kind == "linear" else None
+    if spec.model.kind != "linear":
+        return spec
+    asked = spec.model.extractor
+    if asked is None and features_kind == "text":
+        asked = ExtractorRef(name=HASHED_WORDS)
     if asked is None:
         return spec
+    if asked.name == HASHED_WORDS:
+        return _with_extractor(spec, _of_words(asked))
     found = find(models_root, asked.name)
     if found is None:
         known = ", ".join(each.name for each in every(models_root)) or "none"
@@ -78,5 +98,19 @@ def resolved(spec: JobSpec, models_root: Path | None) -> JobSpec:
             else ("this extractor does not read images: leave `image` out")
         )
         raise InvalidRequest.at("/model/extractor/image", detail)
-    pinned = asked.model_copy(update={"sha256": found.sha256, "features": found.manifest.features})
+    return _with_extractor(spec, asked.model_copy(update={"sha256": found.sha256, "features": found.manifest.features}))
+
+
+def _of_words(asked: ExtractorRef) -> ExtractorRef:
+    words = asked.words or Words()
+    if asked.image is not None:
+        raise InvalidRequest.at("/model/extractor/image", "this extractor does not read images: leave `image` out")
+    if asked.sha256 not in (None, WORDS_SHA256):
+        raise InvalidRequest.at("/model/extractor/sha256", f"the extractor with this name has {WORDS_SHA256}")
+    if asked.features not in (None, words.buckets):
+        raise InvalidRequest.at("/model/extractor/features", f"this extractor makes {words.buckets} features")
+    return asked.model_copy(update={"words": words, "sha256": WORDS_SHA256, "features": words.buckets})
+
+
+def _with_extractor(spec: JobSpec, pinned: ExtractorRef) -> JobSpec:
     return spec.model_copy(update={"model": spec.model.model_copy(update={"extractor": pinned})})

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from app.catalogue import extractors, hpo, models, optimizers, presets
 from app.contracts.base import Document
+from app.contracts.extractor import HASHED_WORDS, Words
 from app.keys.auth import current_key
 from app.web.deps import ServiceSettings
 
@@ -54,16 +55,26 @@ class ExtractorList(Document):
 @router.get("/extractors")
 def list_extractors(settings: ServiceSettings) -> ExtractorList:
     """Lists this service's frozen feature extractors, for `model.extractor` of a linear model."""
+    words = ExtractorView(
+        name=HASHED_WORDS,
+        kind="hashed_words",
+        takes="text",
+        features=Words().buckets,
+        sha256=extractors.WORDS_SHA256,
+    )
     return ExtractorList(
         items=[
-            ExtractorView(
-                name=each.name,
-                kind=each.manifest.kind,
-                takes=each.takes,
-                features=each.manifest.features,
-                sha256=each.sha256,
-            )
-            for each in extractors.every(settings.models_root)
+            words,
+            *(
+                ExtractorView(
+                    name=each.name,
+                    kind=each.manifest.kind,
+                    takes=each.takes,
+                    features=each.manifest.features,
+                    sha256=each.sha256,
+                )
+                for each in extractors.every(settings.models_root)
+            ),
         ]
     )
 

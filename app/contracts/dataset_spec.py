@@ -23,7 +23,7 @@ def rounded(count: int) -> int:
     >>> rounded(24_873), rounded(943), rounded(64)
     (25000, 940, 60)
     """
-    unit = 10 ** max(1, len(str(count)) - 2)
+    unit = int(10 ** max(1, len(str(count)) - 2))
     return max(unit, (count + unit // 2) // unit * unit)
 
 
@@ -116,7 +116,10 @@ class LanguageModelTask(Document):
 
 
 class HashedText(Document):
-    """A text column as hashed n-grams, L2-normalized and sparse. Nothing is fitted to the data."""
+    """A text column as hashed n-grams, L2-normalized and sparse, for all jobs. Nothing is fitted to the data.
+
+    Features of kind `text` store the texts themselves: then each job chooses its features, hashed words too.
+    """
 
     kind: Literal["hashed_text"] = "hashed_text"
     column: ColumnName

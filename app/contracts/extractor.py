@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 from app.contracts.base import Document
 
 MANIFEST = "extractor.json"
+HASHED_WORDS = "hashed-words"
 ExtractorName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Sha256Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -36,16 +37,38 @@ class ImageInput(Document):
         return self.height * self.width * self.channels
 
 
+class Words(Document):
+    """Hashed n-grams of words, L2-normalized and sparse. Nothing is fitted to the texts."""
+
+    buckets: Annotated[int, Field(strict=True, ge=2, le=2**22)] = 32768
+    binary: bool = True
+    ngrams: tuple[Annotated[int, Field(ge=1, le=5)], Annotated[int, Field(ge=1, le=5)]] = (1, 1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Words:
+        if self.ngrams[0] > self.ngrams[1]:
+            raise ValueError("`ngrams` must be [shortest, longest]")
+        return self
+
+
 class ExtractorRef(Document):
     """The extractor that a job uses. `sha256` pins its content; if left out, it is filled in when the job is admitted.
 
-    `features`, the length of its vectors, is filled in too. `image`: for an extractor of images.
+    `features`, the length of its vectors, is filled in too. `image`: for an extractor of images. `words`: for the
+    extractor `hashed-words`, which every service has; a linear model on texts uses it unless it names another one.
     """
 
     name: ExtractorName
     image: ImageInput | None = None
+    words: Words | None = None
     sha256: Sha256Hex | None = None
-    features: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    features: Annotated[int, Field(ge=1, le=2**22)] | None = None
+
+    @model_validator(mode="after")
+    def _suits(self) -> ExtractorRef:
+        if self.words is not None and self.name != HASHED_WORDS:
+            raise ValueError(f"`words` are settings of the extractor {HASHED_WORDS!r}")
+        return self
 
 
 class BertManifest(Document):

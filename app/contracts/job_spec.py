@@ -37,8 +37,8 @@ class PrivateMean(Document):
 class LinearModel(Document):
     """One linear layer: logits = x Wᵀ (+ b) for classification, one output for regression.
 
-    With an `extractor`, x is the output of this frozen public model for each record: a linear probe. With `center`, a
-    private mean of the training part is subtracted from x.
+    With an `extractor`, x is the output of this frozen public model for each record: a linear probe. On texts the
+    default is `hashed-words`. With `center`, a private mean of the training part is subtracted from x.
     """
 
     kind: Literal["linear"] = "linear"

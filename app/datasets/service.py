@@ -124,14 +124,14 @@ def check(
     spec, parsed, _chain = _parsed(settings, pricing, parsers, spec, folder)
     warnings = parsed["warnings"] + _warnings(spec)
     with db.read() as session:
-        for refusal in (
-            lambda: _check_name(session, spec.name),
-            lambda: _check_content(session, Heads.of(settings), caller, spec, parsed["contents"]),
-        ):
-            try:
-                refusal()
-            except Conflict as error:
-                warnings.append(f"a registration would be refused: {error.message}")
+        try:
+            _check_name(session, spec.name)
+        except Conflict as error:
+            warnings.append(f"a registration would be refused: {error.message}")
+        try:
+            _check_content(session, Heads.of(settings), caller, spec, parsed["contents"])
+        except Conflict as error:
+            warnings.append(f"a registration would be refused: {error.message}")
     return Checked(spec, _shape(spec, parsed), parsed["counts"], warnings)
 
 

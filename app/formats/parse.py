@@ -19,6 +19,7 @@ from app.formats import digests, interactions, users
 from app.formats.columns import Classes, chunks
 from app.formats.digests import Keys
 from app.formats.foreign import what_else
+from app.formats.hashing import hashed
 from app.formats.records import Records
 from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts, save_part
 
@@ -143,27 +144,6 @@ def _features_and_labels(spec: DatasetSpec, records: Records, keys: digests.Keys
         StoredPart(x=_float32(matrix), y=y),
         digests.record_digests(digests.number_contents(contents, names, labels), keys),
     )
-
-
-def hashed(texts: list[str], features: HashedText) -> Csr:
-    """(n, buckets) L2-normalized counts (or presence) of hashed n-grams of words. Nothing is fitted to the data.
-
-    A text without a word becomes the zero vector.
-    """
-    from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415 - takes a second
-
-    vectorizer = HashingVectorizer(
-        n_features=features.buckets,
-        ngram_range=tuple(features.ngrams),
-        binary=features.binary,
-        alternate_sign=False,
-        norm="l2",
-        dtype=np.float32,
-    )
-    matrix = vectorizer.transform(texts)
-    matrix.sort_indices()
-    indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
-    return Csr(indptr, indices, matrix.data, (len(texts), features.buckets))
 
 
 def _float32(matrix: NDArray[Any]) -> NDArray[np.float32]:

@@ -179,15 +179,21 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
     refused = models.refusal(spec.model, facts.spec.task.kind, features, facts.features, facts.outputs, facts.rows)
     if refused is not None:
         raise InvalidRequest.at(*refused)
-    if spec.runtime.dtype == "float32" and (features == "hashed_text" or spec.model.kind == "matrix_factorization"):
+    if spec.runtime.dtype == "float32" and (_is_hashed(spec, facts) or spec.model.kind == "matrix_factorization"):
         detail = "linear models of hashed text and matrix factorization train in float64: leave `runtime.dtype` out"
         raise InvalidRequest.at("/runtime/dtype", detail)
-    if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "hashed_text":
+    if spec.clipping is not None and spec.clipping.engine == "opacus" and _is_hashed(spec, facts):
         raise InvalidRequest.at("/clipping/engine", "`opacus` forms dense gradients: use `bookkeeping` on hashed text")
     if spec.clipping is not None and spec.clipping.engine == "opacus" and spec.model.kind == "hf":
         raise InvalidRequest.at("/clipping/engine", "`opacus` cannot clip a Hugging Face model: use `bookkeeping`")
     if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "interactions":
         raise InvalidRequest.at("/clipping/engine", "`opacus` cannot clip interactions: use `bookkeeping`")
+
+
+def _is_hashed(spec: JobSpec, facts: DatasetFacts) -> bool:
+    """Returns True if the model takes hashed words: the data set's, or an extractor's."""
+    extractor = spec.model.extractor if spec.model.kind == "linear" else None
+    return facts.is_sparse or (extractor is not None and extractor.words is not None)
 
 
 def _with_side(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> JobSpec:
@@ -263,7 +269,7 @@ def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
     if spec.model.kind != "linear" or spec.model.center is None:
         return
     where = "/model/center"
-    if facts.spec.features.kind == "hashed_text":
+    if _is_hashed(spec, facts):
         raise InvalidRequest.at(where, "hashed text cannot be centred: it would no longer be sparse")
     if facts.unit == "user":
         detail = "cannot centre: this data set protects users, and their number of records is private"

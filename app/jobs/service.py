@@ -231,7 +231,8 @@ def side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts 
 
 def pinned(spec: JobSpec, models_root: Path | None, facts: DatasetFacts) -> JobSpec:
     """Returns the spec with its extractor's or model's content filled in."""
-    return model_folders.resolved(extractors.resolved(spec, models_root), models_root, facts.outputs)
+    extracted = extractors.resolved(spec, models_root, facts.spec.features.kind)
+    return model_folders.resolved(extracted, models_root, facts.outputs)
 
 
 def price_plan(

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from app.contracts.base import Document
 from app.contracts.dataset_spec import Features
-from app.contracts.job_spec import CnnModel, JobSpec, MlpModel, RecommenderModel
+from app.contracts.job_spec import CnnModel, JobSpec, LinearModel, MlpModel, RecommenderModel
 
 PassType = Literal["bfloat16", "float32", "float64"]
 SumType = Literal["float32", "float64"]
@@ -152,7 +152,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
 def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
     """Returns the type of passes: `auto` is float32. Matrix factorization and linear models of sparse features use
     float64: their products are no faster in float32."""
-    if spec.model.kind == "matrix_factorization" or (spec.model.kind == "linear" and sizes.sparse):
+    if spec.model.kind == "matrix_factorization" or (spec.model.kind == "linear" and _is_sparse(spec.model, sizes)):
         return "float64"
     return "float32" if spec.runtime.dtype == "auto" else spec.runtime.dtype
 
@@ -272,7 +272,12 @@ def _held_numbers(spec: JobSpec, sizes: PublicSizes, features: Features) -> int:
             for inputs, outputs, kernel, places in CONVOLUTIONS[model.preset]
         )
     inputs = (model.extractor.features if model.extractor else None) or sizes.features
-    return 4 * sizes.outputs + (0 if sizes.sparse else inputs)
+    return 4 * sizes.outputs + (0 if _is_sparse(model, sizes) else inputs)
+
+
+def _is_sparse(model: LinearModel, sizes: PublicSizes) -> bool:
+    """Returns True if a linear model's inputs are hashed words: the data set's, or its extractor's."""
+    return sizes.sparse or (model.extractor is not None and model.extractor.words is not None)
 
 
 def _of_recommender(spec: JobSpec, items: int) -> int:

@@ -10,7 +10,7 @@ import scipy.sparse
 import torch
 
 from app.contracts.dataset_spec import HashedText
-from app.formats.parse import hashed
+from app.formats.hashing import hashed
 from benchmarks.reproduce.runs import ROOT, Data
 from worker.data.records import SparseRecords
 

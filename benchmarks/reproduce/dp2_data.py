@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from app.contracts.dataset_spec import HashedText
-from app.formats.parse import hashed
+from app.formats.hashing import hashed
 from benchmarks.reproduce.runs import ROOT, Data
 from worker.data.ratings import RatingRecords
 from worker.data.records import SparseRecords

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from app.contracts.dataset_spec import HashedText
 from app.contracts.extractor import ImageInput
-from app.formats.parse import hashed
+from app.formats.hashing import hashed
 from benchmarks.reproduce.runs import ROOT, Data
 from worker.data.records import DenseRecords, SparseRecords
 from worker.extractors.efficientnet import EfficientNet

@@ -49,14 +49,15 @@ def test_a_job_pins_its_extractor(text_api: Api, models: Path) -> None:
     made = text_api.upload(declared("texts", features=TEXT), CSV)
     assert made.status_code == 201, made.text
     assert made.json()["shape"]["features"] == 1
-    (listed,) = text_api.get("/v1/extractors", "analyst").json()["items"]
+    words, listed = text_api.get("/v1/extractors", "analyst").json()["items"]
+    assert (words["name"], words["takes"], words["sha256"]) == ("hashed-words", "text", extractors.WORDS_SHA256)
     sha256 = write_extractor(models.parent / "copy")
     assert listed == {"name": "tiny", "kind": "bert_mean", "takes": "text", "features": 8, "sha256": sha256}
     quote = post(text_api, "/v1/quotes", "texts", {"name": "tiny"}).json()
     assert quote["model"]["parameters"] == 2 * 8
     job = post(text_api, "/v1/jobs", "texts", {"name": "tiny"})
     assert job.status_code == 201, job.text
-    pinned = {"name": "tiny", "image": None, "sha256": sha256, "features": 8}
+    pinned = {"name": "tiny", "image": None, "words": None, "sha256": sha256, "features": 8}
     assert job.json()["spec"]["model"]["extractor"] == pinned
     shutil.rmtree(models / "tiny")
     again = post(text_api, "/v1/jobs", "texts", {"name": "tiny"})
@@ -67,7 +68,11 @@ def test_refusals(text_api: Api) -> None:
     text_api.upload(declared("texts", features=TEXT), CSV)
     text_api.upload(declared("numbers"))
     cases: list[tuple[str, Any, str]] = [
-        ("texts", None, "/model/extractor"),
+        ("texts", {"name": "tiny", "words": {}}, "/model/extractor"),
+        ("texts", {"name": "hashed-words", "sha256": "0" * 64}, "/model/extractor/sha256"),
+        ("texts", {"name": "hashed-words", "words": {"buckets": 64}, "features": 65}, "/model/extractor/features"),
+        ("texts", {"name": "hashed-words", "words": {"ngrams": [2, 1]}}, "/model/extractor/words"),
+        ("numbers", {"name": "hashed-words"}, "/model/extractor"),
         ("numbers", {"name": "tiny"}, "/model/extractor"),
         ("texts", {"name": "other"}, "/model/extractor/name"),
         ("texts", {"name": "../tiny"}, "/model/extractor/name"),
@@ -120,3 +125,28 @@ def test_nothing_outside_of_the_models_root_is_found(tmp_path: Path, models: Pat
         assert extractors.find(models, name) is None
     assert [each.name for each in extractors.every(models)] == ["tiny"]
     assert extractors.every(None) == [] and extractors.every(tmp_path / "absent") == []
+
+
+def test_one_set_of_texts_serves_hashed_words_and_an_encoder(text_api: Api) -> None:
+    """A second registration for other features would be a second budget."""
+    text_api.upload(declared("texts", features=TEXT), CSV)
+    encoded = post(text_api, "/v1/quotes", "texts", {"name": "tiny"}).json()
+    plain = post(text_api, "/v1/quotes", "texts", None).json()
+    few = post(text_api, "/v1/quotes", "texts", {"name": "hashed-words", "words": {"buckets": 64}}).json()
+    assert [each["model"]["parameters"] for each in (encoded, plain, few)] == [2 * 8, 2 * 32768, 2 * 64]
+    job = post(text_api, "/v1/jobs", "texts", None).json()["spec"]["model"]["extractor"]
+    words = {"buckets": 32768, "binary": True, "ngrams": [1, 1]}
+    assert job == {
+        "name": "hashed-words",
+        "image": None,
+        "words": words,
+        "sha256": extractors.WORDS_SHA256,
+        "features": 32768,
+    }
+    centred = {"kind": "linear", "center": {"noise_mu": 0.1, "max_norm": 1.0}}
+    for changes, pointer in (
+        ({"model": centred}, "/model/center"),
+        ({"clipping": {"max_grad_norm": 1.0, "engine": "opacus"}}, "/clipping/engine"),
+    ):
+        refused = post(text_api, "/v1/quotes", "texts", None, **changes)
+        assert refused.json()["errors"][0]["pointer"] == pointer, refused.text

@@ -51,7 +51,7 @@ def test_a_hospitals_table(api: Api, tmp_path: Path, packed: bool) -> None:
     assert answer.json()["read"]["records"] == 943 and answer.json()["warnings"] == []
 
 
-@pytest.mark.parametrize(("text", "kind"), [(REVIEWS, "hashed_text"), (CSV, "columns")])
+@pytest.mark.parametrize(("text", "kind"), [(REVIEWS, "text"), (CSV, "columns")])
 def test_texts_and_numbers(api: Api, tmp_path: Path, text: str, kind: str) -> None:
     path = tmp_path / "d.csv"
     path.write_text(text)

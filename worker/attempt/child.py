@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from app.contracts.base import Document
-from app.contracts.extractor import ExtractorRef
+from app.contracts.extractor import ExtractorRef, Words
 from app.errors import PrivacyError
 from app.formats.stored import DataDamagedError, StoredPart
 from app.formats.tables import scaled
@@ -35,6 +35,7 @@ from worker.attempt.policy import policy_of
 from worker.data.parts import load_stored, records_of, users_of
 from worker.extractors.features import extracted
 from worker.extractors.files import ExtractorMissingError
+from worker.extractors.words import hashed_words
 from worker.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
@@ -256,6 +257,8 @@ def _loader(start: Start, link: SupervisorLink, model: Model) -> Callable[[Part]
     extractor = _extractor(start)
     if extractor is None:
         return lambda part: load_stored(part, start.shape, lambda stored: scaled(stored, start.features))
+    if extractor.words is not None and start.cache_dir is not None:
+        return _words(start, link, extractor, Path(start.cache_dir))
     if start.extractor_dir is None or start.cache_dir is None or extractor.sha256 is None:
         raise ExtractorMissingError("this worker has no models root")
     folder, sha256, cache = Path(start.extractor_dir), extractor.sha256, Path(start.cache_dir)
@@ -267,6 +270,11 @@ def _loader(start: Start, link: SupervisorLink, model: Model) -> Callable[[Part]
         return extracted(stored, part.sha256, folder, sha256, cache, link.loading, image, check)
 
     return load
+
+
+def _words(start: Start, link: SupervisorLink, extractor: ExtractorRef, cache: Path) -> Callable[[Part], StoredPart]:
+    words, sha256 = extractor.words or Words(), extractor.sha256 or ""
+    return lambda part: hashed_words(load_stored(part, start.shape), part.sha256, sha256, words, cache, link.loading)
 
 
 def _extractor(start: Start) -> ExtractorRef | None:

@@ -18,6 +18,7 @@ from typing import Any, get_args
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.contracts.extractor import HASHED_WORDS
 from app.db.declared import Declared, declared
 from app.db.models import Dataset, Job
 from app.disk import sync
@@ -340,10 +341,11 @@ class _Supervised:
         }
         holdout = said.spec.get("holdout")
         extractor = (job.spec["model"].get("extractor") or {}).get("name")
+        folder = None if extractor == HASHED_WORDS else extractor
         models = self.settings.models_root
         cache = root / "datasets" / dataset.id / "features"
         return {
-            "extractor_dir": str(models.resolve() / extractor) if extractor and models else None,
+            "extractor_dir": str(models.resolve() / folder) if folder and models else None,
             "cache_dir": str(cache) if extractor else None,
             "models_root": str(models.resolve()) if job.spec["model"]["kind"] == "hf" and models else None,
             "job_id": job.id,

@@ -72,22 +72,35 @@ def extracted(
         ExtractorMissingError: the extractor is missing or differs from the admitted one.
         DataDamagedError: the part has neither texts nor images.
     """
+
+    def made() -> StoredPart:
+        extractor, records = opened(stored, folder, extractor_sha256, image)
+        check(extractor)
+        x: NDArray[np.float32] = np.empty((len(stored.y), extractor.features), dtype=np.float32)
+        for row, record in enumerate(records):
+            poll()
+            x[row] = extractor(record).numpy()
+        return replace(stored, x=x)
+
     how = image.model_dump_json() if image else ""
-    content = f"scrimp/features/{VERSION}/{part_sha256}/{extractor_sha256}/{how}"
-    key = hashlib.sha256(content.encode()).hexdigest()
+    return cached(stored, f"{part_sha256}/{extractor_sha256}/{how}", cache, made)
+
+
+def cached(stored: StoredPart, how: str, cache: Path, made: Callable[[], StoredPart]) -> StoredPart:
+    """A part's features from the cache, or made now and kept there.
+
+    Args:
+        how: names the part, the extractor and the way in which it reads records.
+        made: makes the features.
+    """
+    key = hashlib.sha256(f"scrimp/features/{VERSION}/{how}".encode()).hexdigest()
     known = _known(cache, key)
     if known is not None and len(known.y) == len(stored.y):
         return known
-    extractor, records = opened(stored, folder, extractor_sha256, image)
-    check(extractor)
-    x: NDArray[np.float32] = np.empty((len(stored.y), extractor.features), dtype=np.float32)
-    for row, record in enumerate(records):
-        poll()
-        x[row] = extractor(record).numpy()
-    made = replace(stored, x=x)
+    found = made()
     with contextlib.suppress(OSError):  # a full disk costs only time
-        _keep(cache, key, made)
-    return made
+        _keep(cache, key, found)
+    return found
 
 
 def opened(stored: StoredPart, folder: Path, sha256: str, image: ImageInput | None) -> tuple[Extractor, Iterable[Any]]:

@@ -85,15 +85,15 @@ def model_card(
         "task": task.model_dump(mode="json"),
         "features": features.model_dump(mode="json"),
         "extractor": extractor.model_dump(mode="json") if extractor else None,
-        "usage": _usage(model, tensors, features, extracted=extractor is not None),
+        "usage": _usage(model, tensors, features, extractor),
     }
 
 
-def _usage(model: Model, tensors: dict[str, list[int]], features: Features, *, extracted: bool) -> str:
+def _usage(model: Model, tensors: dict[str, list[int]], features: Features, extractor: ExtractorRef | None) -> str:
     if isinstance(model, HfTuning):
         return tuned_usage(model)
     biased = "bias" in tensors or "user_bias" in tensors
-    return usage(model, biased, features, extracted=extracted, centered="mean" in tensors)
+    return usage(model, biased, features, extractor, centered="mean" in tensors)
 
 
 def _kind(model: Model) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from app.contracts.dataset_spec import Features, Ids, Interactions
+from app.contracts.extractor import ExtractorRef
 from worker.models.base import Model
 from worker.models.dropout import Dropout
 from worker.models.networks import Network, Scaled
@@ -18,7 +19,7 @@ card, tensors = json.loads(Path("model.json").read_text()), load_file("model.saf
 """
 _TEXT = """\
 from sklearn.feature_extraction.text import HashingVectorizer
-spec = card["features"]
+spec = {settings}
 vectorizer = HashingVectorizer(n_features=spec["buckets"], binary=spec["binary"], ngram_range=tuple(spec["ngrams"]),
                                alternate_sign=False, norm="l2")
 x = vectorizer.transform(["a text"])
@@ -124,13 +125,15 @@ for block in (f"blocks.{number}." for number in range(model["blocks"])):
 _WITHIN = "print(min(max(rating, low), high))\n"
 
 
-def usage(model: Model, bias: bool, features: Features, *, extracted: bool = False, centered: bool = False) -> str:
+def usage(
+    model: Model, bias: bool, features: Features, extractor: ExtractorRef | None = None, *, centered: bool = False
+) -> str:
     """Python code that loads a model from the files next to its card, and applies it to one input of the reader's.
 
     Args:
         bias: the model has a bias.
         features: the data set's.
-        extracted: the model takes an extractor's features.
+        extractor: the job's, if the model takes its features.
         centered: the model takes features minus the mean that lies with its weights.
     """
     if isinstance(model, NextItem) and isinstance(features, Interactions):
@@ -138,15 +141,16 @@ def usage(model: Model, bias: bool, features: Features, *, extracted: bool = Fal
     if isinstance(features, Interactions):
         return _rating_usage(features, bias)
     row = 'the values of card["features"]["columns"], in that order'
-    inputs = _TEXT
-    if features.kind != "hashed_text":
+    words = extractor is not None and extractor.words is not None
+    inputs = _TEXT.format(settings='card["extractor"]["words"]' if words else 'card["features"]')
+    if features.kind != "hashed_text" and not words:
         if features.kind == "table":
             row = (
                 'the columns of card["features"] in their order: a number or day clipped to its range and scaled to '
                 "[-1, 1], a category as 1 or 0 for each value"
             )
         row = row if features.kind in ("columns", "table") else "one record of the array, flattened"
-        inputs = _DENSE.format(row='what card["extractor"] makes of a record' if extracted else row)
+        inputs = _DENSE.format(row='what card["extractor"] makes of a record' if extractor is not None else row)
     if centered:
         inputs += 'x = x - tensors["mean"]\n'
     outputs = f'outputs = np.asarray(x @ tensors["weight"].T){" + tensors[" + repr("bias") + "]" if bias else ""}\n'

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from app.contracts.dataset_spec import ClassificationTask, Interactions, RatingTask
 from app.errors import PrivacyError
+from app.formats.hashing import hashed
 from app.formats.inputs import finite, item_name
-from app.formats.parse import hashed
-from app.formats.stored import DataDamagedError, StoredPart, Texts
+from app.formats.stored import Csr, DataDamagedError, StoredPart, Texts
 from app.privacy.numerics import numerics_of
 from worker.data.parts import records_of
 from worker.data.ratings import RatingRecords
@@ -92,6 +92,8 @@ def _records(asked: Predict) -> Records:
     given, features = asked.records, asked.features
     labels = torch.zeros(len(given), dtype=torch.int64 if asked.shape.outputs > 1 else torch.float64)
     extractor = asked.spec.model.extractor if asked.spec.model.kind == "linear" else None
+    if extractor is not None and extractor.words is not None:
+        return _sparse(hashed(given, extractor.words), labels)
     if extractor is not None:
         if asked.models_root is None or extractor.sha256 is None:
             raise ExtractorMissingError("this worker has no models root")
@@ -103,11 +105,14 @@ def _records(asked: Predict) -> Records:
         users, items = torch.tensor(given, dtype=torch.int64).unbind(dim=1)
         return RatingRecords(users, items, labels)
     if features.kind == "hashed_text":
-        csr = hashed(given, features)
-        return SparseRecords(scipy.sparse.csr_matrix((csr.data, csr.indices, csr.indptr), shape=csr.shape), labels)
+        return _sparse(hashed(given, features), labels)
     if features.kind == "text":
         raise PrivacyError("texts can be read only by an extractor")
     return DenseRecords(torch.tensor(given, dtype=torch.float32), labels)
+
+
+def _sparse(csr: Csr, labels: Tensor) -> Records:
+    return SparseRecords(scipy.sparse.csr_matrix((csr.data, csr.indices, csr.indptr), shape=csr.shape), labels)
 
 
 def _tokens(model: HfTuning, asked: Predict) -> Records:

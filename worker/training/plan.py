@@ -267,9 +267,14 @@ def build_plan(
         delayed=delayed_of(spec.optimizer),
         public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
         numerics=numerics,
-        sparse=shape.sparse,
+        sparse=shape.sparse or _hashes_words(spec),
         seed=spec.seed,
     )
+
+
+def _hashes_words(spec: JobSpec) -> bool:
+    extractor = spec.model.extractor if spec.model.kind == "linear" else None
+    return extractor is not None and extractor.words is not None
 
 
 def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> AdaptiveNorm | None:
