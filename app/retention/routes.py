@@ -10,6 +10,7 @@ from app.grants import service as grants
 from app.jobs import repository as jobs
 from app.jobs.schemas import JobView
 from app.keys.auth import CurrentKey
+from app.ledger import summary
 from app.retention import service
 from app.web.deps import Db, ServiceSettings
 
@@ -26,7 +27,9 @@ def delete_content(dataset_id: str, db: Db, settings: ServiceSettings, caller: C
     found = service.delete_content(db, settings, caller, dataset_id)
     with db.read() as session:
         dataset, access = grants.find(session, caller, found)
-        return DatasetView.of(dataset, session.get(Account, dataset.id), access)
+        account = session.get(Account, dataset.id)
+        ledger = None if account is None else summary.brief(session, dataset, account)
+        return DatasetView.of(dataset, ledger, access)
 
 
 @router.delete("/jobs/{job_id}/artifacts", tags=["jobs"])
