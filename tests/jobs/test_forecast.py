@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from app.db.engine import Database
 from app.db.models import Job
+from app.jobs.schemas import ChargedView
 from app.ledger import accounts
 from app.privacy import gdp
 from tests.conftest import Api
@@ -143,3 +145,22 @@ def test_no_epsilon_is_computed_at_a_stopping_time(api: Api, db: Database) -> No
     shown = get(api, f"/v1/datasets/{dataset}/ledger")
     assert shown["comparison"]["basic"]["value"] == pytest.approx(1.0, abs=1e-6)
     assert shown["accounts"]["train"]["share_spent"] < 0.25
+
+
+def test_a_job_that_settled_says_what_it_was_charged(api: Api, db: Database) -> None:
+    dataset = add_dataset(db)
+    job_id = settled(api, db, dataset, 1, share=0.25, evaluation=None)
+    job = get(api, f"/v1/jobs/{job_id}")
+    held = job["quote"]["charge"]["train"]
+    assert job["charged"] == {"train": held // 4, "holdout": 0, "share": (held // 4) / held}
+    assert next(each for each in get(api, "/v1/jobs")["items"] if each["id"] == job_id)["charged"] == job["charged"]
+    queued = post(api, "/v1/jobs", job_spec(dataset), "queued").json()
+    assert queued["charged"] is None
+
+
+def test_a_study_was_charged_what_its_trials_drew_too() -> None:
+    """Its own settlement covers what they left of its hold."""
+    study = SimpleNamespace(quote={"charge": {"train": 100, "holdout": 0}}, study={})
+    own = SimpleNamespace(train=0, holdout=0, train_released=60, holdout_released=0)
+    assert ChargedView.of(study, [own]) == ChargedView(train=40, holdout=0, share=0.4)
+    assert ChargedView.of(study, []) is None
