@@ -26,6 +26,7 @@ from app.db.engine import Database
 from app.docs.routes import router as docs_router
 from app.grants.routes import router as grants_router
 from app.jobs.pricing import PricingService
+from app.jobs.routes import forecast_router
 from app.jobs.routes import router as jobs_router
 from app.jobs.stream import EventHub
 from app.keys.gate import KeyFirst
@@ -59,6 +60,7 @@ ROUTERS = (
     grants_router,
     ledger_router,
     signing_keys_router,
+    forecast_router,
     jobs_router,
     predictions_router,
     retention_router,

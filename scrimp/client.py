@@ -38,6 +38,7 @@ from scrimp.models import (
     CheckedDataset,
     Dataset,
     Event,
+    Forecast,
     Grant,
     Job,
     Key,
@@ -176,6 +177,10 @@ class Client:
     def ledger(self, dataset: str) -> Ledger:
         """Shows a data set's ledger: cap, balances, and other accountants' figures."""
         return Ledger.model_validate(self._json("GET", f"{_dataset(dataset)}/ledger"))
+
+    def forecast(self, dataset: str, spec: Mapping[str, Any]) -> Forecast:
+        """How many jobs of this spec still fit the data set's budget, exactly. Free; nothing is written."""
+        return Forecast.model_validate(self._json("POST", f"{_dataset(dataset)}/ledger/forecast", json=dict(spec)))
 
     def ledger_entries(self, dataset: str, job: str | None = None) -> Iterator[LedgerEntry]:
         """Yields a ledger's entries, oldest first; `job` selects one job's."""

@@ -33,20 +33,32 @@ class Account(Resource):
     spent: int
     held: int
     remaining: int
+    share_spent: float | None = None
+    share_held: float | None = None
 
 
 class Ledger(Resource):
-    """A data set's ledger: cap, balances, and other accountants' figures."""
+    """A data set's ledger: cap, balances, and other accountants' figures. `epsilon_spent` is of what ran so far; the
+    guarantee is the cap."""
 
     cap: Epsilon
     accounts: dict[str, Account | None]
     epsilon_spent: Epsilon
     epsilon_spent_and_held: Epsilon
+    epsilon_filter: Epsilon | None = None
     epsilon_remaining: Epsilon | None = None
     comparison: dict[str, Epsilon | None] | None = None
     entries: int
     head: str
     closed: bool = False
+
+
+class Forecast(Resource):
+    """How many jobs of one price still fit, exactly, and that price by account."""
+
+    jobs_that_fit: int
+    per_job: dict[str, int]
+    share_per_job: float
 
 
 class LedgerEntry(Resource):
@@ -163,6 +175,13 @@ class Line(Resource):
     epsilon: Epsilon | None = None
 
 
+class ScoreNoise(Resource):
+    """A score that a job will release, and about the largest std of the noise on it."""
+
+    name: str
+    std: float
+
+
 class Quote(Resource):
     """A price, before it is paid. `epsilon` is null on public data."""
 
@@ -174,9 +193,11 @@ class Quote(Resource):
     comparison: dict[str, Any] | None = None
     charge: dict[str, Any] | None = None
     lines: list[Line] = []
+    scores: list[ScoreNoise] = []
     fits: bool | None = None
     remaining_after: dict[str, Any] | None = None
     largest_epsilon_that_fits: float | None = None
+    jobs_that_fit: int | None = None
     hpo: dict[str, Any] | None = None
     estimated_duration_s: float | None = None
     warnings: list[str] = []
@@ -266,8 +287,16 @@ class Trials(Resource):
     study: Study | None = None
 
 
+class Charged(Resource):
+    """What a settled job was charged by account; `share` is the charged part of its hold."""
+
+    train: int
+    holdout: int
+    share: float
+
+
 class Job(Resource):
-    """A job: its status, price, progress, results and files."""
+    """A job: its status, price, progress, results and files. `charged` is null until it has settled."""
 
     id: str
     name: str = ""
@@ -277,6 +306,7 @@ class Job(Resource):
     quote: Quote
     progress: Progress
     epsilon_spent: Epsilon | None = None
+    charged: Charged | None = None
     metrics: dict[str, Metric] = {}
     artifacts: list[Artifact] = []
     failure: dict[str, Any] | None = None

@@ -102,7 +102,7 @@ def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
         raise DemoError("the chain is not valid")
 
     key = home / "signing_key.pub"
-    told = f"python scripts/recompute_certificate.py certificate.json --public-key {key.name}"
+    told = f"scrimp certificates recompute certificate.json --public-key {key.name}"
     step("Recompute a certificate's ε", told)
     recompute(client, jobs[0], home / "certificate.json", key)
 
@@ -117,10 +117,11 @@ def be_refused(client: Client) -> None:
 
 
 def recompute(client: Client, job: Job, to: Path, key: Path) -> None:
-    """In a process of its own, with the certificate and the public key from the service's home."""
+    """In a process of its own, with the certificate and the public key from the service's home: the file that the
+    command runs, alone."""
     document = client.certificate(job.id)
     to.write_text(json.dumps(document.model_dump(mode="json"), indent=2))
-    script = str(ROOT / "scripts" / "recompute_certificate.py")
+    script = str(ROOT / "scrimp" / "recompute.py")
     command = [sys.executable, script, str(to), "--public-key", str(key)]
     console.print(Text(subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip()))
 

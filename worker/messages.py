@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
-from app.contracts.base import AccountName, Document
+from app.contracts.base import AccountName, Document, Epsilon
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import JobSpec
 from app.errors import WorkerError
@@ -144,11 +144,33 @@ class Segment(Keys):
     recorded: tuple[Recorded, ...] = ()
 
 
+class ReleasedScore(Document):
+    """A released score, for the model's card; `std` is that of its privacy noise, 0 if it is exact."""
+
+    name: str
+    value: float
+    std: float
+    on: AccountName
+
+
 class Released(Document):
-    """A metric that is recorded as released; it is not measured again."""
+    """A metric that is recorded as released; it is not measured again. `score` is what was released."""
 
     name: str
     step: Step
+    score: ReleasedScore | None = None
+
+
+class Claim(Document):
+    """What a job's certificate claims, for the model's card.
+
+    Attributes:
+        epsilon: the planned ε of all that the job releases; for a trial, of its whole study.
+        certificate: the certificate's id, which is its job's; for a trial, its study's.
+    """
+
+    epsilon: Epsilon
+    certificate: str
 
 
 # --- supervisor → child ---
@@ -167,6 +189,7 @@ class Start(Document):
         steps: T of the stored plan.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
+        claim: what the model's card says about its privacy; null where none is claimed.
         score_only: the job is a trial of a study. Only its score leaves: no other release and no norm.
         keeps_weights: the job's model is published.
         allowed_steps: how many further steps may still be charged.
@@ -192,6 +215,7 @@ class Start(Document):
     steps: Annotated[int, Field(ge=1)]
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     released: tuple[Released, ...] = ()
+    claim: Claim | None = None
     allowed_steps: Annotated[int, Field(ge=0)]
     score_only: bool = False
     keeps_weights: bool = True

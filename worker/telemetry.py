@@ -22,8 +22,10 @@ from app.contracts.base import Document
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.releases import NoisyCount, NoisySum
-from worker.messages import ArtifactFile, Digest, Finished, MetricValue, Released, WarningCode
+from worker.messages import ArtifactFile, Digest, Finished, MetricValue, Released, ReleasedScore, WarningCode
 from worker.metrics.scores import Score
+
+NORM = "clipping_norm"
 
 
 class Sender(Protocol):
@@ -72,6 +74,7 @@ class Telemetry:
         self.data_public = data_public
         self._public = {"train": mechanism is None and data_public, "holdout": holdout_public}
         self._released = {(each.name, each.step) for each in released}
+        self._scores = {each.name: (each.step, each.score) for each in released if each.score is not None}
         self._score_only = score_only
         self._digested: int | None = None
 
@@ -119,7 +122,7 @@ class Telemetry:
             raise PrivacyError("the clipping norm of this mechanism is fixed")
         if self._score_only:
             return
-        self._metric(step, Score("clipping_norm", max_grad_norm, 0.0), "train", "post_processing")
+        self._metric(step, Score(NORM, max_grad_norm, 0.0), "train", "post_processing")
 
     def public_metric(self, step: int, score: Score, on: Literal["train", "holdout"]) -> bool:
         """Releases an exact value on public data. Returns False and sends nothing if the value is not finite.
@@ -134,6 +137,11 @@ class Telemetry:
             return False
         self._metric(step, score, on, "public_data")
         return True
+
+    @property
+    def scores(self) -> tuple[ReleasedScore, ...]:
+        """The last released value of each score, by whatever attempt; the clipping norm is none."""
+        return tuple(score for name, (_, score) in self._scores.items() if name != NORM)
 
     def finished(self, steps: int, artifacts: tuple[ArtifactFile, ...], warnings: tuple[WarningCode, ...]) -> None:
         """Sends the last message: the model is the state after `steps`.
@@ -159,6 +167,10 @@ class Telemetry:
         on: Literal["train", "holdout"],
         released_by: Literal["noisy_count", "noisy_sum", "public_data", "post_processing"],
     ) -> None:
+        for each in (score, *score.parts):
+            shown = ReleasedScore(name=each.name, value=each.value, std=each.std, on=on)
+            if each.name not in self._scores or self._scores[each.name][0] <= step:
+                self._scores[each.name] = (step, shown)
         metric = {"name": score.name, "step": step, "value": score.value, "std": score.std}
         parts = [{"name": each.name, "value": each.value, "std": each.std} for each in score.parts]
         self._sender.send(MetricValue.model_validate(metric | {"on": on, "released_by": released_by, "parts": parts}))

@@ -79,6 +79,11 @@ def part(name: str) -> str:
     return {"train": "training", "holdout": "hold-out"}.get(name, name)
 
 
+def whole_percent(share: float) -> str:
+    """A share as a whole percentage, rounded up."""
+    return f"{math.ceil(round(share * 100, 6))} %"
+
+
 def integer(value: int) -> str:
     """1,234,567 with thin spaces, which no country reads as a decimal mark."""
     return f"{value:,}".replace(",", "\u202f")
@@ -156,6 +161,7 @@ FILTERS: dict[str, Any] = {
         amount,
         unit_name,
         part,
+        whole_percent,
         integer,
         size,
         duration,

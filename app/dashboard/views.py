@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -13,7 +14,7 @@ from app.dashboard.curve import Curve, curves
 from app.dashboard.session import Viewer
 from app.dashboard.trials import ScalingPicture, scaling_picture
 from app.datasets.schemas import DatasetView
-from app.db.models import Account, ApiKey, Certificate, Dataset, LedgerEntry
+from app.db.models import Account, ApiKey, Certificate, Dataset, Job, LedgerEntry
 from app.grants.service import Access, find, require_job, visible
 from app.jobs import repository as jobs
 from app.jobs.schemas import EventView, JobView, MetricView
@@ -21,10 +22,12 @@ from app.jobs.service import may_cancel
 from app.jobs.trials import TrialList, trials
 from app.keys.service import Caller
 from app.ledger import repository as ledger
-from app.ledger.accounts import filter_for
+from app.ledger import summary
+from app.ledger.accounts import filter_for, remaining_of
 from app.ledger.schemas import AccountView, LedgerView
 from app.lifecycle.states import FINISHED
 from app.privacy.mechanism import MechanismConfig
+from app.privacy.prices import Units
 
 EVENTS_SHOWN = 200
 ENTRIES_SHOWN = 50
@@ -35,12 +38,11 @@ ACTIVE = ("queued", "running", "pausing", "cancelling")
 
 @dataclass(frozen=True)
 class Budget:
-    """One account's balance: drawn by the amounts that the filter counts, written in ε.
+    """One account's balance, in shares of its budget: they add up, and ε's do not.
 
     Attributes:
         spent_percent, held_percent: of the budget, rounded up; `left_percent` is the rest.
-        spent, taken, left: the filter's ε at `delta` for the spent amount, for spent plus held, and for the rest. These
-            do not add up to the cap; amounts do.
+        left: the filter's ε at `delta` for the rest, as one job.
     """
 
     name: str
@@ -48,8 +50,6 @@ class Budget:
     spent_percent: float
     held_percent: float
     left_percent: float
-    spent: float
-    taken: float
     left: float
     delta: float
 
@@ -66,19 +66,13 @@ def _budget(name: str, view: AccountView, delta: float) -> Budget:
     of = filter_for(view.filter, view.order)
     spent = _percent(view.spent, view.budget)
     held = min(_percent(view.held, view.budget), 100.0 - spent)
-
-    def epsilon(amount: int) -> float:
-        return of.epsilon(amount, delta) if amount else 0.0
-
     return Budget(
         name=name,
         account=view,
         spent_percent=spent,
         held_percent=held,
         left_percent=abs(round(100.0 - spent - held, 1)),
-        spent=epsilon(view.spent),
-        taken=epsilon(view.spent + view.held),
-        left=epsilon(view.remaining),
+        left=of.epsilon(view.remaining, delta) if view.remaining else 0.0,
         delta=delta,
     )
 
@@ -96,6 +90,8 @@ class JobPage:
         factor: e^ε, rounded up.
         has_account: True if the job is charged, because the data are private.
         unit: the unit of charges.
+        room: how many more jobs of this price the budget admits; None where nothing is charged.
+        charged_share: the charged part of the hold; None until the job has settled.
         entries: the job's own entries in the ledger.
         trials, picture: for a study, its trials, and the scaling law fitted to them.
         is_trial: it is a trial of a study, and only its score is released.
@@ -110,6 +106,8 @@ class JobPage:
     factor: str | None
     has_account: bool
     unit: str | None
+    room: int | None
+    charged_share: float | None
     curves: list[Curve]
     metrics: list[MetricView]
     events: list[EventView]
@@ -122,6 +120,11 @@ class JobPage:
     picture: ScalingPicture | None
     is_trial: bool
     hands_out_model: bool
+
+    @property
+    def ended_early(self) -> bool:
+        """Returns True if it ended without success: it may have cost less than it was priced for."""
+        return self.job.status in ("failed", "cancelled")
 
     @property
     def is_changing(self) -> bool:
@@ -154,7 +157,9 @@ def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
         factor=_factor(view.quote.epsilon),
         has_account=account is not None,
         unit=view.quote.charge["unit"],
-        curves=curves(metrics, job.steps),
+        room=None if job.parent_id else _room(account, view.quote.charge),
+        charged_share=None if view.charged is None else view.charged.share,
+        curves=curves(metrics, _last_step(job, metrics)),
         metrics=metrics,
         events=[EventView.of(event) for event in reversed(events)],
         entries=entries,
@@ -169,6 +174,18 @@ def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
     )
 
 
+def _last_step(job: Job, metrics: list[MetricView]) -> int:
+    """Where a chart of scores ends: at T. A study's `steps` counts its trials; its scores are the final trial's."""
+    return max((each.step for each in metrics), default=1) if job.study is not None else job.steps
+
+
+def _room(account: Account | None, charge: dict[str, Any] | None) -> int | None:
+    """How many jobs of this charge fit what is left; None where nothing is charged."""
+    if account is None or charge is None:
+        return None
+    return Units.model_validate(remaining_of(account)).holds(Units(train=charge["train"], holdout=charge["holdout"]))
+
+
 def _factor(epsilon: Epsilon | None) -> str | None:
     """e^ε, rounded up, if it is still meaningful to a person."""
     if epsilon is None or epsilon.value > 10:
@@ -181,12 +198,14 @@ class DatasetPage:
     """A data set, its budgets, and a page of its entries, newest first.
 
     Attributes:
+        room: how many more jobs like the newest one the budget admits; None without one.
         names: the name behind a key's id, as far as the viewer may know it.
         older: where the next page of entries ends; None on the last one.
     """
 
     dataset: DatasetView
     budgets: list[Budget]
+    room: int | None
     entries: list[LedgerEntry]
     names: dict[str, str]
     before: int | None
@@ -207,11 +226,15 @@ def dataset_page(session: Session, dataset_id: str, viewer: Viewer, before: int 
         NotFound: no such data set, or the viewer may not see it.
     """
     row, access = find(session, viewer.caller, dataset_id)
-    dataset = DatasetView.of(row, session.get(Account, row.id), access)
+    account = session.get(Account, row.id)
+    dataset = DatasetView.of(row, None if account is None else summary.brief(session, row, account), access)
     entries, older = _entries(session, dataset, before)
+    newest = select(Job.quote).where(Job.dataset_id == row.id, Job.parent_id.is_(None))
+    like = session.scalar(newest.order_by(Job.created_at.desc(), Job.id.desc()).limit(1))
     return DatasetPage(
         dataset=dataset,
         budgets=budgets(dataset.ledger),
+        room=_room(account, None if like is None else like["charge"]),
         entries=entries,
         names=key_names(session, viewer.caller, access, {dataset.owner} | {entry.actor for entry in entries}),
         before=before,

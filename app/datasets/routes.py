@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import ValidationError
@@ -28,13 +28,13 @@ from app.datasets.schemas import (
 )
 from app.datasets.upload import Upload
 from app.db.engine import Database
-from app.db.models import Account
 from app.errors import InvalidRequest, TooLarge
 from app.grants import service as grants
 from app.ids import rfc3339
 from app.jobs.pricing import PricingService
 from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
+from app.ledger import summary
 from app.ledger.behind import problems
 from app.ledger.heads import Heads
 from app.settings import Settings
@@ -50,21 +50,9 @@ Pricing = Annotated[PricingService, Depends(get_pricing)]
 Parsing = Annotated[Parsers, Depends(get_parsers)]
 
 
-def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
-    """A JSON schema without references."""
-    if isinstance(node, list):
-        return [_inlined(each, definitions) for each in node]
-    if not isinstance(node, dict):
-        return node
-    if "$ref" in node:
-        return _inlined(definitions[node["$ref"].rpartition("/")[2]], definitions)
-    return {key: _inlined(each, definitions) for key, each in node.items() if key not in ("$defs", "discriminator")}
-
-
 # The body is read by hand, so that nothing is stored before its size is bounded. It is documented all the same.
 DATA_FILE = {"type": "string", "format": "binary"}
-SPEC_SCHEMA = DatasetSpec.model_json_schema()
-SPEC = _inlined(SPEC_SCHEMA, SPEC_SCHEMA["$defs"])
+SPEC = {"$ref": "#/components/schemas/DatasetSpec"}
 UPLOAD = {
     "type": "object",
     "required": ["spec", "file"],
@@ -82,7 +70,7 @@ BODY = {
                 },
             },
             "application/json": {
-                "schema": {**SPEC, "required": [*SPEC["required"], "path"]},
+                "schema": {"$ref": "#/components/schemas/DatasetSpecByPath"},
                 "examples": {name: {"value": spec} for name, spec in SPEC_BY_PATH.items()},
             },
         },
@@ -136,19 +124,21 @@ def list_datasets(
         key = (decode_moment(moment), dataset_id)
     with db.read() as session:
         found = repository.page(session, caller, after=key, limit=limit)
-    more, found = len(found) > limit, found[:limit]
+        more, found = len(found) > limit, found[:limit]
+        ledgers = [None if account is None else summary.brief(session, of, account) for of, account, _ in found]
     last = encode_cursor(rfc3339(found[-1][0].created_at), found[-1][0].id) if more else None
     states = states_of(db, heads, [each[0].id for each in found])
-    return DatasetList(items=[DatasetView.of(*each, states[each[0].id]) for each in found], next=last)
+    shown = zip(found, ledgers, strict=True)
+    return DatasetList(items=[DatasetView.of(of, view, can, states[of.id]) for (of, _, can), view in shown], next=last)
 
 
 @router.get("/{dataset_id}")
-def show_dataset(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> DatasetView:
+def show_dataset(dataset_id: str, db: Db, heads: RecordedHeads, pricing: Pricing, caller: CurrentKey) -> DatasetView:
     """Shows one data set, by its id or name."""
     with db.read() as session:
         dataset, access = grants.find(session, caller, dataset_id)
-        account = session.get(Account, dataset.id)
-    return DatasetView.of(dataset, account, access, states_of(db, heads, [dataset.id])[dataset.id])
+    ledger = summary.figures(db, pricing, dataset.id)
+    return DatasetView.of(dataset, ledger, access, states_of(db, heads, [dataset.id])[dataset.id])
 
 
 @router.post("/{dataset_id}/declarations", status_code=201)
@@ -163,7 +153,8 @@ def redeclare_dataset(
     made = declaring.redeclare(db, settings, parsers, caller, dataset_id, body)
     with db.read() as session:
         access = grants.find(session, caller, made.dataset.id)[1]
-    view = DatasetView.of(made.dataset, made.account, access)
+        ledger = None if made.account is None else summary.brief(session, made.dataset, made.account)
+    view = DatasetView.of(made.dataset, ledger, access)
     return RedeclaredDataset(
         **view.model_dump(),
         read=Read.model_validate(made.counts),
@@ -188,7 +179,8 @@ def _register(
     folder: Path,
 ) -> RegisteredDataset:
     made = service.register(db, settings, pricing.of(caller.id), parsers, caller, spec, folder)
-    view = DatasetView.of(made.dataset, made.account, grants.OWN)
+    ledger = None if made.account is None else summary.view(made.dataset, made.account)
+    view = DatasetView.of(made.dataset, ledger, grants.OWN)
     return RegisteredDataset(**view.model_dump(), read=Read.model_validate(made.counts), warnings=made.warnings)
 
 
@@ -271,9 +263,8 @@ def _spec(content: bytes) -> DatasetSpec:
     try:
         return DatasetSpec.model_validate_json(content)
     except ValidationError as error:
-        raise InvalidRequest(
-            "The specification is not valid; see `errors`", validation_errors(list(error.errors()), _document(content))
-        ) from None
+        found = validation_errors(list(error.errors()), _document(content), DatasetSpec)
+        raise InvalidRequest("The specification is not valid; see `errors`", found) from None
 
 
 def _document(content: bytes) -> object:

@@ -6,10 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from app.db.models import Account, Dataset
+from app.db.models import Dataset
 from app.grants.service import Access, Level
 from app.ids import rfc3339
-from app.ledger import summary
 from app.ledger.schemas import LedgerView
 
 State = Literal["ready", "behind", "retired"]
@@ -57,7 +56,7 @@ class DatasetView(BaseModel):
     declaration: int = 1
 
     @classmethod
-    def of(cls, dataset: Dataset, account: Account | None, access: Access, state: State = "ready") -> DatasetView:
+    def of(cls, dataset: Dataset, ledger: LedgerView | None, access: Access, state: State = "ready") -> DatasetView:
         """Shows a data set to a caller with this access."""
         return cls(
             **{name: dataset.spec[name] for name in ("name", "format", "task", "features", "privacy", "holdout")},
@@ -66,7 +65,7 @@ class DatasetView(BaseModel):
             shape=Shape(**dataset.shape),
             content_hmac=dataset.content_hmac,
             content_sha256=(dataset.content_sha256 or None) if access.level == "own" else None,
-            ledger=None if account is None else summary.view(dataset, account, None),
+            ledger=ledger,
             created_at=rfc3339(dataset.created_at) or "",
             content_deleted_at=rfc3339(dataset.content_deleted_at),
             access=access.level,

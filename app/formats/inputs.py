@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from app.formats.tables import Coder, UnusableCell, expanded
 
 MAX_TEXT_CHARACTERS = 100_000
 MAX_ITEMS = 10_000
+NAMED, MAX_NAME = 5, 60  # how many columns an error names, and how much of a name
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # valid in JSON, not in UTF-8
 
 
@@ -62,11 +64,18 @@ def item_name(ids: Ids, row: int) -> str | None:
 
 def _numbers(record: Any, names: list[str] | None, width: int, at: int) -> list[float]:
     if names is not None:
-        if not isinstance(record, dict) or set(record) != set(names):
-            raise _wrong(at, f"an object with a number for each of the columns {', '.join(names[:20])}")
+        if not isinstance(record, dict):
+            raise _wrong(at, f"an object with a number for each of its {len(names)} columns")
+        _check_columns(record, names, at)
         record = [record[name] for name in names]
-    if not isinstance(record, list) or len(record) != width or not all(map(_is_number, record)):
-        raise _wrong(at, f"{width} numbers, finite in single precision")
+    if not isinstance(record, list):
+        raise _wrong(at, f"a list of {width} numbers")
+    if len(record) != width:
+        raise _wrong(at, f"{width} numbers; this one has {len(record)}")
+    for place, number in enumerate(record):
+        if not _is_number(number):
+            cell = str(place) if names is None else names[place].replace("~", "~0").replace("/", "~1")
+            raise InvalidRequest.at(f"/records/{at}/{cell}", "this must be a number, finite in single precision")
     return [float(number) for number in record]
 
 
@@ -86,6 +95,37 @@ def _rows(records: list[Any], features: TableFeatures) -> list[list[float]]:
                     f"/records/{at}/{coder.column.name}", f"column {coder.column.name!r}: {error.what}"
                 ) from None
     return [[float(number) for number in row] for row in expanded(cells, features)]
+
+
+def _check_columns(record: dict[str, Any], names: list[str], at: int) -> None:
+    """Names the columns that are missing, and those that the data set does not have.
+
+    Raises:
+        InvalidRequest: there are some.
+    """
+    missing = [name for name in names if name not in record]
+    known = set(names)
+    unknown = [name for name in record if name not in known]
+    said = []
+    if missing:
+        said.append(f"it lacks {_listed(missing)}")
+    for name in unknown[:NAMED]:
+        meant = get_close_matches(name, missing or names, n=1) if len(name) <= MAX_NAME else []
+        said.append(f"it has {_short(name)}" + (f" (did you mean {_short(meant[0])}?)" if meant else ""))
+    if len(unknown) > NAMED:
+        said.append(f"and {len(unknown) - NAMED} more that the data set does not have")
+    if said:
+        detail = f"a record must have this data set's {len(names)} columns, and no others: {'; '.join(said)}"
+        raise InvalidRequest.at(f"/records/{at}", detail)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(map(_short, names[:NAMED])) + more
+
+
+def _short(name: str) -> str:
+    return f"`{name if len(name) <= MAX_NAME else name[:MAX_NAME] + '…'}`"
 
 
 def _is_number(value: Any) -> bool:

@@ -6,6 +6,7 @@ Nothing here has seen the data. app.privacy.derive derives the mechanism, which 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from app.privacy.derive import ANY_FILTER, PublicFacts
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
 from app.privacy.numerics import Numerics, PublicSizes, numerics_of
 from app.privacy.plans import FilterChoice, PlanRequest
+from app.privacy.releases import READABLE, NoisyScore, ScoreNoise
 
 if TYPE_CHECKING:
     from app.jobs.studies import StudyPlan
@@ -118,6 +120,12 @@ class Plan:
     numerics: Numerics
     warnings: tuple[str, ...] = ()
     study: StudyPlan | None = None  # set if the job is a study
+
+    @property
+    def scores(self) -> tuple[ScoreNoise, ...]:
+        """The noisy scores that the job will release; a study's are the final trial's."""
+        releases = self.pricing.releases if self.pricing is not None else ()
+        return tuple(score for each in releases if isinstance(each, NoisyScore) for score in each.planned)
 
 
 def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -> Plan:
@@ -282,10 +290,28 @@ def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
 
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
     """Warns if clipping makes a score less informative than it seems."""
-    task, classes = facts.spec.task, facts.outputs > 1
     if spec.evaluation is None or spec.privacy is None or not derive.is_noisy(spec.evaluation, facts.public):
         return ()
-    bound = spec.evaluation.sensitivities(classes=classes).get("loss")
+    return (*_unreadable(spec, facts), *_beyond_bound(spec.evaluation, facts))
+
+
+def _unreadable(spec: JobSpec, facts: DatasetFacts) -> Iterator[str]:
+    """Warns of scores that their noise makes meaningless, with the noise_mu that would do."""
+    for score in derive.scores_of(spec.evaluation, facts.public, spec.model):
+        for each in score.planned:
+            most = READABLE * score.sensitivity
+            if each.std > most * (1.0 + 1e-9):
+                enough = score.noise_mu * each.std / (0.4 * most)
+                yield (
+                    f"{each.name} is released with noise of about ± {each.std:.2g}, too much to tell models apart: "
+                    f"noise_mu = {enough:.2g} gives ± {0.4 * most:.2g}"
+                )
+
+
+def _beyond_bound(evaluation: Evaluation, facts: DatasetFacts) -> tuple[str, ...]:
+    """Warns of a bound that clips likely losses."""
+    task, classes = facts.spec.task, facts.outputs > 1
+    bound = evaluation.sensitivities(classes=classes).get("loss")
     if bound is None:
         return ()
     if task.kind == "rating" and bound < (largest := (task.scale[1] - task.scale[0]) ** 2):

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Integer, and_, bin
 
 from app.db.models import ApiKey, Job, JobEvent, table_of
 from app.grants.service import DATA, GIVEN, LOOKED_AT, Access, access_of
-from app.jobs.repository import SHOWN, details_where
+from app.jobs.repository import PARTS, SHOWN, details_where
 from app.keys.service import CHECKED, Caller
 
 KEY, JOB, EVENTS = table_of(ApiKey), table_of(Job), table_of(JobEvent)
@@ -46,7 +46,7 @@ class Polled:
     @property
     def details(self) -> dict[str, list[Any]]:
         """The same as `repository.details`, but with only the last value of each metric."""
-        found: dict[str, list[Any]] = {"attempts": [], "metrics": [], "artifacts": []}
+        found: dict[str, list[Any]] = {part: [] for part in PARTS}
         for row in self.rows:
             found[row.part].append(row)
         return found

@@ -41,7 +41,7 @@ from app.privacy.plans import (
     StudyRequest,
     WarmRequest,
 )
-from app.privacy.prices import Compared, FinalRun, Largest, Price, StudyPrice, Units
+from app.privacy.prices import BasicSum, Compared, FinalRun, Largest, Price, StudyPrice, Units
 from app.privacy.questions import Answer, Asked, Question
 from app.sandbox import LimitedServer, busy
 from app.settings import Settings
@@ -49,7 +49,7 @@ from app.settings import Settings
 logger = logging.getLogger(__name__)
 
 # Part of every fingerprint: raise it when a price could come out differently.
-PRICING_VERSION = 2
+PRICING_VERSION = 3
 PRICING = "app.privacy.pricing_server:answer"
 BUSY = 503
 PROCESSES = 2
@@ -135,7 +135,18 @@ class PricingService:
         Raises:
             LimitError: it takes too long. The cache keeps this, so that it happens once.
         """
-        asked = _asked(questions.COMPARE, request)
+        return self._composed(questions.COMPARE, request)
+
+    def basic(self, request: CompareRequest) -> BasicSum:
+        """Composes an account's jobs by basic composition (app.privacy.accounting.basic).
+
+        Raises:
+            LimitError: as `compare`.
+        """
+        return self._composed(questions.BASIC, request)
+
+    def _composed(self, question: Question[Asked, Answer], request: Asked) -> Answer:
+        asked = _asked(question, request)
         known = self._known(asked)
         if known is None:
             try:
@@ -147,7 +158,7 @@ class PricingService:
             self._keep(asked, known)
         if "beyond_limits" in known:
             raise LimitError(known["beyond_limits"])
-        return Compared.model_validate(known)
+        return question.answers.model_validate(self._remember(asked, known))
 
     def _cached(self, question: Question[Asked, Answer], request: Asked) -> Answer:
         asked = _asked(question, request)

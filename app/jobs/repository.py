@@ -13,6 +13,7 @@ from sqlalchemy import (
     Float,
     Integer,
     Row,
+    Select,
     String,
     and_,
     bindparam,
@@ -27,14 +28,39 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
-from app.db.models import Account, Artifact, Attempt, Certificate, Dataset, Job, JobEvent, Metric, UtcDateTime, table_of
+from app.db.models import (
+    Account,
+    Artifact,
+    Attempt,
+    Certificate,
+    Dataset,
+    Job,
+    JobEvent,
+    LedgerEntry,
+    Metric,
+    UtcDateTime,
+    table_of,
+)
 from app.errors import NotFound
 from app.jobs.planning import DatasetFacts
 from app.ledger.accounts import remaining_of
 from app.privacy.prices import Units
+
+PARTS = ("attempts", "metrics", "artifacts", "settlements")  # a job's details
+AMOUNTS = ("train", "holdout", "train_released", "holdout_released")
+_NUMBER, _TEXT, _FLOAT = cast(null(), BigInteger), cast(null(), String), cast(null(), Float(53))
+_TIME: ColumnElement[Any] = cast(null(), UtcDateTime())
+# Their columns besides part, job_id, place and name, each with the null of its type.
+DETAIL_COLUMNS: dict[str, ColumnElement[Any]] = {
+    **dict.fromkeys(("number", "step", "size_bytes", *AMOUNTS), _NUMBER),
+    **dict.fromkeys(("worker", "status", "on", "released_by", "sha256"), _TEXT),
+    **dict.fromkeys(("value", "std"), _FLOAT),
+    **dict.fromkeys(("started_at", "ended_at", "damaged_at"), _TIME),
+}
 
 # Statements of hot paths are built once.
 JOB, ACCOUNTS = table_of(Job).c, table_of(Account).c
@@ -140,10 +166,8 @@ def page_of_jobs(
 
 
 def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[Any]]]:
-    """Reads attempts, metrics and artifacts of several jobs in one query: rows with the shown columns."""
-    found: dict[str, dict[str, list[Any]]] = {
-        each: {"attempts": [], "metrics": [], "artifacts": []} for each in job_ids
-    }
+    """Reads attempts, metrics, artifacts and settlements of several jobs in one query: rows with the shown columns."""
+    found: dict[str, dict[str, list[Any]]] = {each: {part: [] for part in PARTS} for each in job_ids}
     for row in session.execute(DETAILS, {"jobs": job_ids}):
         found[row.job_id][row.part].append(row)
     return found
@@ -152,73 +176,43 @@ def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[An
 def details_where(
     of: Callable[[ColumnElement[str]], ColumnElement[bool]], *, last_metrics: bool = False
 ) -> CompoundSelect[Any]:
-    """Builds a union of the three tables; a column that a table lacks is null.
+    """Builds a union of the four tables; a column that a table lacks is null.
 
     Args:
         of: the condition on the job's id.
         last_metrics: if True, includes only the last value of each metric.
     """
-    no_time = cast(null(), UtcDateTime())
-    no_number, no_text, no_float = cast(null(), BigInteger), cast(null(), String), cast(null(), Float(53))
-    attempt, metric, artifact = (table_of(each).c for each in (Attempt, Metric, Artifact))
-    attempts = select(
-        literal_column("'attempts'").label("part"),
-        attempt.job_id,
-        attempt.number.label("place"),
-        attempt.number,
-        attempt.worker.label("name"),
-        attempt.worker,
-        attempt.status,
-        attempt.started_at,
-        attempt.ended_at,
-        no_number.label("step"),
-        no_float.label("value"),
-        no_float.label("std"),
-        no_text.label("on"),
-        no_text.label("released_by"),
-        no_text.label("sha256"),
-        no_number.label("size_bytes"),
-        no_time.label("damaged_at"),
-    ).where(of(attempt.job_id))
-    metrics = select(
-        literal_column("'metrics'"),
-        metric.job_id,
-        metric.step,
-        no_number,
-        metric.name,
-        no_text,
-        no_text,
-        null(),
-        null(),
-        metric.step,
-        metric.value,
-        metric.std,
-        metric.measured_on,
-        metric.released_by,
-        no_text,
-        no_number,
-        no_time,
-    ).where(of(metric.job_id))
-    artifacts = select(
-        literal_column("'artifacts'"),
-        artifact.job_id,
-        literal_column("0"),
-        no_number,
-        artifact.name,
-        no_text,
-        no_text,
-        null(),
-        null(),
-        no_number,
-        no_float,
-        no_float,
-        no_text,
-        no_text,
-        artifact.sha256,
-        artifact.size_bytes,
-        artifact.damaged_at,
-    ).where(of(artifact.job_id))
-    return union_all(attempts, metrics.where(_is_last()) if last_metrics else metrics, artifacts)
+    attempt, metric, artifact, entry = (table_of(each).c for each in (Attempt, Metric, Artifact, LedgerEntry))
+    timed = ("number", "worker", "status", "started_at", "ended_at")
+    attempts = _rows("attempts", attempt, (attempt.number, attempt.worker), timed)
+    numbers = _rows("metrics", metric, (metric.step, metric.name), ("step", "value", "std", "released_by"))
+    stored = ("sha256", "size_bytes", "damaged_at")
+    files = _rows("artifacts", artifact, (literal_column("0"), artifact.name), stored)
+    # A settlement: of the job itself, not what the trials of a study drew before.
+    settlements = _rows("settlements", entry, (entry.seq, entry.kind), AMOUNTS)
+    settled = entry.kind.in_(("post", "void"))
+    return union_all(
+        attempts.where(of(attempt.job_id)),
+        numbers.where(of(metric.job_id), *([_is_last()] if last_metrics else [])),
+        files.where(of(artifact.job_id)),
+        settlements.where(of(entry.job_id), settled),
+    )
+
+
+def _rows(
+    part: str,
+    columns: ReadOnlyColumnCollection[str, Any],
+    place_and_name: tuple[ColumnElement[Any], ColumnElement[Any]],
+    own: tuple[str, ...],
+) -> Select[Any]:
+    """Selects one part of the details: its place and name, its own columns, and nulls for all others."""
+    known = {each: columns[each] for each in own}
+    if "measured_on" in columns:
+        known["on"] = columns.measured_on
+    place, name = place_and_name
+    others = [known.get(each, absent).label(each) for each, absent in DETAIL_COLUMNS.items()]
+    named = [place.label("place"), name.label("name")]
+    return select(literal_column(f"'{part}'").label("part"), columns.job_id, *named, *others)
 
 
 def _is_last() -> ColumnElement[bool]:

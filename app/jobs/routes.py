@@ -28,6 +28,7 @@ from app.jobs.schemas import (
     CertificateDocument,
     EventList,
     EventView,
+    Forecast,
     JobList,
     JobView,
     MetricList,
@@ -47,6 +48,7 @@ from app.web.headers import is_head
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
+forecast_router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])  # it prices, like a quote
 Pricing = Annotated[PricingService, Depends(get_pricing)]
 Status = Literal["queued", "running", "pausing", "paused", "cancelling", "cancelled", "succeeded", "failed"]
 Sequence = Annotated[int, Query(ge=0, le=2**53, description="The sequence number seen last.")]
@@ -101,6 +103,25 @@ async def sweep(
     return await _priced(request, made)
 
 
+@forecast_router.post("/forecast", operation_id="forecast_ledger", response_model=Forecast)
+async def forecast(
+    request: Request,
+    dataset_id: str,
+    spec: JobSpec,
+    db: Db,
+    pricing: Pricing,
+    settings: ServiceSettings,
+    caller: CurrentKey,
+) -> Response:
+    """Tells how many jobs of this spec still fit the budget, exactly. Charges and reserves nothing."""
+
+    def made() -> Response:
+        asked, root = pricing.of(caller.id), settings.models_root
+        return as_json(service.forecast(db, asked, caller, dataset_id, spec, models_root=root))
+
+    return await _priced(request, made)
+
+
 @router.post("/jobs", status_code=201, operation_id="submit_job", response_model=JobView)
 async def submit(
     request: Request,
@@ -120,7 +141,7 @@ async def submit(
         job_id, job = service.submit(db, asked, caller, spec, idempotency_key, limit, heads, models_root=models_root)
         headers = {"Location": f"/v1/jobs/{job_id}"}
         if job is not None:
-            return as_json(JobView.of(job, {"attempts": [], "metrics": [], "artifacts": []}), 201, headers)
+            return as_json(JobView.of(job, {part: [] for part in repository.PARTS}), 201, headers)
         return as_json(_view(db, caller, job_id), 201, headers | {"Idempotent-Replayed": "true"})
 
     return await _priced(request, made)
@@ -227,7 +248,7 @@ def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
 def download_artifact(
     request: Request, job_id: str, name: str, db: Db, settings: ServiceSettings, caller: CurrentKey
 ) -> FileResponse:
-    """Sends an artifact's file: `model.safetensors` or `model.json`. For keys that may train on the data set.
+    """Sends an artifact's file, such as `model.safetensors` or `README.md`. For keys that may train on the data set.
 
     The file is hashed while it is sent. If the disk has changed it, the download breaks off before its end, and later
     requests answer 409.

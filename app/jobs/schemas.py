@@ -14,6 +14,8 @@ from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.ids import now
 from app.jobs.trials import StudyView
 from app.privacy.numerics import Numerics
+from app.privacy.prices import Units
+from app.privacy.releases import ScoreNoise
 
 JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's object, or one with its columns
 
@@ -30,15 +32,29 @@ class Quote(BaseModel):
     comparison: dict[str, float | None] | None
     charge: dict[str, Any]
     lines: list[dict[str, Any]]
+    scores: list[ScoreNoise] = []  # each score's noise; its std at most about this. In a study, of the final trial
     model: dict[str, Any] | None = None  # its parameters, and its layers with the shapes of their tensors
     numerics: Numerics | None = None  # shapes and types of the passes; null for jobs older than this member
     fits: bool | None = None
     remaining_after: dict[str, Any] | None = None
     largest_epsilon_that_fits: float | None = None
+    jobs_that_fit: int | None = None  # how many jobs of this price fit now; null on public data
     hpo: dict[str, Any] | None = None  # for a study: how pilots, scores and the final trial share the total
     estimated_duration_s: float | None = None
     declaration: int | None = None  # the version of the data set's declaration; null inside a job, which has it itself
     warnings: list[str] = []
+
+
+class Forecast(BaseModel):
+    """How many jobs of one price fit what is left: that many are admitted one after another, and not one more.
+
+    `per_job` is the price on each account, in the filter's units; `share_per_job` its share of the budget, on the
+    account where that is larger.
+    """
+
+    jobs_that_fit: int
+    per_job: Units
+    share_per_job: float
 
 
 class Progress(BaseModel):
@@ -107,8 +123,31 @@ class ArtifactView(BaseModel):
         )
 
 
+class ChargedView(BaseModel):
+    """What a settled job was charged on each account, in the filter's units, its trials' charges included; `share` is
+    the charged part of its hold, on the account where that is larger."""
+
+    train: int
+    holdout: int
+    share: float
+
+    @classmethod
+    def of(cls, job: JobLike, settlements: list[Any]) -> ChargedView | None:
+        """Builds the view; None for a job that has not settled, and on public data."""
+        if not settlements:
+            return None
+        settled, held = settlements[-1], job.quote["charge"]
+        # The trials of a study have drawn on its hold before: what was not released was charged.
+        released = {"train": settled.train_released, "holdout": settled.holdout_released}
+        whole = {name: held[name] - released[name] for name in released}
+        charged = whole if job.study is not None else {"train": settled.train, "holdout": settled.holdout}
+        share = max((charged[name] / held[name] for name in charged if held[name] > 0), default=0.0)
+        return cls(**charged, share=share)
+
+
 class JobView(BaseModel):
-    """A job. `metrics` has each metric's last value; `GET …/metrics` has all values."""
+    """A job. `epsilon_spent` is its planned ε, also if it stopped early: `charged` tells how much of its hold it cost.
+    `metrics` has each metric's last value; `GET …/metrics` has all values."""
 
     id: str
     name: str
@@ -118,6 +157,7 @@ class JobView(BaseModel):
     quote: Quote
     progress: Progress
     epsilon_spent: Epsilon | None
+    charged: ChargedView | None = None  # null until it has settled
     attempts: list[AttemptView]
     metrics: dict[str, MetricView]
     failure: dict[str, Any] | None
@@ -142,6 +182,7 @@ class JobView(BaseModel):
             quote=quote,
             progress=progress_of(job, details["attempts"]),
             epsilon_spent=_spent(job, quote.epsilon),
+            charged=ChargedView.of(job, details["settlements"]),
             attempts=[AttemptView.of(each) for each in details["attempts"]],
             metrics={metric.name: MetricView.of(metric) for metric in details["metrics"]},
             failure=job.failure,

@@ -22,7 +22,7 @@ from app.contracts.optimizers import PublicSideSettings
 from app.datasets.repository import check_content, check_there
 from app.db.engine import Database
 from app.db.models import Job
-from app.errors import BudgetError, Conflict, Forbidden, PolicyError, PrivacyError, Unauthenticated
+from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, PolicyError, PrivacyError, Unauthenticated
 from app.grants import service as grants
 from app.grants.service import Access
 from app.ids import now
@@ -31,12 +31,13 @@ from app.jobs.planning import DatasetFacts, Plan, plan
 from app.jobs.pricing import PricingService
 from app.jobs.quotes import quote_of
 from app.jobs.rows import NewJob, new_job
-from app.jobs.schemas import Quote
+from app.jobs.schemas import Forecast, Quote
 from app.jobs.studies import StudyPlan, plan_study
 from app.keys import service as keys
 from app.keys.service import Caller, KeyLike
 from app.ledger import accounts, behind
 from app.ledger.heads import Heads
+from app.ledger.repository import dataset_with_account
 from app.lifecycle.settle import settle
 from app.lifecycle.states import append_event, get_job, notify, write_event
 from app.lifecycle.studies import begin
@@ -62,6 +63,7 @@ def quote(
         pace = None if planned.study else repository.seconds_per_step(session, planned.facts.id, planned.spec)
     found = Quote.model_validate(quote_of(planned, priced).model_dump(mode="json"))
     found.declaration = planned.facts.declaration
+    found.scores = list(planned.scores)
     found.estimated_duration_s = round(pace * planned.steps, 1) if pace is not None else None
     if left is None or planned.pricing is None:
         return found.model_copy(update={"fits": True})
@@ -70,11 +72,48 @@ def quote(
     if not allowed:
         found.warnings.append(_policy(access))
     found.fits = left.covers(charge) and allowed
+    found.jobs_that_fit = left.holds(charge) if allowed else 0
     if found.fits:
         after = Charge(train=left.train - charge.train, holdout=left.holdout - charge.holdout, unit=charge.unit)
         found.remaining_after = after.model_dump(mode="json")
     found.largest_epsilon_that_fits = _largest_that_fits(pricing, planned, left, access)
     return found
+
+
+def forecast(
+    db: Database,
+    pricing: PricingService,
+    caller: Caller,
+    dataset_id: str,
+    spec: JobSpec,
+    *,
+    models_root: Path | None = None,
+) -> Forecast:
+    """Tells how many jobs of this spec fit what is left of a data set's budget. Writes only the price, into the cache.
+
+    Args:
+        dataset_id: the data set's id or name; the spec must name the same one.
+
+    Raises:
+        NotFound: also on public data, which have no ledger.
+        InvalidRequest, Forbidden: as in `submit`.
+    """
+    with db.read() as session:
+        dataset, access = grants.find(session, caller, dataset_id, "train")
+        if grants.find(session, caller, spec.dataset, "train")[0].id != dataset.id:
+            raise InvalidRequest.at("/dataset", "the job names another data set than the address: name the same one")
+        account = dataset_with_account(session, dataset.id)[1]
+        facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
+    _, priced = price_plan(pricing, pinned(spec, models_root, facts), facts, side)
+    with db.read() as session:
+        left = repository.remaining(session, dataset.id)
+    charge = Units(train=priced.charge.train, holdout=priced.charge.holdout)
+    fit = left.holds(charge) if left is not None else None
+    if fit is None:
+        raise PrivacyError("a job on private data has a cost")
+    budgets = ((charge.train, account.train_budget), (charge.holdout, account.holdout_budget))
+    share = max(each / budget for each, budget in budgets if budget > 0)
+    return Forecast(jobs_that_fit=fit if _is_allowed(access, priced) else 0, per_job=charge, share_per_job=share)
 
 
 def submit(

@@ -22,7 +22,7 @@ from app.contracts.hf import weights_file
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
 from app.hpo.stored import StoredStudy
-from app.ids import new_id, rfc3339, whole_second
+from app.ids import rfc3339, whole_second
 from app.ledger import signatures
 from app.ledger.accounts import filter_for, find
 from app.ledger.repository import dataset_with_account
@@ -86,7 +86,7 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         charged = {name: charged[name] + drawn[name] for name in charged}
     return {
         "version": 1,
-        "certificate_id": new_id("cert"),
+        "certificate_id": job.id,
         "job": job.id,
         "status": job.status,
         "dataset": {"id": dataset.id, "name": dataset.name, "content_hmac": dataset.content_hmac},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, and_, cast, func, select
+from sqlalchemy import BigInteger, and_, cast, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from app.db.models import Account, Dataset, Job, LedgerEntry
@@ -74,6 +74,65 @@ def posted(session: Session, dataset_id: str) -> list[Posted]:
         )
         for job_id, parent_id, mechanism, planned, spent_t, spent_h, held_t, held_h in session.execute(query)
     ]
+
+
+class Charged(NamedTuple):
+    """A job, or a whole study, that posted something or holds something.
+
+    Attributes:
+        mechanism: None for a study.
+        planned: for a study the event tree of its whole plan, by account.
+        spent: what it and its trials have posted, by account.
+    """
+
+    mechanism: dict[str, Any] | None
+    planned: dict[str, Any] | None
+    spent: dict[str, int]
+
+
+def charged(session: Session, dataset_id: str) -> list[Charged]:
+    """Every job that posted something, or that still holds something, in the order of submission; those of joined
+    ledgers too. A study and its trials are one job."""
+    joined = _with_joined(session, dataset_id)
+    top = func.coalesce(Job.parent_id, Job.id)
+    sums = (func.sum(LedgerEntry.train).label("train"), func.sum(LedgerEntry.holdout).label("holdout"))
+    posts = (
+        select(top.label("job"), *sums)
+        .join(Job, Job.id == LedgerEntry.job_id)
+        .where(LedgerEntry.dataset_id.in_(joined), LedgerEntry.kind == "post")
+        .group_by(top)
+        .subquery()
+    )
+    is_open = and_(Job.dataset_id.in_(joined), Job.parent_id.is_(None), Job.finished_at.is_(None))
+    query = (
+        select(Job.mechanism, Job.quote["mechanism"], posts.c.train, posts.c.holdout)
+        .outerjoin(posts, posts.c.job == Job.id)
+        .where(or_(posts.c.job.is_not(None), is_open))
+        .order_by(Job.created_at, Job.id)
+    )
+    return [
+        Charged(mechanism, planned, {"train": int(train or 0), "holdout": int(holdout or 0)})
+        for mechanism, planned, train, holdout in session.execute(query)
+    ]
+
+
+def epsilon_of_only_job(session: Session, account: Account) -> dict[str, Any] | None:
+    """The planned ε of the one job, or study, that spent all that this account spent; None if several did."""
+    top = func.coalesce(Job.parent_id, Job.id)
+    posts = select(top).join(LedgerEntry, LedgerEntry.job_id == Job.id)
+    mine = posts.where(LedgerEntry.dataset_id == account.dataset_id, LedgerEntry.kind == "post")
+    found = list(session.scalars(mine.distinct().limit(2)))
+    if len(found) != 1:
+        return None
+    sums = select(func.sum(LedgerEntry.train), func.sum(LedgerEntry.holdout)).join(Job, Job.id == LedgerEntry.job_id)
+    spent = session.execute(
+        sums.where(LedgerEntry.dataset_id == account.dataset_id, LedgerEntry.kind == "post", top == found[0])
+    ).one()
+    # More was spent than its entries say: by a joined ledger, or before a restored backup.
+    if tuple(spent) != (account.train_spent, account.holdout_spent):
+        return None
+    epsilon: dict[str, Any] | None = session.get_one(Job, found[0]).quote["epsilon"]
+    return epsilon
 
 
 def _with_joined(session: Session, dataset_id: str) -> list[str]:

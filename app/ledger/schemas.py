@@ -13,7 +13,7 @@ from app.ledger.entries import content
 
 
 class AccountView(BaseModel):
-    """One account. Amounts are integers in `unit`."""
+    """One account. Amounts are integers in `unit`; shares are parts of the budget, which add up."""
 
     filter: str
     order: float | None
@@ -22,6 +22,8 @@ class AccountView(BaseModel):
     spent: int
     held: int
     remaining: int
+    share_spent: float
+    share_held: float
 
     @classmethod
     def of(cls, account: Account, name: str, unit: str) -> AccountView:
@@ -35,6 +37,8 @@ class AccountView(BaseModel):
             spent=spent,
             held=held,
             remaining=remaining_of(account)[name],
+            share_spent=spent / budget,
+            share_held=held / budget,
         )
 
 
@@ -48,7 +52,8 @@ class AccountsView(BaseModel):
 class Comparison(BaseModel):
     """Other accountants' figures for the settled jobs. None of them is enforced.
 
-    `pld_if_fixed_in_advance` is valid only if all jobs were fixed before the first one's results were seen.
+    `basic` is Σ εᵢ(δ/k) over the k jobs' planned ε's. `pld_if_fixed_in_advance` is valid only if all jobs were fixed
+    before the first one's results were seen.
     """
 
     basic: Epsilon
@@ -59,11 +64,16 @@ class Comparison(BaseModel):
 class LedgerView(BaseModel):
     """A data set's ledger: what is enforced, with other accountants' figures beside it.
 
-    `epsilon_spent` is the larger of the two accounts (their parts of the data are disjoint), `epsilon_remaining` the
-    smaller. `largest_cap`: if a raise of the cap could depend on released results, the guarantee is the largest cap
-    ever granted. `comparison` is null if it takes more time or memory than is allowed, or if a part of the spending is
-    known as an amount alone (a restored backup). `closed`: an admin has joined it to the ledger of another data set
-    with the same records; nothing more is admitted.
+    `epsilon_spent` is of what ran so far; the guarantee is the cap. After one job it is the job's own ε, after k jobs
+    the smaller of the filter's conversion (`epsilon_filter`) and Σ εᵢ(δ/k) over the jobs' planned ε's, all at the cap's
+    δ. In lists of data sets, which compose nothing, it is the filter's after more than one job. What adds up is each
+    account's `share_spent`. The figures are the larger of the two accounts (their parts of the data are disjoint),
+    `epsilon_remaining` the smaller.
+
+    `largest_cap`: if a raise of the cap could depend on released results, the guarantee is the largest cap ever
+    granted. `comparison` is null if it takes more time or memory than is allowed, or if a part of the spending is known
+    as an amount alone (a restored backup). `closed`: an admin has joined it to the ledger of another data set with the
+    same records; nothing more is admitted.
     """
 
     cap: Epsilon
@@ -71,6 +81,7 @@ class LedgerView(BaseModel):
     accounts: AccountsView
     epsilon_spent: Epsilon
     epsilon_spent_and_held: Epsilon
+    epsilon_filter: Epsilon
     epsilon_remaining: Epsilon
     comparison: Comparison | None
     entries: int

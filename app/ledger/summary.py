@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import Protocol, cast
+
+from sqlalchemy.orm import Session
 
 from app.contracts.base import AccountantName, AccountName, Epsilon, Unit
 from app.db.engine import Database
 from app.db.models import Account, Dataset
 from app.errors import LimitError
 from app.ledger.accounts import filter_for
-from app.ledger.repository import Posted, dataset_with_account, posted
+from app.ledger.repository import Charged, Posted, charged, dataset_with_account, epsilon_of_only_job, posted
 from app.ledger.schemas import AccountsView, AccountView, Comparison, LedgerView
 from app.privacy import events
 from app.privacy.events import Event
 from app.privacy.mechanism import MechanismConfig, TrainingMechanism
 from app.privacy.plans import CompareRequest
-from app.privacy.prices import Compared
+from app.privacy.prices import BasicSum, Compared
+
+ACCOUNTS: tuple[AccountName, AccountName] = ("train", "holdout")
 
 
 class Comparer(Protocol):
@@ -24,44 +30,93 @@ class Comparer(Protocol):
 
     def compare(self, request: CompareRequest) -> Compared: ...
 
+    def basic(self, request: CompareRequest) -> BasicSum: ...
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Basic composition of an account's jobs, by account: Σ εᵢ(δ/k) over their planned ε's.
+
+    Attributes:
+        spent: of the jobs that spent something.
+        taken: of these and of those that hold something.
+        accountant: of the jobs' own ε's; `pld` as soon as one of them samples.
+    """
+
+    spent: dict[AccountName, float]
+    taken: dict[AccountName, float]
+    accountant: AccountantName
+
 
 def overview(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView:
-    """The ledger of a private data set. No transaction is open while the comparison is computed.
+    """The ledger of a private data set, with other accountants' figures. No transaction is open while they are
+    computed.
 
     Raises:
         NotFound: no such data set, or it has no ledger.
     """
     with db.read() as session:
         dataset, account = dataset_with_account(session, dataset_id)
-        jobs = posted(session, dataset_id)
-        known = sum(each.spent["train"] for each in jobs), sum(each.spent["holdout"] for each in jobs)
-    # After a restored backup a part may be known as an amount alone, which no other accountant can compose.
-    whole = known == (account.train_spent, account.holdout_spent)
-    return view(dataset, account, comparison(pricing, dataset, account, jobs) if whole else None)
+        jobs, all_of_them = posted(session, dataset_id), charged(session, dataset_id)
+    if not _is_known(account, all_of_them):
+        return view(dataset, account)
+    found = sums(pricing, account, all_of_them)
+    compared = None if found is None else comparison(pricing, dataset, account, jobs, found)
+    return view(dataset, account, compared, found)
 
 
-def view(dataset: Dataset, account: Account, compared: Comparison | None) -> LedgerView:
-    """The figures from an account's row."""
+def figures(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView | None:
+    """The ledger without other accountants' figures; None on public data."""
+    with db.read() as session:
+        dataset, account = session.get_one(Dataset, dataset_id), session.get(Account, dataset_id)
+        if account is None:
+            return None
+        # Under `gdp` the filter's own figure is exact: no sum is smaller.
+        jobs = [] if account.filter == "gdp" else charged(session, dataset_id)
+    known = account.filter != "gdp" and _is_known(account, jobs)
+    return view(dataset, account, None, sums(pricing, account, jobs) if known else None)
+
+
+def brief(session: Session, dataset: Dataset, account: Account) -> LedgerView:
+    """The ledger as lists show it, which compose nothing: after more than one job the ε's are the filter's own."""
+    nothing_spent = account.train_spent == account.holdout_spent == 0
+    only = None if account.filter == "gdp" or nothing_spent else epsilon_of_only_job(session, account)
+    if only is None:
+        return view(dataset, account)
+    own = Epsilon.model_validate(only)
+    is_held = account.train_held > 0 or account.holdout_held > 0
+    spent, taken = dict.fromkeys(ACCOUNTS, own.value), dict.fromkeys(ACCOUNTS, math.inf if is_held else own.value)
+    return view(dataset, account, None, Sums(spent, taken, own.accountant))
+
+
+def view(
+    dataset: Dataset, account: Account, compared: Comparison | None = None, summed: Sums | None = None
+) -> LedgerView:
+    """The figures from an account's row. `summed` may make the ε's smaller than the filter's own."""
     of = filter_for(account.filter, account.order)
     names: list[AccountName] = ["train"] if account.holdout_budget == 0 else ["train", "holdout"]
     accounts = {name: AccountView.of(account, name, of.unit) for name in names}
-    spent = max(each.spent for each in accounts.values())
-    taken = max(each.spent + each.held for each in accounts.values())
     remaining = min(each.remaining for each in accounts.values())
 
-    def epsilon(value: float) -> Epsilon:
-        return _epsilon(dataset, account, value, account.filter)
+    def of_filter(amount: int) -> float:
+        return of.epsilon(amount, account.cap_delta) if amount else 0.0
 
-    def of_amount(amount: int) -> Epsilon:
-        return epsilon(of.epsilon(amount, account.cap_delta) if amount else 0.0)
+    def least(amounts: dict[AccountName, int], bounds: dict[AccountName, float] | None) -> Epsilon:
+        by_filter = {name: of_filter(amount) for name, amount in amounts.items()}
+        value = max(min(each, math.inf if bounds is None else bounds[name]) for name, each in by_filter.items())
+        is_sum = summed is not None and value < max(by_filter.values())
+        return _epsilon(dataset, account, value, summed.accountant if summed and is_sum else account.filter)
 
+    spent = {name: each.spent for name, each in accounts.items()}
+    taken = {name: each.spent + each.held for name, each in accounts.items()}
     return LedgerView(
-        cap=epsilon(account.cap_epsilon),
-        largest_cap=epsilon(account.largest_cap_epsilon),
+        cap=_epsilon(dataset, account, account.cap_epsilon, account.filter),
+        largest_cap=_epsilon(dataset, account, account.largest_cap_epsilon, account.filter),
         accounts=AccountsView(train=accounts["train"], holdout=accounts.get("holdout")),
-        epsilon_spent=of_amount(spent),
-        epsilon_spent_and_held=of_amount(taken),
-        epsilon_remaining=of_amount(remaining),
+        epsilon_spent=least(spent, None if summed is None else summed.spent),
+        epsilon_spent_and_held=least(taken, None if summed is None else summed.taken),
+        epsilon_filter=_epsilon(dataset, account, of_filter(max(spent.values())), account.filter),
+        epsilon_remaining=_epsilon(dataset, account, of_filter(remaining), account.filter),
         comparison=compared,
         entries=account.entries,
         head=account.head,
@@ -69,25 +124,64 @@ def view(dataset: Dataset, account: Account, compared: Comparison | None) -> Led
     )
 
 
-def comparison(pricing: Comparer, dataset: Dataset, account: Account, jobs: list[Posted]) -> Comparison | None:
+def sums(pricing: Comparer, account: Account, jobs: list[Charged]) -> Sums | None:
+    """Basic composition of the jobs' PLANNED events, so that no figure depends on a stopping time; None if the
+    computation exceeds its limits."""
+    spent: dict[AccountName, float] = {}
+    taken: dict[AccountName, float] = {}
+    samples = False
+    for name in ACCOUNTS:
+        planned = [(each.spent[name] > 0, event) for each in jobs if (event := planned_event(each, name)) is not None]
+        settled = [event for is_spent, event in planned if is_spent]
+        samples |= any(leaf.sample_rate < 1.0 for _, event in planned for leaf in events.leaves(event))
+        try:
+            spent[name] = _basic(pricing, settled, account.cap_delta)
+            everything = [event for _, event in planned]
+            taken[name] = spent[name] if settled == everything else _basic(pricing, everything, account.cap_delta)
+        except LimitError:
+            return None
+    return Sums(spent, taken, "pld" if samples else "gdp")
+
+
+def _basic(pricing: Comparer, done: list[Event], delta: float) -> float:
+    return pricing.basic(CompareRequest(events=tuple(done), delta=delta)).epsilon if done else 0.0
+
+
+def planned_event(job: Charged, name: AccountName) -> Event | None:
+    """What a job, or a whole study, was priced for on an account; None where that is nothing."""
+    if job.mechanism is not None:
+        done: Event = MechanismConfig.model_validate(job.mechanism).event(name)
+    elif job.planned is not None and job.planned[name] is not None:
+        done = events.read(job.planned[name])
+    else:
+        return None
+    return done if events.leaves(done) else None
+
+
+def _is_known(account: Account, jobs: list[Charged]) -> bool:
+    """True if the jobs' entries explain all spending. After a restored backup, or in a ledger that another one was
+    joined to, a part may be known as an amount alone, which no other accountant can compose."""
+    known = tuple(sum(each.spent[name] for each in jobs) for name in ("train", "holdout"))
+    return known == (account.train_spent, account.holdout_spent)
+
+
+def comparison(
+    pricing: Comparer, dataset: Dataset, account: Account, jobs: list[Posted], summed: Sums
+) -> Comparison | None:
     """Each figure for the account with the larger loss; None if the computation exceeds its limits."""
-    figures = [Compared(basic=0.0, rdp_best_order=0.0, pld_if_fixed_in_advance=0.0)]
-    accounts: tuple[AccountName, AccountName] = ("train", "holdout")
-    for name in accounts:
+    found = [Compared(rdp_best_order=0.0, pld_if_fixed_in_advance=0.0)]
+    for name in ACCOUNTS:
         done = settled_events(jobs, name)
         if not done:
             continue
         try:
-            figures.append(pricing.compare(CompareRequest(events=tuple(done), delta=account.cap_delta)))
+            found.append(pricing.compare(CompareRequest(events=tuple(done), delta=account.cap_delta)))
         except LimitError:
             return None
-    within_a_job = "gdp" if account.filter == "gdp" else "pld"
     return Comparison(
-        basic=_epsilon(dataset, account, max(each.basic for each in figures), within_a_job),
-        rdp_best_order=_epsilon(dataset, account, max(each.rdp_best_order for each in figures), "rdp"),
-        pld_if_fixed_in_advance=_epsilon(
-            dataset, account, max(each.pld_if_fixed_in_advance for each in figures), "pld"
-        ),
+        basic=_epsilon(dataset, account, max(summed.spent.values()), summed.accountant),
+        rdp_best_order=_epsilon(dataset, account, max(each.rdp_best_order for each in found), "rdp"),
+        pld_if_fixed_in_advance=_epsilon(dataset, account, max(each.pld_if_fixed_in_advance for each in found), "pld"),
     )
 
 

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from app.db.engine import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
 from app.errors import PrivacyError
-from app.lifecycle import studies
+from app.lifecycle import learning, studies
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
@@ -241,7 +241,7 @@ class AttemptLog:
             job = self._ending(session)
             session.add_all(Artifact(job_id=job.id, **each) for each in artifacts)
             job.step = steps_effective
-            job.warnings = [*job.warnings, *warnings]
+            job.warnings = [*job.warnings, *warnings, *learning.warnings(session, job)]
             studies.end(session, job, "succeeded")
             end_attempt(session, job, job.status)  # failed if more was recorded than the hold covers
 
@@ -291,8 +291,9 @@ class AttemptLog:
                     blocks[block.salt].append(
                         {"first_step": block.first_step, "last_step": block.last_step, "digest": block.digest}
                     )
-            metrics = session.execute(select(Metric.name, Metric.step).where(Metric.job_id == job.id))
-            return job, blocks, [{"name": name, "step": step} for name, step in metrics]
+            shown = (Metric.name, Metric.step, Metric.value, Metric.std, Metric.on)
+            metrics = session.execute(select(*shown).where(Metric.job_id == job.id).order_by(Metric.step))
+            return job, blocks, [_released(*each) for each in metrics]
 
     def _add_block(self, session: Session, salt: str, first_step: int, last_step: int) -> None:
         same = select(Block.id).where(
@@ -356,3 +357,8 @@ def _started_under(session: Session, job_id: str, salt: str) -> int:
     """Returns the last step ever started under a salt; 0 if there is none."""
     last = select(func.max(Block.last_step)).where(Block.job_id == job_id, Block.salt == salt)
     return int(session.scalar(last) or 0)
+
+
+def _released(name: str, step: int, value: float, std: float, on: str) -> dict[str, Any]:
+    """A recorded metric, as a later attempt is told of it."""
+    return {"name": name, "step": step, "score": {"name": name, "value": value, "std": std, "on": on}}

@@ -10,7 +10,7 @@ from app.errors import InvalidRequest
 from app.privacy import events, gdp, pld, rdp
 from app.privacy.events import Event
 from app.privacy.plans import CompareRequest
-from app.privacy.prices import Compared, Comparison
+from app.privacy.prices import BasicSum, Compared, Comparison
 
 
 def epsilon_of(event: Event, delta: float, unit: Unit = "example") -> Epsilon:
@@ -43,23 +43,35 @@ def compare(request: CompareRequest) -> Compared:
     """Composes all jobs of one account by the accountants that no filter enforces.
 
     Returns:
-        `basic`: the sum of the jobs' own ε's, each at δ. `rdp_best_order`: Rényi composition, best order.
-        `pld_if_fixed_in_advance`: the tight composition. It is valid only if all jobs were fixed before the first
-        result. The Rényi bound replaces it where δ is too small for a grid after this many steps.
+        `rdp_best_order`: Rényi composition, best order. `pld_if_fixed_in_advance`: the tight composition. It is valid
+        only if all jobs were fixed before the first result. The Rényi bound replaces it where δ is too small for a grid
+        after this many steps.
     """
-    delta = request.delta
-    alike = Counter(tuple(sorted(events.leaves(event).items())) for event in request.events)
-    one_of = {tuple(sorted(events.leaves(event).items())): event for event in request.events}
     together = events.composed(request.events)
     return Compared(
-        basic=math.fsum(count * _own(one_of[leaves], delta) for leaves, count in alike.items()),
-        rdp_best_order=rdp.epsilon(together, delta)[0],
-        pld_if_fixed_in_advance=_tight(together, delta),
+        rdp_best_order=rdp.epsilon(together, request.delta)[0],
+        pld_if_fixed_in_advance=_tight(together, request.delta),
     )
 
 
+def basic(request: CompareRequest) -> BasicSum:
+    """Basic composition of k jobs at one δ: Σ εᵢ(δ/k). For one job, its own ε.
+
+    k mechanisms that are (εᵢ, δ/k)-DP are (Σ εᵢ, δ)-DP together, even if each is chosen after the results of those
+    before. The sum of their ε's at δ each holds at k δ only.
+
+    Source: Dwork & Roth 2014, Theorem 3.16.
+    """
+    if not request.events:
+        return BasicSum(epsilon=0.0)
+    delta = request.delta / len(request.events)
+    alike = Counter(tuple(sorted(events.leaves(event).items())) for event in request.events)
+    one_of = {tuple(sorted(events.leaves(event).items())): event for event in request.events}
+    return BasicSum(epsilon=math.fsum(count * _own(one_of[leaves], delta) for leaves, count in alike.items()))
+
+
 def _own(event: Event, delta: float) -> float:
-    """The job's own ε, as in its price, at the ledger's δ."""
+    """The job's own ε at δ, by the accountant of its price."""
     mu = gdp.mu_of_event(event)
     return _tight(event, delta) if mu is None else gdp.epsilon_from_mu(mu, delta)
 

@@ -30,6 +30,12 @@ class Units(Document):
         """Returns True if `other` fits on both accounts."""
         return other.train <= self.train and other.holdout <= self.holdout
 
+    def holds(self, charge: Units) -> int | None:
+        """Returns how many charges of this size fit on both accounts: exactly, as charges add up. None if it is
+        nothing."""
+        amounts = ((self.train, charge.train), (self.holdout, charge.holdout))
+        return min((max(left, 0) // each for left, each in amounts if each > 0), default=None)
+
 
 class Charge(Units):
     """A charge. `unit` names the filter's unit; it is None on public data, which have no account."""
@@ -143,9 +149,14 @@ class FinalRun(Document):
 class Compared(Document):
     """ε of one account's jobs together, by the accountants that no filter enforces."""
 
-    basic: float
     rdp_best_order: float
     pld_if_fixed_in_advance: float
+
+
+class BasicSum(Document):
+    """ε of one account's jobs together by basic composition: each job's own ε at its share of δ."""
+
+    epsilon: float
 
 
 class ChosenOrder(Document):

@@ -67,6 +67,7 @@ _QUESTIONS: tuple[_Answered[Any, Any], ...] = (
     _Answered(questions.LARGEST_STUDY_THAT_FITS, study.largest_that_fits),
     _Answered(questions.FINAL_RUN, sweep.final_run),
     _Answered(questions.COMPARE, accounting.compare),
+    _Answered(questions.BASIC, accounting.basic),
     _Answered(questions.CHOOSE_ORDER, choose_order),
     _Answered(questions.WARM, warm),
 )

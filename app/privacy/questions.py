@@ -16,7 +16,7 @@ from app.privacy.plans import (
     StudyRequest,
     WarmRequest,
 )
-from app.privacy.prices import ChosenOrder, Compared, FinalRun, Largest, Price, StudyPrice, Warmed
+from app.privacy.prices import BasicSum, ChosenOrder, Compared, FinalRun, Largest, Price, StudyPrice, Warmed
 
 Asked = TypeVar("Asked", bound=Document)
 Answer = TypeVar("Answer", bound=Document)
@@ -37,5 +37,6 @@ PRICE_STUDY = Question("price_study", StudyRequest, StudyPrice)
 LARGEST_STUDY_THAT_FITS = Question("largest_study_that_fits", StudyFitRequest, Largest)
 FINAL_RUN = Question("final_run", FinalRunRequest, FinalRun)
 COMPARE = Question("compare", CompareRequest, Compared)
+BASIC = Question("basic", CompareRequest, BasicSum)
 CHOOSE_ORDER = Question("choose_order", OrderRequest, ChosenOrder)
 WARM = Question("warm", WarmRequest, Warmed)

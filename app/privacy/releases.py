@@ -15,6 +15,15 @@ from app.contracts.base import AccountName, Document
 from app.contracts.hf import rank_groups
 from app.privacy.events import SelfComposed, noisy_sums
 
+READABLE = 0.05  # noise above this part of a score's range hides what a model has learned
+
+
+class ScoreNoise(Document):
+    """A score that a job will release, and about the largest std of the noise on it."""
+
+    name: str
+    std: float
+
 
 class NoisyScore(Document):
     """A score: `times` releases of noisy sums.
@@ -78,6 +87,19 @@ class NoisyScore(Document):
     def noise_std(self) -> float:
         """The noise's std on each sum."""
         return self.sensitivity * self.records_per_unit / self.noise_mu
+
+    @property
+    def planned(self) -> tuple[ScoreNoise, ...]:
+        """The means that it releases as whole scores, each with the std at the public number of records.
+
+        The std of the ratio a = S̃ / (S̃ + M̃) is σ_noise · √cells · √(a² + (1−a)²) / n, times Δ/Δ: largest at a = 0
+        and 1. A ranking's is at most √2 times σ_noise / n.
+        """
+        if self.what == "ranking":
+            std = math.sqrt(2.0) * self.noise_std / self.records
+            return ScoreNoise(name=self.metric, std=std), ScoreNoise(name=f"hit@{self.cutoff}", std=std)
+        cells = len(self.group_names) + 1
+        return (ScoreNoise(name=self.metric, std=self.noise_std * math.sqrt(cells) / self.records),)
 
     @property
     def event(self) -> SelfComposed:

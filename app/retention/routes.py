@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from sqlalchemy.orm import Session
 
 from app.datasets.schemas import DatasetView
 from app.db.models import Account
@@ -10,6 +11,8 @@ from app.grants import service as grants
 from app.jobs import repository as jobs
 from app.jobs.schemas import JobView
 from app.keys.auth import CurrentKey
+from app.keys.service import Caller
+from app.ledger import summary
 from app.retention import retire as retiring
 from app.retention import service
 from app.web.deps import Db, ServiceSettings
@@ -26,8 +29,7 @@ def delete_content(dataset_id: str, db: Db, settings: ServiceSettings, caller: C
     """
     found = service.delete_content(db, settings, caller, dataset_id)
     with db.read() as session:
-        dataset, access = grants.find(session, caller, found)
-        return DatasetView.of(dataset, session.get(Account, dataset.id), access)
+        return _view(session, caller, found)
 
 
 @router.post("/datasets/{dataset_id}/retire", tags=["datasets"])
@@ -39,8 +41,7 @@ def retire_dataset(dataset_id: str, db: Db, settings: ServiceSettings, caller: C
     """
     found = retiring.retire(db, settings, caller, dataset_id)
     with db.read() as session:
-        dataset, access = grants.find(session, caller, found)
-        return DatasetView.of(dataset, session.get(Account, dataset.id), access)
+        return _view(session, caller, found)
 
 
 @router.delete("/jobs/{job_id}/artifacts", tags=["jobs"])
@@ -54,3 +55,10 @@ def delete_artifacts(job_id: str, db: Db, caller: CurrentKey) -> JobView:
     with db.read() as session:
         job = grants.require_job(session, caller, job_id)
         return JobView.of(job, jobs.details(session, [job_id])[job_id])
+
+
+def _view(session: Session, caller: Caller, dataset_id: str) -> DatasetView:
+    dataset, access = grants.find(session, caller, dataset_id)
+    account = session.get(Account, dataset.id)
+    ledger = None if account is None else summary.brief(session, dataset, account)
+    return DatasetView.of(dataset, ledger, access)

@@ -140,9 +140,11 @@ QUOTE: dict[str, Any] = {
         {"what": "training", "account": "train", "epsilon": _epsilon(1.0), "charge": 71851404655},
         {"what": "evaluation", "account": "holdout", "epsilon": _epsilon(0.16), "charge": 2500000001},
     ],
+    "scores": [{"name": "accuracy", "std": 0.004}],
     "fits": True,
     "remaining_after": {"train": 783645760800, "holdout": 852997165454, "unit": UNIT},
     "largest_epsilon_that_fits": 3.986,
+    "jobs_that_fit": 11,
     "estimated_duration_s": 4.2,
     "warnings": [],
 }
@@ -200,6 +202,7 @@ JOB_VIEW: dict[str, Any] = {
     "quote": QUOTE,
     "progress": {"step": 12, "steps": 50, "elapsed_s": 1.1, "remaining_s": 3.5},
     "epsilon_spent": _epsilon(1.0),
+    "charged": None,
     "attempts": [
         {
             "number": 1,
@@ -278,13 +281,22 @@ ACCOUNT = {
     "spent": 71851404655,
     "held": 0,
     "remaining": 783645760800,
+    "share_spent": 0.08398790,
+    "share_held": 0.0,
+}
+HOLDOUT_ACCOUNT = {**ACCOUNT, "spent": 2500000001, "remaining": 852997165454, "share_spent": 0.00292227}
+FORECAST = {
+    "jobs_that_fit": 10,
+    "per_job": {"train": 71851404655, "holdout": 2500000001},
+    "share_per_job": 0.08398790,
 }
 LEDGER: dict[str, Any] = {
     "cap": _epsilon(4.0),
     "largest_cap": _epsilon(4.0),
-    "accounts": {"train": ACCOUNT, "holdout": {**ACCOUNT, "spent": 2500000001, "remaining": 852997165454}},
+    "accounts": {"train": ACCOUNT, "holdout": HOLDOUT_ACCOUNT},
     "epsilon_spent": _epsilon(1.0),
     "epsilon_spent_and_held": _epsilon(1.0),
+    "epsilon_filter": _epsilon(1.0),
     "epsilon_remaining": _epsilon(3.8),
     "comparison": {
         "basic": _epsilon(1.0),
@@ -313,6 +325,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "sweep_quotes": {"three totals, with cheaper and more expensive pilots": SWEEP},
     "submit_job": JOB_SPECS,
     "redeclare_dataset": {"another number of records": {"records": 24000}, "what it would say": {"dry_run": True}},
+    "forecast_ledger": JOB_SPECS,
     "set_grant": {"to train, within a policy": {"access": "train", "max_epsilon_per_job": 0.5}},
     "rotate_key": {"the old token works for one more hour": {"overlap_s": 3600}},
     "create_webhook": {
@@ -340,6 +353,7 @@ PREDICTION: dict[str, Any] = {
 ANSWERS: dict[str, Any] = {
     "quote_job": QUOTE,
     "sweep_quotes": SWEPT,
+    "forecast_ledger": FORECAST,
     "submit_job": {**JOB_VIEW, "status": "queued", "attempts": [], "started_at": None, "epsilon_spent": _epsilon(0.0)},
     "show_job": JOB_VIEW,
     "list_jobs": {"items": [JOB_VIEW], "next": None},

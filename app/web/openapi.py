@@ -16,9 +16,11 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from app import errors
+from app.contracts.dataset_spec import DatasetSpec
 from app.web import examples
 
 Json = dict[str, Any]
+SCHEMA_KEYS = {"$ref", "allOf", "anyOf", "oneOf", "type"}
 
 DESCRIPTION = """\
 A data owner registers a data set with a cap (ε, δ). Analysts POST training jobs: each is priced before it runs,
@@ -127,6 +129,7 @@ OPERATIONS = {
     ),
     "list_signing_keys": Operation("All keys that sign or signed certificates."),
     "quote_job": Operation("The price.", ("not-found", "forbidden", "content-deleted", "limit-exceeded")),
+    "forecast_ledger": Operation("How many jobs of this spec fit.", ("forbidden", "content-deleted", "limit-exceeded")),
     "sweep_quotes": Operation("The final trial of every combination.", ("not-found", "forbidden", "limit-exceeded")),
     "submit_job": Operation(
         "The admitted job; or the job that this Idempotency-Key made before.",
@@ -281,6 +284,7 @@ def _made(app: FastAPI) -> Json:
     schemas = whole["components"]["schemas"]
     for replaced in ("HTTPValidationError", "ValidationError"):
         schemas.pop(replaced, None)
+    schemas |= _registrations() | schemas
     schemas["Finding"] = FINDING
     schemas["Problem"] = _problem_schema(None)
     known = kinds()
@@ -288,7 +292,33 @@ def _made(app: FastAPI) -> Json:
     for path, methods in whole["paths"].items():
         for method, operation in methods.items():
             _complete(operation, path, method, known)
+    _explain_defaults(whole)
     return whole
+
+
+def _registrations() -> Json:
+    """The schemas of a data set's declaration, whose body is read by hand; by path, the file's place is required."""
+    made = DatasetSpec.model_json_schema(ref_template="#/components/schemas/{model}")
+    parts = made.pop("$defs")
+    by_path = made | {"title": "DatasetSpecByPath", "required": [*made["required"], "path"]}
+    return {**parts, "DatasetSpec": made, "DatasetSpecByPath": by_path}
+
+
+def _explain_defaults(node: Any) -> None:
+    """Moves each default that is an object into its description: client generators refuse such operations."""
+    if isinstance(node, list):
+        for each in node:
+            _explain_defaults(each)
+    if not isinstance(node, dict):
+        return
+    default = node.get("default")
+    if isinstance(default, dict) and not SCHEMA_KEYS.isdisjoint(node):
+        del node["default"]
+        said = f"Default: `{json.dumps(default, ensure_ascii=False)}`."
+        node["description"] = f"{node['description']} {said}" if node.get("description") else said
+    for name, each in node.items():
+        if name not in ("example", "examples"):
+            _explain_defaults(each)
 
 
 def _complete(operation: Json, path: str, method: str, known: dict[str, Kind]) -> None:
@@ -333,7 +363,7 @@ def _by_shape(operation: Json, path: str, method: str) -> Iterator[str]:
         yield "invalid-request"
     if "requestBody" in operation:
         yield from ("too-slow", "too-large")
-    if method != "get" and operation["operationId"] not in ("quote_job", "sweep_quotes"):
+    if method != "get" and operation["operationId"] not in ("quote_job", "sweep_quotes", "forecast_ledger"):
         yield "storage-full"
 
 

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.contracts.hpo import LinearScaling
 from app.errors import InvalidRequest, ServiceError, StorageFull, TooManyRequests, Unavailable
+from app.web import suggest
 
 logger = logging.getLogger(__name__)
 
@@ -97,12 +98,17 @@ def _escaped(part: int | str) -> str:
     return "/" + str(part).replace("~", "~0").replace("/", "~1")
 
 
-def validation_errors(errors: list[Any], body: Any = None) -> list[dict[str, Any]]:
-    """Converts pydantic's findings to the contract's `[{pointer, detail}]`. The offending input is not repeated."""
-    return [_finding(each, body) for each in errors[:50]]
+def validation_errors(errors: list[Any], body: Any = None, model: object = None) -> list[dict[str, Any]]:
+    """Converts pydantic's findings to the contract's `[{pointer, detail}]`. The offending input is not repeated.
+
+    Args:
+        body: the document, to locate errors in it.
+        model: its type, to suggest the names that were meant.
+    """
+    return [_finding(each, body, model) for each in errors[:50]]
 
 
-def _finding(each: Any, body: Any) -> dict[str, Any]:
+def _finding(each: Any, body: Any, model: object) -> dict[str, Any]:
     detail = str(each["msg"]).removeprefix("Value error, ")
     if each["type"] == "json_invalid":
         last = each["loc"][-1] if each["loc"] else None  # the place in the body, where FastAPI names one
@@ -110,7 +116,7 @@ def _finding(each: Any, body: Any) -> dict[str, Any]:
         return {"pointer": "", "detail": f"this is not JSON: {each.get('ctx', {}).get('error', detail)}{where}"}
     if tuple(each["loc"]) == ("body",) and isinstance(body, bytes):
         detail = "send the document with Content-Type: application/json"
-    return {"pointer": pointer(tuple(each["loc"]), body), "detail": detail}
+    return {"pointer": pointer(tuple(each["loc"]), body), "detail": detail + suggest.hint(each, model)}
 
 
 def install(app: FastAPI) -> None:
@@ -121,12 +127,11 @@ def install(app: FastAPI) -> None:
         return answer(error)
 
     @app.exception_handler(RequestValidationError)
-    def _validation(_request: Request, error: RequestValidationError) -> JSONResponse:
-        return problem(
-            InvalidRequest(
-                "the request is not valid; see `errors`", validation_errors(list(error.errors()), error.body)
-            )
-        )
+    def _validation(request: Request, error: RequestValidationError) -> JSONResponse:
+        body = getattr(request.scope.get("route"), "body_field", None)
+        model = None if body is None else body.field_info.annotation
+        found = validation_errors(list(error.errors()), error.body, model)
+        return problem(InvalidRequest("the request is not valid; see `errors`", found))
 
     @app.exception_handler(DataError)
     def _not_a_value(_request: Request, _error: DataError) -> JSONResponse:

@@ -26,6 +26,13 @@ BRACKETS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 NOT_BRACKETS = bytes(each for each in range(256) if each not in BRACKETS)
 INTEGERS = range(-(2**63), 2**63)
 LONGEST_INTEGER = 20
+# How data files begin.
+FILES = {
+    b"PK\x03\x04": "an npz or zip file",
+    b"\x93NUMPY": "a NumPy file",
+    b"PAR1": "a Parquet file",
+    b"\x1f\x8b": "a gzip file",
+}
 
 
 @dataclass
@@ -47,6 +54,7 @@ def check(content: bytes, max_nodes: int = MAX_NODES) -> None:
         InvalidRequest: with a pointer to the first fault.
         TooLarge: it holds more values than `max_nodes`.
     """
+    _refuse_files(content)
     bare = STRING.sub(b'""', content)
     if values(bare, max_nodes) > max_nodes:
         raise TooLarge(f"the body holds more than {max_nodes} values", limit_nodes=max_nodes)
@@ -68,6 +76,17 @@ def check(content: bytes, max_nodes: int = MAX_NODES) -> None:
         return  # the parser reports where the syntax ends
     for refused in _faults(document) if found.any else ():
         raise InvalidRequest.at(refused.pointer, refused.detail)
+
+
+def _refuse_files(content: bytes) -> None:
+    """Names a data file that was sent in place of a JSON document.
+
+    Raises:
+        InvalidRequest: the body begins as such a file does.
+    """
+    for magic, name in FILES.items():
+        if content.startswith(magic):
+            raise InvalidRequest.at("", f"this is {name}, not JSON: send its records as a JSON document")
 
 
 def values(bare: bytes, enough: int) -> int:

@@ -39,7 +39,7 @@ def verify(
 ) -> None:
     """Check a certificate's signature, here. Exit code 1 if it is not valid.
 
-    Recompute its ε from the certificate alone with scripts/recompute_certificate.py.
+    `scrimp certificates recompute` recomputes its ε.
     """
     from app.ledger.certificates import verify as signature_holds
 
@@ -51,6 +51,26 @@ def verify(
     session.result(answer, lambda: session.console.print(told, soft_wrap=True))
     if not holds:
         raise typer.Exit(FAILED)
+
+
+@command(app, "recompute")
+def recompute_(
+    session: Session,
+    certificate: Annotated[str, typer.Argument(help="A job's id, or a certificate's file.")],
+    public_key: Annotated[
+        str | None, typer.Option(help="The key that you trust: base64, or a file with it. Checks the signature too.")
+    ] = None,
+) -> None:
+    """Recompute a certificate's ε here, from the certificate alone. Exit code 1 if it does not hold.
+
+    It uses dp_accounting and nothing of the service. The file scrimp/recompute.py does the same by itself.
+    """
+    from scrimp.recompute import recompute
+
+    document = session.client.certificate(certificate) if certificate.startswith("job_") else _read(Path(certificate))
+    status = recompute(document.model_dump(mode="json"), public_key, certificate)
+    if status:
+        raise typer.Exit(status)
 
 
 def register_signing_key(root: typer.Typer) -> None:

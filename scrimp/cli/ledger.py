@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from itertools import islice
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from scrimp.cli import show
-from scrimp.cli.session import FAILED, Session, command, plain
+from scrimp.cli.session import FAILED, Session, command, plain, read_json
 from scrimp.verify import recompute_chain
 
 app = typer.Typer(no_args_is_help=True)
@@ -21,6 +22,17 @@ def show_(session: Session, dataset: Dataset) -> None:
     """Show what is spent, held and left, with other accountants' figures."""
     ledger = session.client.ledger(dataset)
     session.result(ledger, lambda: show.ledger(session.console, dataset, ledger))
+
+
+@command(app, "forecast")
+def forecast(
+    session: Session,
+    dataset: Dataset,
+    file: Annotated[Path, typer.Argument(help="A JobSpec (JSON); - reads standard input.")],
+) -> None:
+    """Show how many jobs like this one still fit, exactly. Free; nothing is written."""
+    found = session.client.forecast(dataset, read_json(file))
+    session.result(found, lambda: show.forecast(session.console, found))
 
 
 @command(app, "entries")

@@ -41,7 +41,7 @@ def register(root: typer.Typer) -> None:
         elif column is not None:
             raise typer.BadParameter("--column needs a .csv or .jsonl file")
         else:
-            asked = read_json(file)
+            asked = read_json(file, " and, by their names, .csv and .jsonl files: write the records as one of these")
         records, most = asked.get("records"), top if top is not None else asked.get("top", 10)
         if not isinstance(records, list) or not isinstance(most, int):
             raise typer.BadParameter(f'{file} is not {{"records": […], "top": 10}}')

@@ -21,6 +21,13 @@ from scrimp.client import Client
 from scrimp.errors import ApiError, BudgetRefused, ScrimpError
 
 FAILED, USAGE, REFUSED = 1, 2, 3
+# How data files begin.
+FILES = {
+    b"PK\x03\x04": "an npz or zip file",
+    b"\x93NUMPY": "a NumPy file",
+    b"PAR1": "a Parquet file",
+    b"\x1f\x8b": "a gzip file",
+}
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Url = Annotated[str | None, typer.Option("--url", envvar="SCRIMP_URL", help="Where the service listens.")]
@@ -117,10 +124,18 @@ def _tell(error: ScrimpError, as_json: bool) -> None:
         show.error(show.console(stderr=True), error)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object from a file, or from standard input for `-`. A fault in it is a usage error."""
+def read_json(path: Path, others: str = "") -> dict[str, Any]:
+    """Reads a JSON object from a file, or from standard input for `-`. A fault in it is a usage error.
+
+    Args:
+        others: what else the command reads, for the error about a data file.
+    """
     try:
-        document = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
+        content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        for magic, name in FILES.items():
+            if content.startswith(magic):
+                raise typer.BadParameter(f"{path} is {name}: this command reads JSON{others}")
+        document = json.loads(content.decode())
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}") from None
     except ValueError as error:

@@ -20,6 +20,7 @@ from scrimp.models import (
     Dataset,
     Epsilon,
     Event,
+    Forecast,
     Job,
     Ledger,
     LedgerEntry,
@@ -36,6 +37,7 @@ RELATIONS = {"add_or_remove_one": "one {unit} added or removed"}
 NOISE_ALONE = "± is the standard deviation of the privacy noise; the hold-out's sampling error comes on top."
 COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
 BAR_WIDTH = 40
+ENDED_EARLY = ("failed", "cancelled")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -111,9 +113,31 @@ def bar(account: Account) -> Text:
     held = min(BAR_WIDTH - spent, math.ceil(BAR_WIDTH * account.held / budget))
     left = BAR_WIDTH - spent - held
     text = Text.assemble(("█" * spent, "magenta"), ("▒" * held, "yellow"), ("░" * left, "green"))
-    return text.append(
-        f"  {account.spent / budget:.1%} spent, {account.held / budget:.1%} held, {account.remaining / budget:.1%} left"
-    )
+    left_share = math.floor(account.remaining * 1000 / budget) / 10
+    shares = (percent(account.spent / budget), percent(account.held / budget))
+    return text.append(f"  {shares[0]} spent, {shares[1]} held, {left_share:g} % left")
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, rounded UP to a tenth: what is spent is never shown smaller."""
+    return f"{math.ceil(round(share * 1000, 6)) / 10:g} %"
+
+
+def whole_percent(share: float) -> str:
+    """A share as a whole percentage, rounded UP."""
+    return f"{math.ceil(round(share * 100, 6))} %"
+
+
+def spent_share(found: Ledger) -> str:
+    """The spent share of the budget, on the account that spent more."""
+    return percent(max(each.spent / max(each.budget, 1) for each in found.accounts.values() if each is not None))
+
+
+def room(jobs_that_fit: int) -> str:
+    """How many jobs like this one fit."""
+    if jobs_that_fit == 0:
+        return "no room for a job like this"
+    return f"room for {jobs_that_fit:,} more job{'s' if jobs_that_fit > 1 else ''} like this"
 
 
 def accounts(console: Console, found: Ledger) -> None:
@@ -125,13 +149,16 @@ def ledger(console: Console, name: str, found: Ledger) -> None:
     """Prints a ledger's balances and other accountants' figures."""
     console.print(Text.assemble((name, "bold"), f"  cap {eps(found.cap)}"))
     accounts(console, found)
-    pairs = [("spent", eps(found.epsilon_spent)), ("spent and held", eps(found.epsilon_spent_and_held))]
+    pairs = [("of what ran so far", eps(found.epsilon_spent)), ("with what is held", eps(found.epsilon_spent_and_held))]
+    if found.epsilon_filter is not None and found.epsilon_filter != found.epsilon_spent:
+        pairs.append(("by the filter", eps(found.epsilon_filter)))
     if found.epsilon_remaining is not None:
-        pairs.append(("remaining", eps(found.epsilon_remaining)))
+        pairs.append(("left, as one job", eps(found.epsilon_remaining)))
+    pairs.append(("the guarantee", f"is the cap, ε = {found.cap.value:g}"))
     if found.closed:
         pairs.append(("closed", "joined to another data set's ledger: nothing more is admitted"))
     labels = {
-        "basic": "sum of the ε's",
+        "basic": "sum of the ε's, δ shared",
         "rdp_best_order": "RDP, best order",
         "pld_if_fixed_in_advance": "PLD, as if all jobs had been fixed in advance",
     }
@@ -182,9 +209,9 @@ def datasets(console: Console, found: Iterable[Dataset]) -> None:
     """Prints data sets as a table."""
     rows = []
     for each in found:
-        spent = f"{each.ledger.epsilon_spent.value:.4g} of {each.ledger.cap.value:g}" if each.ledger else "public"
+        spent = f"{spent_share(each.ledger)} of ε = {each.ledger.cap.value:g}" if each.ledger else "public"
         rows.append((each.id, each.name, spent, each.ledger.cap.accountant if each.ledger else ""))
-    table(console, ("id", "name", "ε spent", "filter"), rows)
+    table(console, ("id", "name", "budget spent", "filter"), rows)
 
 
 def dataset(console: Console, found: Dataset) -> None:
@@ -221,6 +248,7 @@ def quote(console: Console, found: Quote) -> None:
     for line in found.lines:
         cost = f"{amount(line.charge, unit)} of the {line.account} account"
         pairs.append((line.what, cost if line.epsilon is None else f"{cost}; ε = {line.epsilon.value:.4g}"))
+    pairs += [(each.name, f"will be released with noise of about ± {each.std:.2g}") for each in found.scores]
     if found.estimated_duration_s is not None:
         pairs.append(("takes about", f"{found.estimated_duration_s:g} s"))
     if found.epsilon is not None and found.largest_epsilon_that_fits is not None:
@@ -229,7 +257,14 @@ def quote(console: Console, found: Quote) -> None:
     for warning in found.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
     answer = ("✓ it fits", "green") if found.fits else ("✗ it does not fit", "red")
-    console.print(Text.assemble(answer, ("; nothing was charged", "dim")))
+    more = "" if found.jobs_that_fit is None else f"; {room(found.jobs_that_fit)}"
+    console.print(Text.assemble(answer, more, ("; nothing was charged", "dim")))
+
+
+def forecast(console: Console, found: Forecast) -> None:
+    """Prints how many jobs of a price fit, and that price's share of the budget."""
+    console.print(Text(room(found.jobs_that_fit), style="bold"))
+    console.print(f"each takes {percent(found.share_per_job)} of the budget; nothing was charged", style="dim")
 
 
 def sweep(console: Console, found: Sweep) -> None:
@@ -247,6 +282,30 @@ def sweep(console: Console, found: Sweep) -> None:
         console.print(Text(f"at δ = {delta:g}; nothing was charged", style="dim"))
 
 
+def cost(job: Job) -> str:
+    """What a job costs; for one that ended early, what it was charged. Its ε is the planned one: none is computed at a
+    stopping time."""
+    planned, charged = job.epsilon_planned, job.charged
+    if planned is None or charged is None or job.status not in ENDED_EARLY:
+        return eps(planned)
+    if charged.share == 0:
+        return "nothing was charged: no private step was started"
+    share = f"{whole_percent(charged.share)} of it was charged"
+    return f"at most ε = {planned.value:.5g} (planned); {share} ({meaning(planned)})"
+
+
+def brief_cost(job: Job) -> str:
+    """The cost of a job in a cell of a table."""
+    planned, charged = job.epsilon_planned, job.charged
+    if planned is None:
+        return "public"
+    if charged is None or job.status not in ENDED_EARLY:
+        return f"{planned.value:.4g} (δ={planned.delta:g})"
+    if charged.share == 0:
+        return "nothing charged"
+    return f"≤ {planned.value:.5g} (δ={planned.delta:g}), {whole_percent(charged.share)} charged"
+
+
 def accepted(job: Job) -> Text:
     return Text.assemble((job.id, "bold"), f"  {job.name}  {eps(job.epsilon_planned)}")
 
@@ -255,11 +314,9 @@ def jobs(console: Console, found: Iterable[Job]) -> None:
     """Prints jobs as a table."""
     rows = []
     for each in found:
-        planned = each.epsilon_planned
         metrics = ", ".join(f"{name} {score(metric)}" for name, metric in each.metrics.items())
         steps = f"{each.progress.step}/{each.progress.steps}"
-        cost = "public" if planned is None else f"{planned.value:.4g} (δ={planned.delta:g})"
-        rows.append((each.id, each.name, each.status, steps, cost, metrics, when(each.created_at)[:16]))
+        rows.append((each.id, each.name, each.status, steps, brief_cost(each), metrics, when(each.created_at)[:16]))
     table(console, ("id", "name", "status", "step", "ε", "released", "created (UTC)"), rows)
 
 
@@ -267,7 +324,7 @@ def job(console: Console, found: Job) -> None:
     """Prints one job."""
     console.print(f"[bold]{escape(found.id)}[/]  {escape(found.name)}  {status(found.status)}")
     pairs: list[tuple[str, RenderableType]] = [
-        ("privacy", eps(found.epsilon_planned)),
+        ("privacy", cost(found)),
         ("step" if found.study is None else "runs", f"{found.progress.step} of {found.progress.steps}"),
     ]
     pairs += [(name, score(metric)) for name, metric in found.metrics.items()]

@@ -24,7 +24,7 @@ from app.secrets import NAMES, SecretError, load_secret, load_secrets, secret_id
 from app.settings import Settings
 from app.webhooks import encryption
 from scrimp.cli import app as cli
-from scripts.recompute_certificate import check_signature
+from scrimp.recompute import check_signature
 from tests.access.world import World
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Key

@@ -49,6 +49,10 @@ def sweep_of(_world: World, target: Target, _who: str) -> Sent:
     return {"json": {"spec": job_spec(target.dataset, evaluation=None, hpo={"strategy": "linear_scaling"})}}
 
 
+def forecast_of(_world: World, target: Target, _who: str) -> Sent:
+    return {"json": job_spec(target.dataset, privacy={"target_epsilon": 0.01}, evaluation=None)}
+
+
 def to_itself(_world: World, target: Target, _who: str) -> Sent:
     return {"json": {"into": target.dataset, "reason": "a test"}}
 
@@ -111,6 +115,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/datasets/{dataset_id}/ledger/entries"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/ledger/verify"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/ledger/head"): Rule(409, needs="view", by_name=True),  # no relay runs
+    ("POST", "/v1/datasets/{dataset_id}/ledger/forecast"): Rule(needs="train", send=forecast_of, by_name=True),
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): Rule(
         needs="own", send=json({"epsilon": 4.0, "reason": "as it was"}), by_name=True
     ),

@@ -83,6 +83,10 @@ def test_without_a_model_there_is_nothing_to_predict_with(cli: Cli, job_file: st
     assert refused.exit_code == 1 and "there is no model to predict with" in refused.stderr
     assert cli("predict", job["id"], cli.file("none.json", {"rows": []})).exit_code == 2
     (table := cli.folder / "rows.csv").write_text("a,b\n1,2.5\n3,word\n")
+    archive = cli.folder / "records.npz"
+    archive.write_bytes(b"PK\x03\x04 and so on")
+    refused = cli("predict", job["id"], str(archive))
+    assert refused.exit_code == 2 and "is an npz or zip file" in refused.stderr and ".csv" in refused.stderr
     wrong = cli("predict", job["id"], str(table), "--column", "text")
     assert wrong.exit_code == 2 and "rows without 'text'" in wrong.stderr
     assert cli("predict", job["id"], records, "--column", "a").exit_code == 2

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from scrimp.cli import show
 from scrimp.errors import BudgetRefused, InvalidRequest, error_of
-from scrimp.models import Account, Epsilon, Metric
+from scrimp.models import Account, Epsilon, Job, Metric
 
 
 def printed(what: object) -> str:
@@ -33,6 +33,42 @@ def test_an_epsilon_says_what_it_means() -> None:
         "ε = 1 (δ = 1e-05, gdp, one example added or removed)"
     )
     assert show.eps(None) == "public data: no privacy claimed"
+
+
+def ended(status: str, share: float | None) -> Job:
+    planned = {"value": 3.99941, "delta": 1e-5, "accountant": "pld"}
+    quote = {"steps": 2000, "epsilon": planned}
+    charged = None if share is None else {"train": 1, "holdout": 0, "share": share}
+    progress = {"step": 450, "steps": 2000}
+    more = {"id": "job_1", "dataset": "ds_1", "spec": {}, "created_at": "2026-03-01T09:00:00Z"}
+    return Job.model_validate(
+        more | {"status": status, "quote": quote, "progress": progress, "epsilon_spent": planned, "charged": charged}
+    )
+
+
+def test_a_job_that_ended_early_says_what_it_was_charged() -> None:
+    """Cancelled at 450 of 2,000 steps: its planned ε is a bound, and none is computed at the stopping time."""
+    meaning = "(δ = 1e-05, pld, one example added or removed)"
+    assert show.cost(ended("cancelled", 0.225)) == (f"at most ε = 3.9994 (planned); 23 % of it was charged {meaning}")
+    assert show.cost(ended("failed", 1.0)).endswith(f"100 % of it was charged {meaning}")
+    assert show.cost(ended("cancelled", 0.0)) == "nothing was charged: no private step was started"
+    for succeeded in (ended("succeeded", 1.0), ended("running", None), ended("failed", None)):
+        assert show.cost(succeeded) == f"ε = 3.999 {meaning}"
+    assert show.brief_cost(ended("cancelled", 0.225)) == "≤ 3.9994 (δ=1e-05), 23 % charged"
+    assert show.brief_cost(ended("failed", 0.0)) == "nothing charged"
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.0, "0 %"), (0.084, "8.4 %"), (0.08401, "8.5 %"), (1.0, "100 %")])
+def test_a_spent_share_is_never_shown_smaller(share: float, said: str) -> None:
+    assert show.percent(share) == said
+
+
+def test_room_is_said_in_words() -> None:
+    assert [show.room(each) for each in (0, 1, 1200)] == [
+        "no room for a job like this",
+        "room for 1 more job like this",
+        "room for 1,200 more jobs like this",
+    ]
 
 
 def test_a_score_says_its_noise() -> None:

@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import update
 
 from app.dashboard import page as dashboard_page
-from app.db.models import Dataset, Job, LedgerEntry
+from app.db.models import Account, Dataset, Job, LedgerEntry
 from app.ledger import certificates
+from app.ledger.accounts import remaining_of
 from app.web.headers import POLICIES
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import SHA, XSS, Everything, Scene
@@ -210,6 +211,37 @@ def test_failures_warnings_and_lost_attempts_are_shown(whole: Whole, signed_in: 
     assert "layer by layer" in poisson and "mlp" in poisson and "[32, 16]" in poisson
 
 
+def test_a_job_that_ended_early_shows_what_it_cost_and_no_guarantee(whole: Whole, signed_in: SignedIn) -> None:
+    _scene, ids = whole
+    browser = signed_in("analyst")
+    cancelled = browser.get(f"/dashboard/jobs/{ids.cancelled}").text
+    failed = browser.get(f"/dashboard/jobs/{ids.failed}").text
+    # The hold-out's account was never touched, and 20 of 50 steps are 40 % of the other's hold.
+    assert (
+        "was cancelled. What it released cost at most ε = 0.50 (planned), δ = 1e-5; 40 % of it was charged" in cancelled
+    )
+    assert "failed. What it released cost at most ε = " in failed and "; 100 % of it was charged" in failed
+    for page in (cancelled, failed):
+        assert "Adding or removing any one" not in page and "the model's weights" not in page
+        assert "<dt>Guarantee</dt>" not in page.split('<h2 id="certificate"')[0]
+    row = browser.get("/dashboard?status=cancelled").text
+    assert "at most" in row and "40 % of it charged" in row
+
+
+def test_the_headline_is_the_share_of_the_budget_and_the_room(whole: Whole, signed_in: SignedIn) -> None:
+    scene, ids = whole
+    browser = signed_in("analyst")
+    text = browser.get(f"/dashboard/datasets/{ids.reviews}").text
+    assert re.search(r"Spent, of the budget</span><strong>\d+\.\d %", text)
+    room = re.search(r"room for (\d+) more jobs like it", text)
+    with scene.db.read() as session:
+        charge = session.get_one(Job, ids.running).quote["charge"]  # the newest
+        left = remaining_of(session.get_one(Account, ids.reviews))
+    assert room is not None and int(room[1]) == min(left[name] // charge[name] for name in left)
+    assert re.search(r"Room for \d+ more jobs? like this\.", browser.get(f"/dashboard/jobs/{ids.succeeded}").text)
+    assert re.search(r"<strong>\d+\.\d % spent</strong>", browser.get("/dashboard/datasets").text)
+
+
 def test_the_certificate_is_shown_and_downloads_with_the_session(whole: Whole, signed_in: SignedIn) -> None:
     _scene, ids = whole
     browser = signed_in("analyst")
@@ -322,7 +354,8 @@ def test_other_accountants_are_compared(visit: Callable[[], Browser], scene: Sce
     browser.sign_in(scene.analyst)
     page = browser.get(f"/dashboard/live/datasets/{dataset}/comparison")
     assert page.status_code == 200
-    assert len(re.findall(r"ε \d\.\d+</span>", page.text)) == 3
+    assert len(re.findall(r"ε \d\.\d+</span>", page.text)) == 6
+    assert "Of what ran so far" in page.text and "The guarantee is the cap" in page.text
     assert "as if all jobs had been fixed in advance" in page.text
 
 

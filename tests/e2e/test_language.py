@@ -98,9 +98,9 @@ def test_texts_from_post_to_adapters_and_classifiers(service: Service, tmp_path:
     loaded = RobertaForSequenceClassification.from_pretrained(delivered(service, classifier, tmp_path / "head"))
     assert loaded.config.id2label == {0: "no", 1: "yes"} and loaded.classifier.out_proj.bias.abs().max() > 0
     names = {each["name"] for each in adapters["artifacts"]}
-    assert names == {"adapter_config.json", "adapter_model.safetensors", "model.json"}
+    assert names == {"README.md", "adapter_config.json", "adapter_model.safetensors", "model.json"}
     names = {each["name"] for each in classifier["artifacts"]}
-    assert names == {"config.json", "model.json", "model.safetensors", "tokenizer.json"}
+    assert names == {"README.md", "config.json", "model.json", "model.safetensors", "tokenizer.json"}
     with service.client() as client:
         said = client.predict(jobs[0], ["w4 w6 w8", ""], top=3)
         (asked,) = client.predict(jobs[1], ["w4 w6 w8"])

@@ -21,7 +21,7 @@ from tests.by_night import but
 from tests.conftest import BACKINGS
 from tests.e2e.conftest import SERVED_ON_POSTGRES, Service, csv_spec, job_of, seed_of, until, write_csv
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scrimp" / "recompute.py"
 
 
 def register(service: Service, name: str, tmp: Path, **privacy: Any) -> str:
@@ -90,7 +90,11 @@ def test_the_whole_path(service: Service, tmp_path: Path) -> None:
         for artifact in job["artifacts"]:
             content = client._http.get(f"/v1/jobs/{job['id']}/artifacts/{artifact['name']}").content
             assert hashlib.sha256(content).hexdigest() == artifact["sha256"]
-    assert {each["name"] for each in job["artifacts"]} >= {"model.safetensors", "model.json"}
+            if artifact["name"] == "model.json":
+                said = json.loads(content)["privacy"]
+    assert {each["name"] for each in job["artifacts"]} == {"model.safetensors", "model.json", "README.md"}
+    assert (said["epsilon"], said["certificate"]) == (job["quote"]["epsilon"]["value"], job["id"])
+    assert [each["value"] for each in said["scores"]] == [each["value"] for each in job["metrics"].values()]
 
     document = until(lambda: _certificate(service, job["id"]))
     path = tmp_path / "certificate.json"
@@ -98,7 +102,7 @@ def test_the_whole_path(service: Service, tmp_path: Path) -> None:
     recomputed = subprocess.run([sys.executable, str(SCRIPT), str(path)], capture_output=True, text=True, check=False)
     assert recomputed.returncode == 0, recomputed.stdout + recomputed.stderr
     body = document["certificate"]
-    assert body["charge"]["train"] == charge["train"]
+    assert body["certificate_id"] == job["id"] and body["charge"]["train"] == charge["train"]
     model = next(each for each in job["artifacts"] if each["name"] == "model.safetensors")
     assert body["model_sha256"] == model["sha256"]
 

@@ -19,7 +19,7 @@ from tests.conftest import BACKINGS
 from tests.e2e.cluster import Cluster, Looks
 from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scrimp" / "recompute.py"
 
 
 class Embedded(Looks):
@@ -112,7 +112,7 @@ def test_a_worker_that_is_killed_in_a_pilot_costs_nothing(place: Looks, tmp_path
         job = place.get(f"/v1/jobs/{pilot['job']}")
         assert (job["artifacts"], list(job["metrics"]), job["parent"]) == ([], ["accuracy"], study)
         assert pilot["score"]["on"] == "train"
-    assert {each["name"] for each in ended["artifacts"]} == {"model.safetensors", "model.json"}
+    assert {each["name"] for each in ended["artifacts"]} == {"model.safetensors", "model.json", "README.md"}
     assert ended["metrics"]["accuracy"]["released_by"] == "noisy_count"  # how good it is depends on what was drawn
     assert [each["id"] for each in place.get(f"/v1/jobs?dataset={dataset}")["items"]] == [study]
     recomputed(place, study, tmp_path)
@@ -150,7 +150,7 @@ def test_the_other_strategies(place: Looks, changes: dict[str, Any]) -> None:
     (ended,) = place.finished([study])
     assert ended["status"] == "succeeded", ended
     place.assert_charged(dataset, [ended])
-    assert len(ended["artifacts"]) == 2
+    assert len(ended["artifacts"]) == 3
     for run in trials(place, study):
         assert place.get(f"/v1/jobs/{run['job']}")["artifacts"] == []
         assert until(lambda run=run: not (place.home / "storage" / "jobs" / run["job"]).exists() or run["chosen"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -147,6 +148,25 @@ def test_trials_are_told_to_clients_and_shown(api: Api, db: Database) -> None:
     assert isinstance(console.file, io.StringIO)
     assert "procedure" in (told := console.file.getvalue()) and "0.7000 ± 0.0100" in told, told
     pages(api, study, pilot)
+
+
+def test_a_studys_score_is_inside_its_chart(api: Api, db: Database) -> None:
+    """The axis was the number of trials, and the score's step, T of the final trial, far right of it."""
+    body = study_spec(add_dataset(db), runs_per_level=1) | {"evaluation": {"on": "holdout", "noise_mu": 0.05}}
+    made = api.client.post("/v1/jobs", json=body, headers=api.headers("analyst", **{"Idempotency-Key": "x"}))
+    assert made.status_code == 201, made.text
+    study = made.json()["id"]
+    for _ in range(2):
+        for run in runs_of(db, study, "queued"):
+            play(db, run, 0.7)
+    browser = Browser(api.client)
+    api.client.follow_redirects = False
+    browser.sign_in(Key("", api.tokens["analyst"], "analyst"))
+    page = browser.get(f"/dashboard/jobs/{study}").text
+    chart = page.split('id="metrics"')[1].split("</figure>")[0]
+    dots = [float(x) for x in re.findall(r'class="dot" cx="([0-9.]+)"', chart)]
+    right = float(re.findall(r'class="axis" x1="[0-9.]+" x2="([0-9.]+)"', chart)[-1])
+    assert len(dots) == 1 and 0.0 < dots[0] <= right
 
 
 def pages(api: Api, study: str, pilot: str) -> None:

@@ -25,7 +25,7 @@ from tests.conftest import BACKINGS
 from tests.hpo.conftest import Submit, account_of, artifacts_of, finish, job_of, play, release, runs_of
 from tests.lifecycle.conftest import claimed
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scrimp" / "recompute.py"
 
 
 @pytest.fixture(params=BACKINGS)

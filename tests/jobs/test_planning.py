@@ -223,3 +223,24 @@ def test_groups_that_are_private_or_no_classes_are_refused(asked: dict[str, Any]
         plan(spec_of(evaluation={"on": "holdout"} | asked), facts())
     assert refused.value.members["errors"][0]["pointer"] == pointer
     assert plan(spec_of(privacy=None, evaluation={"on": "holdout", "by_frequency": True}), facts(privacy=PUBLIC))
+
+
+def test_a_scores_noise_is_known_before_the_job_runs() -> None:
+    made = plan(spec_of(evaluation={"on": "holdout", "noise_mu": 0.05}), facts(held_out=5000))
+    assert [(each.name, each.std) for each in made.scores] == [("accuracy", pytest.approx(0.004))]
+    assert made.warnings == ()
+    groups = {"on": "holdout", "noise_mu": 0.05, "groups": {"a": [0], "b": [1]}, "metrics": ["loss"], "loss_bound": 4.0}
+    made = plan(spec_of(evaluation=groups), facts(held_out=5000))
+    assert [(each.name, each.std) for each in made.scores] == [("loss", pytest.approx(0.016 * 3**0.5))]
+    assert plan(spec_of(evaluation=None), facts()).scores == ()
+    public = plan(spec_of(privacy=None), facts(privacy=PUBLIC))
+    assert (public.scores, public.warnings) == ((), ())
+
+
+def test_a_score_that_its_noise_makes_meaningless_is_warned_of() -> None:
+    """0.84 ± 0.20 fitted without a word. The noise_mu that the warning names is enough."""
+    made = plan(spec_of(evaluation={"on": "holdout", "noise_mu": 0.05}), facts(held_out=100))
+    (warning,) = made.warnings
+    assert warning.startswith("accuracy is released with noise of about ± 0.2, too much to tell models apart")
+    assert warning.endswith("noise_mu = 0.5 gives ± 0.02")
+    assert plan(spec_of(evaluation={"on": "holdout", "noise_mu": 0.5}), facts(held_out=100)).warnings == ()

@@ -10,6 +10,7 @@ from sqlalchemy import select
 from app.db.engine import Database
 from app.db.models import Attempt, Certificate, Job, JobEvent, LedgerEntry, Metric
 from app.errors import PrivacyError
+from app.jobs.repository import PARTS
 from app.jobs.schemas import JobView
 from app.ledger import certificates
 from app.ledger.signing_keys import publish, signing_key
@@ -197,7 +198,7 @@ def test_times_are_whole_seconds(db: Database, submit: Submit, clock: Clock, set
         issued = session.scalars(select(Certificate)).one().body["certificate"]["issued_at"]
         assert verify(session, job.dataset_id).valid
     times += [moment for each in attempts for moment in (each.started_at, each.ended_at)]
-    view = JobView.of(job, {"attempts": attempts, "metrics": [], "artifacts": []})
+    view = JobView.of(job, {part: [] for part in PARTS} | {"attempts": attempts})
     times.append(view.created_at)
     assert [moment.microsecond for moment in times if moment] == [0] * len(times)
     assert issued.endswith(".000000Z")
@@ -208,7 +209,7 @@ def test_times_are_whole_seconds(db: Database, submit: Submit, clock: Clock, set
 def test_epsilon_is_planned_from_the_claim_on_not_from_the_first_step(db: Database, submit: Submit) -> None:
     """When the first step starts depends on how long the data took to load."""
     job_id = submit()
-    nothing: dict[str, list[Any]] = {"attempts": [], "metrics": [], "artifacts": []}
+    nothing: dict[str, list[Any]] = {part: [] for part in PARTS}
 
     def spent() -> float:
         epsilon = JobView.of(job_row(db, job_id), nothing).epsilon_spent

@@ -14,7 +14,7 @@ from app.contracts.base import AccountName
 from app.contracts.job_spec import AdaptiveNorm
 from app.errors import InvalidRequest
 from app.privacy import events, gdp, pld
-from app.privacy.accounting import compare
+from app.privacy.accounting import basic, compare
 from app.privacy.filters import filter_of
 from app.privacy.plans import CompareRequest, PlanRequest
 from app.privacy.prices import Largest, Price
@@ -184,11 +184,13 @@ def test_what_fits_reads_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sigma", "basic", "renyi", "tight"), [(1.862, 10.0, 3.8450, 3.5486), (2.002, 9.111, 3.4988, 3.2272)]
+    ("sigma", "each", "renyi", "tight"), [(1.862, 1.0, 3.8450, 3.5486), (2.002, 0.9111, 3.4988, 3.2272)]
 )
-def test_golden_ten_jobs(sigma: float, basic: float, renyi: float, tight: float) -> None:
-    figures = compare(CompareRequest(events=(events.composed([paper_jobs(sigma)]),) * 10, delta=DELTA))
-    assert figures.basic == pytest.approx(basic, abs=2e-3)
+def test_golden_ten_jobs(sigma: float, each: float, renyi: float, tight: float) -> None:
+    asked = CompareRequest(events=(events.composed([paper_jobs(sigma)]),) * 10, delta=DELTA)
+    figures, own = compare(asked), pld.epsilon(paper_jobs(sigma), DELTA / 10)
+    assert basic(asked).epsilon == pytest.approx(10 * own, rel=1e-12)
+    assert basic(asked).epsilon > 10 * each * 1.05  # ten ε's at δ hold at 10 δ together
     assert figures.rdp_best_order == pytest.approx(renyi, abs=5e-5)
     assert figures.pld_if_fixed_in_advance == pytest.approx(tight, abs=5e-5)
 
@@ -196,17 +198,26 @@ def test_golden_ten_jobs(sigma: float, basic: float, renyi: float, tight: float)
 def test_comparison_of_full_batch_jobs_and_of_none() -> None:
     jobs = tuple(events.composed([events.noisy_sums(1.0, sigma, 50)]) for sigma in (26.38, 40.0))
     figures = compare(CompareRequest(events=jobs, delta=DELTA))
-    own = [gdp.epsilon_from_mu(math.sqrt(50) / sigma, DELTA) for sigma in (26.38, 40.0)]
+    own = [gdp.epsilon_from_mu(math.sqrt(50) / sigma, DELTA / 2) for sigma in (26.38, 40.0)]
     together = gdp.epsilon_from_mu(math.sqrt(50 / 26.38**2 + 50 / 40.0**2), DELTA)
-    assert figures.basic == pytest.approx(sum(own), rel=1e-12)
+    assert basic(CompareRequest(events=jobs, delta=DELTA)).epsilon == pytest.approx(sum(own), rel=1e-12)
     assert together <= figures.pld_if_fixed_in_advance <= together + 1e-4
     assert figures.rdp_best_order > together
-    assert {figure for _, figure in compare(CompareRequest(events=(), delta=DELTA))} == {0.0}
+    nothing = CompareRequest(events=(), delta=DELTA)
+    assert {figure for _, figure in compare(nothing)} == {basic(nothing).epsilon} == {0.0}
+
+
+def test_basic_composition_divides_delta_among_the_jobs() -> None:
+    """Two jobs of ε = 1 at δ = 1e-5 are 2.09 at that δ: their plain sum, 2, holds at 2e-5 only."""
+    job = events.composed([events.noisy_sums(1.0, math.sqrt(50) / gdp.mu_from_epsilon(1.0, DELTA), 50)])
+    assert basic(CompareRequest(events=(job,), delta=DELTA)).epsilon == pytest.approx(1.0, abs=1e-9)
+    assert basic(CompareRequest(events=(job, job), delta=DELTA)).epsilon == pytest.approx(2.0725, abs=0.03)
 
 
 def test_where_no_grid_resolves_delta_the_renyi_bound_stands_in() -> None:
-    figures = compare(CompareRequest(events=(events.noisy_sums(0.01, 5.0, 5000),), delta=1e-12))
-    assert figures.basic == figures.pld_if_fixed_in_advance == figures.rdp_best_order
+    asked = CompareRequest(events=(events.noisy_sums(0.01, 5.0, 5000),), delta=1e-12)
+    figures = compare(asked)
+    assert basic(asked).epsilon == figures.pld_if_fixed_in_advance == figures.rdp_best_order
 
 
 def adaptive(asked: PlanRequest, count: float | None) -> PlanRequest:

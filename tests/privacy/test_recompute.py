@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typer.testing import CliRunner
 
 from app.contracts.job_spec import AdaptiveNorm
 from app.privacy.plans import FilterChoice, PlanRequest
 from app.privacy.pricing import price
 from app.privacy.releases import NoisyHistogram, NoisyMean
+from scrimp.cli import app
 from tests.privacy.support import release, request
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "recompute_certificate.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scrimp" / "recompute.py"
 KEY = Ed25519PrivateKey.generate()
 PUBLIC = base64.b64encode(KEY.public_key().public_bytes_raw()).decode()
 
@@ -212,6 +214,18 @@ def test_a_signature_must_be_the_owners(recompute: Callable[..., int], tmp_path:
     assert recompute(document, "--public-key", PUBLIC) == 1
     assert recompute(document) == 0  # nobody asked
     assert recompute(document | {"algorithm": "none"}, "--public-key", PUBLIC) == 1
+
+
+def test_the_command_does_the_same_without_a_service(tmp_path: Path) -> None:
+    file = tmp_path / "certificate.json"
+    file.write_text(json.dumps(signed(body_of(FULL))))
+    asked = ["certificates", "recompute", str(file), "--public-key", PUBLIC, "--url", "http://127.0.0.1:1"]
+    held = CliRunner().invoke(app, asked)
+    assert held.exit_code == 0 and "the certificate holds" in held.stdout, held.output
+    file.write_text(json.dumps(signed(body_of(FULL) | {"noise_multiplier": 1.0})))
+    assert CliRunner().invoke(app, asked).exit_code == 1
+    file.write_text("{}")
+    assert CliRunner().invoke(app, asked).exit_code == 2
 
 
 @pytest.mark.parametrize("document", ["", "[]", "{}", '{"certificate": {"mechanism": 1}}'])

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from app.formats.stored import DataDamagedError
@@ -66,13 +67,27 @@ def test_a_whole_attempt(supervisor: Supervisor) -> None:
     ended = run_child(supervisor)
     assert ended.status == "exit code 0" and isinstance(ended.last, Finished) and ended.printed == b""
     assert (ended.last.steps_effective, ended.last.warnings) == (10, ())
-    assert [artifact.name for artifact in ended.last.artifacts] == ["model.safetensors", "model.json"]
+    assert [artifact.name for artifact in ended.last.artifacts] == ["model.safetensors", "model.json", "README.md"]
     for artifact in ended.last.artifacts:
         assert hashlib.sha256(Path(artifact.path).read_bytes()).hexdigest() == artifact.sha256
     assert load_file(ended.last.artifacts[0].path)["weight"].shape == (3, 5)
     order = [type(each) for each in supervisor.seen]
     assert order[:3] == [Ready, Digest, BlockStart] and order[-1] is Finished
     assert [each.step for each in supervisor.of(MetricValue)] == [5, 10] and supervisor.started == 10
+
+
+def test_the_model_s_card_has_the_claim_and_the_last_released_score(supervisor: Supervisor) -> None:
+    claim = {"epsilon": {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}, "certificate": "job_1"}
+    supervisor.start |= {"claim": claim}
+    ended = run_thread(supervisor)
+    assert isinstance(ended.last, Finished)
+    weights, card, _readme = ended.last.artifacts
+    said = json.loads(Path(card.path).read_text())["privacy"]
+    last = supervisor.of(MetricValue)[-1]
+    assert (said["epsilon"], said["certificate"]) == (1.0, "job_1")
+    assert said["scores"] == [{"name": last.name, "value": last.value, "std": last.std, "on": last.on}]
+    with safe_open(weights.path, framework="np") as opened:
+        assert json.loads(opened.metadata()["privacy.scores"]) == said["scores"]
 
 
 def test_a_killed_attempt_is_gone_on_with_by_another_process(tmp_path: Path) -> None:

@@ -11,13 +11,18 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from pydantic import TypeAdapter
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from app.contracts.base import Epsilon
 from app.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
 from app.contracts.job_spec import CnnModel, MlpModel
 from worker.data.records import DenseRecords
+from worker.messages import Claim, ReleasedScore
 from worker.models.base import Model
+from worker.models.card import Privacy
 from worker.models.files import save_model
 from worker.models.linear import Linear
 from worker.models.networks import Network
@@ -45,8 +50,8 @@ def test_the_files_hold_the_model_and_the_card_s_snippet_runs(
     model: Model, task: Any, features: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parameters = {name: torch.randn(value.shape, dtype=torch.float64) for name, value in model.init(KEY).items()}
-    weights, card_file = save_model(tmp_path, model, parameters, task, features)
-    for artifact in (weights, card_file):
+    weights, card_file, readme_file = save_model(tmp_path, model, parameters, task, features)
+    for artifact in (weights, card_file, readme_file):
         content = Path(artifact.path).read_bytes()
         assert artifact.sha256 == hashlib.sha256(content).hexdigest() and artifact.size_bytes == len(content)
         assert Path(artifact.path).is_absolute()
@@ -68,6 +73,45 @@ def test_the_files_hold_the_model_and_the_card_s_snippet_runs(
     else:
         zeros = DenseRecords(torch.zeros(1, model.features), torch.zeros(1, dtype=torch.float64))
         assert float(answer) == pytest.approx(float(model.forward(parameters, zeros)[0, 0]), rel=1e-5)
+
+
+CLAIM = Claim(epsilon=Epsilon(value=0.99995, delta=1e-5, accountant="gdp"), certificate="job_1")
+SCORE = ReleasedScore(name="accuracy", value=0.8246, std=0.004, on="holdout")
+
+
+def front_matter(readme: str) -> dict[str, Any]:
+    assert readme.startswith("---\n")
+    found: dict[str, Any] = yaml.safe_load(readme.split("---\n")[1])
+    return found
+
+
+def test_every_file_says_the_same_about_its_privacy(tmp_path: Path) -> None:
+    model, task, features = CASES[0]
+    privacy = Privacy.of(CLAIM, [SCORE])
+    files = {
+        Path(each.path).name: Path(each.path)
+        for each in save_model(tmp_path, model, model.init(), task, features, privacy=privacy)
+    }
+    wanted = privacy.model_dump(mode="json")
+    assert {"epsilon", "delta", "unit", "relation", "certificate", "scores", "covered", "not_covered"} <= set(wanted)
+    assert (wanted["epsilon"], wanted["delta"], wanted["certificate"]) == (0.99995, 1e-5, "job_1")
+    assert json.loads(files["model.json"].read_text())["privacy"] == wanted
+    with safe_open(files["model.safetensors"], framework="np") as opened:
+        header = opened.metadata()
+    assert {name: json.loads(header[f"privacy.{name}"]) for name in wanted} == wanted
+    readme = files["README.md"].read_text()
+    front = front_matter(readme)
+    assert front["privacy"] == wanted and {"differential-privacy", "linear"} <= set(front["tags"])
+    for part in ("ε = 0.99995", "δ = 1e-05", "one record", "job_1", "0.8246 ± 0.004", "## Not covered"):
+        assert part in readme, part
+
+
+def test_a_model_of_public_data_claims_nothing(tmp_path: Path) -> None:
+    model, task, features = CASES[0]
+    save_model(tmp_path, model, model.init(), task, features)
+    readme = (tmp_path / "README.md").read_text()
+    assert "No privacy is claimed" in readme and "differential-privacy" not in front_matter(readme)["tags"]
+    assert json.loads((tmp_path / "model.json").read_text())["privacy"] is None
 
 
 def test_a_folder_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_the_card_s_snippet_ranks_items(
         m.effective_errors.instantiate(20.0, 40, torch.linspace(0.1, 1.0, ITEMS), 0.01)
     parameters = parameters_of(m)
     declared = Interactions.model_validate(features(items))
-    weights, card_file = save_model(tmp_path, m, parameters, NextItemTask(), declared)
+    weights, card_file, _readme = save_model(tmp_path, m, parameters, NextItemTask(), declared)
     card = json.loads(Path(card_file.path).read_text())
     assert card["kind"] == m.spec.kind and card["model"]["max_length"] == LENGTH
     assert card["tensors"] == {name: list(value.shape) for name, value in load_file(weights.path).items()}

@@ -97,7 +97,7 @@ def message(tmp_path: Path, name: str, top: int = 2) -> tuple[Predict, Any]:
         model.effective_errors.instantiate(1.0, 40, torch.linspace(0.1, 1.0, 12), 0.01)
     torch.manual_seed(0)
     parameters = {each: value + 0.3 * torch.randn_like(value) for each, value in model.init(KEY).items()}
-    weights, _ = save_model(tmp_path, model, parameters, read_task, read)
+    weights, *_ = save_model(tmp_path, model, parameters, read_task, read)
     part = Part(path=weights.path, sha256=weights.sha256)
     return made.model_copy(update={"weights": part}), model
 

@@ -206,7 +206,7 @@ def test_the_card_s_snippet_predicts(
 ) -> None:
     m = model(bias=bias)
     declared = Interactions.model_validate(features(users, items))
-    weights, card_file = save_model(tmp_path, m, parameters_of(m), RatingTask.model_validate(TASK), declared)
+    weights, card_file, _readme = save_model(tmp_path, m, parameters_of(m), RatingTask.model_validate(TASK), declared)
     card = json.loads(Path(card_file.path).read_text())
     tensors = load_file(weights.path)
     assert card["kind"] == "matrix_factorization"

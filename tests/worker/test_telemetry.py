@@ -11,7 +11,7 @@ import torch
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from tests.worker.support import mechanism, spec
-from worker.messages import Digest, Finished, MetricValue, PartValue, Released
+from worker.messages import Digest, Finished, MetricValue, PartValue, Released, ReleasedScore
 from worker.metrics.scores import Score
 from worker.telemetry import Telemetry, state_digest
 
@@ -154,6 +154,15 @@ def test_public_jobs_show_their_training_loss_and_no_number_that_is_none() -> No
 def test_private_data_without_a_mechanism_have_no_exit() -> None:
     with pytest.raises(PrivacyError):
         telemetry(mechanism=None)
+
+
+def test_a_card_s_scores_are_the_last_released_ones_of_any_attempt() -> None:
+    early = ReleasedScore(name="accuracy", value=0.5, std=0.1, on="holdout")
+    exit_, _sent = telemetry(released=(Released(name="accuracy", step=4, score=early),))
+    assert exit_.scores == (early,)
+    exit_.digest(5, DIGEST)
+    exit_.noisy_metric(5, PAID)
+    assert exit_.scores == (ReleasedScore(name="accuracy", value=0.75, std=0.1, on="holdout"),)
 
 
 def test_a_model_leaves_after_the_digest_of_its_state() -> None:

@@ -61,6 +61,7 @@ from worker.messages import (
     Written,
 )
 from worker.models.base import Model, Parameters
+from worker.models.card import Privacy
 from worker.models.files import save_model
 from worker.models.hf.loading import ModelMissingError
 from worker.models.hf.model import HfTuning
@@ -181,7 +182,8 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         side=plan.side(public) if public is not None else None,
     )
     outcome = training.run()
-    artifacts = _saved(start, plan.model, outcome.parameters) if start.keeps_weights else ()
+    privacy = None if start.claim is None else Privacy.of(start.claim, telemetry.scores)
+    artifacts = _saved(start, plan.model, outcome.parameters, privacy) if start.keeps_weights else ()
     missed: tuple[WarningCode, ...] = ("device-unavailable",) if start.spec.runtime.device == "cuda" else ()
     slow: tuple[WarningCode, ...] = ("one-record-passes",) if tested == "one_record" else ()
     telemetry.finished(outcome.steps, artifacts, outcome.warnings + missed + slow)
@@ -237,14 +239,15 @@ def _report(plan: Plan, tested: SelfTest) -> NumericsReport:
     )
 
 
-def _saved(start: Start, model: Model, parameters: Parameters) -> tuple[ArtifactFile, ...]:
+def _saved(start: Start, model: Model, parameters: Parameters, privacy: Privacy | None) -> tuple[ArtifactFile, ...]:
     """Saves the model and returns its files.
 
     Raises:
         StorageFailed: they could not be written.
     """
     try:
-        return save_model(Path(start.output_dir), model, parameters, start.task, start.features, _extractor(start))
+        folder, extractor = Path(start.output_dir), _extractor(start)
+        return save_model(folder, model, parameters, start.task, start.features, extractor, privacy)
     except OSError:
         raise StorageFailed from None
 

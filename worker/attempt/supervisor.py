@@ -307,13 +307,13 @@ class _Supervised:
             dataset = session.get_one(Dataset, job.dataset_id)
             allowed = max(0, covered_steps(session, job) - job.steps_started)
             said = declared(session, job)
-            side = self._side(session, job)
+            side, claim = self._side(session, job), self._claim(session, job)
         segments = [
             {"from_step": each["from_step"], "recorded": blocks[each["salt"]], **self._keys(each)}
             for each in job.segments
         ]
         return messages.Start.model_validate(
-            self._described(job, dataset, said, side)
+            self._described(job, dataset, said, side, claim)
             | {"segments": segments, "released": released, "allowed_steps": allowed}
         )
 
@@ -332,7 +332,22 @@ class _Supervised:
             raise PrivacyError("side information must come from a data set that is declared public")
         return dict(dataset.parts["train"])
 
-    def _described(self, job: Job, dataset: Dataset, said: Declared, side: dict[str, Any] | None) -> dict[str, Any]:
+    @staticmethod
+    def _claim(session: Session, job: Job) -> dict[str, Any] | None:
+        """What the certificate of this job, or of its study, claims; None where nothing is charged."""
+        certified = session.get_one(Job, job.parent_id) if job.parent_id is not None else job
+        if certified.quote["epsilon"] is None or certified.quote["charge"]["unit"] is None:
+            return None
+        return {"epsilon": certified.quote["epsilon"], "certificate": certified.id}
+
+    def _described(
+        self,
+        job: Job,
+        dataset: Dataset,
+        said: Declared,
+        side: dict[str, Any] | None,
+        claim: dict[str, Any] | None,
+    ) -> dict[str, Any]:
         root = self.settings.storage_root.resolve()
         parts = {
             name: {"path": str(root / part["path"]), "sha256": part["sha256"]}
@@ -360,6 +375,7 @@ class _Supervised:
             "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),
             "holdout_account": "train" if holdout and holdout["kind"] == "last_item" else "holdout",
             "steps": job.steps,
+            "claim": claim,
             "score_only": job.trial is not None and job.trial["role"] != "final",
             "keeps_weights": job.trial is None or job.trial["keeps_weights"],
             "output_dir": str(self.output.resolve()),

@@ -17,6 +17,7 @@ from app.contracts.hf import WEIGHTS, weights_file
 from app.disk import sync
 from worker.messages import ArtifactFile
 from worker.models.base import Model, Parameters
+from worker.models.card import Privacy, readme
 from worker.models.hf.files import tuned_files, tuned_usage
 from worker.models.hf.model import HfTuning
 from worker.models.matrix_factorization import MatrixFactorization
@@ -25,7 +26,7 @@ from worker.models.networks import Network
 from worker.models.next_item import NextItem
 from worker.models.usage import usage
 
-CARD = "model.json"
+CARD, README = "model.json", "README.md"
 
 
 def save_model(
@@ -35,14 +36,17 @@ def save_model(
     task: Task,
     features: Features,
     extractor: ExtractorRef | None = None,
+    privacy: Privacy | None = None,
 ) -> tuple[ArtifactFile, ...]:
-    """Writes model.safetensors (float32) and model.json; for Hugging Face models, files for transformers or peft.
+    """Writes model.safetensors (float32), model.json and README.md; for Hugging Face models, files for transformers or
+    peft. All of them say what the job's certificate claims.
 
     Args:
         folder: an existing folder.
         parameters: the optimizer's final parameters: functions of noised gradients.
         task, features: the data set's, public.
         extractor: the job's, if the model takes its features.
+        privacy: what the files say about it; None where no privacy is claimed.
 
     Returns:
         the files, with their SHA-256.
@@ -53,11 +57,16 @@ def save_model(
     everything = parameters | (model.constants if isinstance(model, ModuleModel) else {})
     tensors = {name: value.to(torch.float32).contiguous() for name, value in everything.items()}
     card = model_card(model, {name: list(value.shape) for name, value in tensors.items()}, task, features, extractor)
+    card["privacy"] = None if privacy is None else privacy.model_dump(mode="json")
+    metadata = {"format": "pt"} | ({} if privacy is None else privacy.metadata())
+    library = None
     if isinstance(model, HfTuning):
-        files = tuned_files(model, parameters)
+        files = tuned_files(model, parameters, metadata)
+        library = "peft" if model.spec.tuning == "lora" else "transformers"
     else:
-        files = {WEIGHTS: safetensors.torch.save(tensors, metadata={"format": "pt"})}
+        files = {WEIGHTS: safetensors.torch.save(tensors, metadata=metadata)}
     files[CARD] = json.dumps(card, indent=2, ensure_ascii=False).encode() + b"\n"
+    files[README] = readme(card["kind"], card["weights"], privacy, library)
     return tuple(_write(folder / name, content) for name, content in files.items())
 
 

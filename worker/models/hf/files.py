@@ -44,18 +44,18 @@ tokenizer = PreTrainedTokenizerFast(tokenizer_file=f"{{base}}/tokenizer.json")
 """
 
 
-def tuned_files(model: HfTuning, parameters: Parameters) -> dict[str, bytes]:
+def tuned_files(model: HfTuning, parameters: Parameters, metadata: dict[str, str]) -> dict[str, bytes]:
     """The files by name: for LoRA the adapter's configuration and tensors, else the whole model, config and tokenizer.
 
-    Weights are in float32.
+    Weights are in float32; `metadata` is their file's header.
     """
     of = model.folder.architecture
     if model.spec.tuning == "lora":
         config = adapter_config(of, model.spec.lora or Lora(), model.spec.path)
-        return {ADAPTER: _tensors(adapter_tensors(parameters)), ADAPTER_CONFIG: _json(config)}
+        return {ADAPTER: _tensors(adapter_tensors(parameters), metadata), ADAPTER_CONFIG: _json(config)}
     whole = json.loads(config_of(model.folder, model.spec, model.classes).to_json_string())
     return {
-        WEIGHTS: _tensors(_whole(model, parameters)),
+        WEIGHTS: _tensors(_whole(model, parameters), metadata),
         CONFIG: _json({**whole, "dtype": "float32"}),
         **dict(_handed_on(model.folder)),
     }
@@ -92,9 +92,9 @@ def _handed_on(folder: ModelFolder) -> Iterator[tuple[str, bytes]]:
                 yield name, folder.content(name)
 
 
-def _tensors(tensors: dict[str, Tensor]) -> bytes:
+def _tensors(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     plain = {name: value.detach().to(torch.float32).contiguous() for name, value in tensors.items()}
-    return safetensors.torch.save(plain, metadata={"format": "pt"})
+    return safetensors.torch.save(plain, metadata=metadata)
 
 
 def _json(document: dict[str, Any]) -> bytes:

@@ -1,10 +1,11 @@
 """Recomputes the ε of a certificate from the certificate alone.
 
-    python scripts/recompute_certificate.py certificate.json [--public-key KEY]
+    scrimp certificates recompute certificate.json [--public-key KEY]
+    python recompute.py certificate.json [--public-key KEY]           this file alone, copied anywhere
 
 It imports nothing of the service that issued the certificate: only the standard library, dp_accounting, and
 `cryptography` if `--public-key` is given. The key (base64 of the raw Ed25519 key, or a file with it) must come from the
-owner, not from the certificate. The script checks:
+owner, not from the certificate. It checks:
 
 1. with --public-key, that this key signed the canonical JSON of the certificate;
 2. that the printed event tree matches the printed mechanism, and so do σ, q, T, C and δ;
@@ -39,14 +40,26 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         document = json.loads(options.file.read_text(encoding="utf-8"))
-        body = document["certificate"]
-        faults = check_signature(document, options.public_key) + check_body(body)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         print(f"cannot read {options.file} as a certificate: {error!r}", file=sys.stderr)
+        return 2
+    return recompute(document, options.public_key, str(options.file))
+
+
+def recompute(document: Json, public_key: str | None, name: str) -> int:
+    """Checks a signed certificate and prints the findings; returns the exit status.
+
+    Args:
+        name: where the document came from, for the message that it cannot be read.
+    """
+    try:
+        faults = check_signature(document, public_key) + check_body(document["certificate"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"cannot read {name} as a certificate: {error!r}", file=sys.stderr)
         return 2
     for fault in faults:
         print(f"FAULT      {fault}")
-    sound = "the certificate holds" if options.public_key else "the numbers hold; who signed them was not checked"
+    sound = "the certificate holds" if public_key else "the numbers hold; who signed them was not checked"
     print("result     " + ("the certificate does NOT hold" if faults else sound))
     return 1 if faults else 0
 
@@ -74,7 +87,7 @@ def check_signature(document: Json, key: str | None) -> list[str]:
 
 def check_body(body: Json) -> list[str]:
     """Checks the body and prints the findings; returns the faults."""
-    print(f"certificate {body['certificate_id']} of job {body['job']} on {body['dataset']['name']}")
+    print(f"certificate of {body['job']} on {body['dataset']['name']}")
     mechanism, study = body["mechanism"], body.get("study")
     if mechanism is None and study is None:
         print("privacy    none claimed: the data set is public")

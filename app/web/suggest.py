@@ -1,0 +1,133 @@
+"""Did you mean: the member or value that a request most likely wanted. Only names of the contract are suggested."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+# What other libraries call things. An alias counts where its meaning exists.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "adadps": ("ada_dps",),
+    "adagrad": ("dp_adagrad",),
+    "adam": ("dp_adam",),
+    "adambc": ("dp_adambc",),
+    "adamw": ("dp_adam",),
+    "alpha": ("order",),
+    "batch": ("expected_batch_size",),
+    "batch_size": ("expected_batch_size",),
+    "bert": ("hf",),
+    "clip": ("max_grad_norm",),
+    "clip_norm": ("max_grad_norm",),
+    "data": ("dataset",),
+    "dataset_id": ("dataset",),
+    "delta": ("target_delta",),
+    "eps": ("target_epsilon", "epsilon"),
+    "epsilon": ("target_epsilon",),
+    "eta": ("learning_rate",),
+    "full": ("full_batch", "full"),
+    "gpt2": ("hf",),
+    "huggingface": ("hf",),
+    "iterations": ("steps",),
+    "l2_norm_clip": ("max_grad_norm",),
+    "logistic": ("linear",),
+    "logistic_regression": ("linear",),
+    "lora": ("hf",),
+    "lr": ("learning_rate",),
+    "max_norm": ("max_grad_norm",),
+    "mf": ("matrix_factorization",),
+    "n": ("records",),
+    "noise": ("noise_multiplier", "noise_mu"),
+    "num_epochs": ("epochs",),
+    "num_steps": ("steps",),
+    "rmsprop": ("dp_rmsprop",),
+    "sample_size": ("records",),
+    "sasrec": ("transformer_rec",),
+    "sgd": ("dp_sgd",),
+    "sigma": ("noise_multiplier",),
+    "target": ("label",),
+    "test": ("holdout",),
+    "transformer": ("transformer_rec", "hf"),
+    "validation": ("holdout",),
+}
+LONGEST = 100  # of a name that is compared
+_QUOTED = re.compile(r"'([^']*)'")
+
+
+def hint(error: dict[str, Any], model: object) -> str:
+    """Words that follow an error's text: a question with the likely name, or nothing.
+
+    Args:
+        error: pydantic's finding.
+        model: the type of the whole document; None if it is not known.
+    """
+    location, context = tuple(error["loc"]), error.get("ctx", {})
+    location = location[1:] if location[:1] == ("body",) else location
+    if error["type"] == "extra_forbidden":
+        found = meant(location[-1], members(model, location[:-1]))
+    elif error["type"] == "union_tag_invalid":
+        found = meant(context.get("tag"), _QUOTED.findall(str(context.get("expected_tags", ""))))
+    elif error["type"] == "literal_error":
+        found = meant(error.get("input"), _QUOTED.findall(str(context.get("expected", ""))))
+    else:
+        found = None
+    return "" if found is None else f": did you mean `{found}`?"
+
+
+def meant(written: object, known: Iterable[str]) -> str | None:
+    """The known name that was most likely meant; None if none is close.
+
+    >>> meant("lr", ["learning_rate", "momentum"])
+    'learning_rate'
+    >>> meant("momentun", ["learning_rate", "momentum"])
+    'momentum'
+    """
+    if not isinstance(written, str) or len(written) > LONGEST:
+        return None
+    names, plain = list(known), written.strip().lower().replace("-", "_")
+    aliases = [each for each in ALIASES.get(plain, ()) if each in names]
+    return next(iter(aliases or get_close_matches(plain, names, n=1)), None)
+
+
+def members(model: object, location: tuple[int | str, ...]) -> list[str]:
+    """The members of the object at a location: of every variant that it may be."""
+    here = list(_types(model))
+    for part in location:
+        here = [each for one in here for each in _below(one, part)]
+    return sorted({name for each in here if _is_model(each) for name in each.model_fields})
+
+
+def _below(of: Any, part: int | str) -> Iterator[Any]:
+    """What lies at one part of a location: a member, an item, or the variant that a tag chose."""
+    if not _is_model(of):
+        for each in get_args(of):
+            yield from _types(each)
+    elif part in of.model_fields:
+        yield from _types(of.model_fields[part].annotation)
+    elif part in _tags(of):
+        yield of
+
+
+def _tags(model: type[BaseModel]) -> set[object]:
+    fields = (model.model_fields.get(name) for name in ("kind", "strategy"))
+    return {model.__name__, *(each.default for each in fields if each is not None)}
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """The alternatives of an annotation."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _types(get_args(annotation)[0])
+    elif origin in (Union, types.UnionType):
+        for each in get_args(annotation):
+            yield from _types(each)
+    elif origin is not Literal and annotation is not None:
+        yield annotation
+
+
+def _is_model(of: Any) -> bool:
+    return isinstance(of, type) and issubclass(of, BaseModel)

@@ -1,0 +1,166 @@
+"""What is spent and what still fits: shares, forecasts that are exact, and ε's of what ran so far."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.db.engine import Database
+from app.db.models import Job
+from app.jobs.schemas import ChargedView
+from app.ledger import accounts
+from app.privacy import gdp
+from tests.conftest import Api
+from tests.factories import add_dataset, job_spec
+
+DELTA = 1e-5
+POISSON = {"sampling": {"kind": "poisson", "expected_batch_size": 400}, "evaluation": None}
+CHEAP = {"privacy": {"target_epsilon": 0.9}}
+TERMS: list[tuple[str, float | None, dict[str, Any]]] = [
+    ("gdp", None, CHEAP),
+    (
+        "gdp",
+        None,
+        {"privacy": {"noise_multiplier": 60.0}, "evaluation": {"on": "holdout", "noise_mu": 0.3}},
+    ),  # the hold-out's account binds
+    ("rdp", 6.0, CHEAP),
+    ("rdp", 6.0, CHEAP | POISSON),
+]
+
+
+def privacy(kind: str, epsilon: float = 2.0) -> dict[str, Any]:
+    return {"sensitivity": "private", "records": 10_000, "cap": {"epsilon": epsilon, "delta": DELTA}, "filter": kind}
+
+
+def post(api: Api, path: str, body: Any, key: str | None = None, role: str = "analyst") -> Any:
+    more = {"Idempotency-Key": key} if key else {}
+    return api.client.post(path, json=body, headers=api.headers(role, **more))
+
+
+def get(api: Api, path: str) -> Any:
+    answer = api.client.get(path, headers=api.headers("analyst"))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def forecast(api: Api, dataset: str, spec: dict[str, Any]) -> Any:
+    answer = post(api, f"/v1/datasets/{dataset}/ledger/forecast", spec)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def settled(api: Api, db: Database, dataset: str, number: int, share: float = 1.0, **changes: Any) -> str:
+    """A job that posted this share of its hold."""
+    answer = post(api, "/v1/jobs", job_spec(dataset, **changes), f"settled-{number}")
+    assert answer.status_code == 201, answer.text
+    job: dict[str, Any] = answer.json()
+    charge = {name: int(share * job["quote"]["charge"][name]) for name in ("train", "holdout")}
+    with db.write() as session:
+        accounts.post(session, dataset_id=dataset, job_id=job["id"], **charge, actor="test")
+        session.get_one(Job, job["id"]).status = "cancelled" if share < 1.0 else "succeeded"
+    return str(job["id"])
+
+
+@pytest.mark.parametrize(("kind", "order", "changes"), TERMS)
+def test_as_many_jobs_as_the_forecast_says_are_admitted_and_not_one_more(
+    api: Api, db: Database, kind: str, order: float | None, changes: dict[str, Any]
+) -> None:
+    dataset = add_dataset(db, privacy=privacy(kind), order=order)
+    spec = job_spec(dataset, **changes)
+    found = forecast(api, dataset, spec)
+    quote = post(api, "/v1/quotes", spec).json()
+    assert found["jobs_that_fit"] == quote["jobs_that_fit"] >= 1
+    assert found["per_job"] == {name: quote["charge"][name] for name in ("train", "holdout")}
+    budget = get(api, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]["budget"]
+    assert found["share_per_job"] == max(found["per_job"].values()) / budget
+    for number in range(found["jobs_that_fit"]):
+        assert post(api, "/v1/jobs", spec, f"k{number}").status_code == 201
+    assert post(api, "/v1/jobs", spec, "one more").status_code == 409
+    assert forecast(api, dataset, spec)["jobs_that_fit"] == post(api, "/v1/quotes", spec).json()["jobs_that_fit"] == 0
+    account = get(api, f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
+    assert (account["share_spent"], account["share_held"]) == (0.0, account["held"] / account["budget"])
+
+
+def test_a_forecast_needs_the_same_data_set_and_a_ledger(api: Api, db: Database) -> None:
+    dataset, other = add_dataset(db), add_dataset(db)
+    public = add_dataset(db, privacy={"sensitivity": "public"})
+    wrong = post(api, f"/v1/datasets/{other}/ledger/forecast", job_spec(dataset))
+    assert (wrong.status_code, wrong.json()["errors"][0]["pointer"]) == (422, "/dataset")
+    none = post(api, f"/v1/datasets/{public}/ledger/forecast", job_spec(public, privacy=None, evaluation=None))
+    assert none.status_code == 404
+    free = post(api, "/v1/quotes", job_spec(public, privacy=None, evaluation=None)).json()
+    assert (free["jobs_that_fit"], free["fits"]) == (None, True)
+
+
+@pytest.mark.parametrize(("changes", "accountant"), [({}, "gdp"), (POISSON, "pld")])
+def test_one_job_is_shown_at_its_own_epsilon_under_any_filter(
+    api: Api, db: Database, changes: dict[str, Any], accountant: str
+) -> None:
+    """The filter's conversion of one ε = 1 job is 1.5 to 2 here."""
+    dataset = add_dataset(db, privacy=privacy("rdp", 4.0), order=8.0)
+    settled(api, db, dataset, 1, **changes)
+    for shown in (
+        get(api, f"/v1/datasets/{dataset}/ledger"),
+        get(api, f"/v1/datasets/{dataset}")["ledger"],
+        next(each for each in get(api, "/v1/datasets")["items"] if each["id"] == dataset)["ledger"],
+    ):
+        assert shown["epsilon_spent"]["value"] == pytest.approx(1.0, abs=1e-3)
+        assert (shown["epsilon_spent"]["delta"], shown["epsilon_spent"]["accountant"]) == (DELTA, accountant)
+        assert shown["epsilon_spent_and_held"] == shown["epsilon_spent"]
+        assert shown["epsilon_filter"]["value"] > 1.4
+
+
+def test_after_two_jobs_it_is_their_sum_at_half_of_delta_each(api: Api, db: Database) -> None:
+    dataset = add_dataset(db, privacy=privacy("rdp", 20.0), order=2.0)
+    for number in (1, 2):
+        settled(api, db, dataset, number, evaluation=None)
+    shown = get(api, f"/v1/datasets/{dataset}/ledger")
+    at_half = 2.0 * gdp.epsilon_from_mu(gdp.mu_from_epsilon(1.0, DELTA), DELTA / 2.0)
+    assert at_half == pytest.approx(2.09, abs=5e-3)
+    assert shown["epsilon_spent"]["value"] == pytest.approx(at_half, rel=1e-6)
+    assert shown["comparison"]["basic"]["value"] == shown["epsilon_spent"]["value"]
+    assert shown["epsilon_filter"]["value"] > 8.0
+    post(api, "/v1/jobs", job_spec(dataset, evaluation=None), "held")
+    after = get(api, f"/v1/datasets/{dataset}")["ledger"]
+    assert after["epsilon_spent"] == shown["epsilon_spent"]
+    assert 3.0 < after["epsilon_spent_and_held"]["value"] < 3.3
+
+
+def test_where_the_filter_knows_better_its_figure_is_shown(api: Api, db: Database) -> None:
+    dataset = add_dataset(db, privacy=privacy("gdp", 4.0))
+    for number in range(4):
+        settled(api, db, dataset, number, evaluation=None)
+    shown = get(api, f"/v1/datasets/{dataset}/ledger")
+    assert shown["epsilon_spent"] == shown["epsilon_filter"]
+    assert shown["epsilon_spent"]["value"] < 2.3
+    assert shown["comparison"]["basic"]["value"] > 4.0
+
+
+def test_no_epsilon_is_computed_at_a_stopping_time(api: Api, db: Database) -> None:
+    """A job that stopped early counts with its planned ε, where its ε counts."""
+    dataset = add_dataset(db, privacy=privacy("rdp", 20.0), order=2.0)
+    settled(api, db, dataset, 1, share=0.25, evaluation=None)
+    shown = get(api, f"/v1/datasets/{dataset}/ledger")
+    assert shown["comparison"]["basic"]["value"] == pytest.approx(1.0, abs=1e-6)
+    assert shown["accounts"]["train"]["share_spent"] < 0.25
+
+
+def test_a_job_that_settled_says_what_it_was_charged(api: Api, db: Database) -> None:
+    dataset = add_dataset(db)
+    job_id = settled(api, db, dataset, 1, share=0.25, evaluation=None)
+    job = get(api, f"/v1/jobs/{job_id}")
+    held = job["quote"]["charge"]["train"]
+    assert job["charged"] == {"train": held // 4, "holdout": 0, "share": (held // 4) / held}
+    assert next(each for each in get(api, "/v1/jobs")["items"] if each["id"] == job_id)["charged"] == job["charged"]
+    queued = post(api, "/v1/jobs", job_spec(dataset), "queued").json()
+    assert queued["charged"] is None
+
+
+def test_a_study_was_charged_what_its_trials_drew_too() -> None:
+    """Its own settlement covers what they left of its hold."""
+    study = SimpleNamespace(quote={"charge": {"train": 100, "holdout": 0}}, study={})
+    own = SimpleNamespace(train=0, holdout=0, train_released=60, holdout_released=0)
+    assert ChargedView.of(study, [own]) == ChargedView(train=40, holdout=0, share=0.4)
+    assert ChargedView.of(study, []) is None

@@ -1,0 +1,113 @@
+"""What a model's files say about its privacy: the same in model.json, in safetensors' metadata and in README.md.
+
+All of it is planned or was released: the job's ε is the one that its certificate prints, and each score is a copy of a
+released number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from app.contracts.base import Document
+from worker.messages import Claim, ReleasedScore
+
+COVERED = (
+    "everything that the job released: these weights, the scores, and what its certificate lists beside them",
+    "any use of these files: predictions, fine-tuning, copies and merges are post-processing",
+)
+NOT_COVERED = (
+    "other jobs on the same data: the data set's ledger has their total, which its cap bounds",
+    "what was declared public: counts, classes, column names, hold-outs and pretrained parts",
+    "several records of one person, where the unit is one example",
+    "how often the weights are right: a score's ± is the privacy noise alone, without the sampling error",
+)
+RELATIONS = {"add_or_remove_one": "adding or removing one"}
+
+
+class Privacy(Document):
+    """The privacy of a model, as its files say it."""
+
+    epsilon: float
+    delta: float
+    unit: str
+    relation: str
+    accountant: str
+    certificate: str
+    scores: tuple[ReleasedScore, ...]
+    covered: tuple[str, ...] = COVERED
+    not_covered: tuple[str, ...] = NOT_COVERED
+
+    @classmethod
+    def of(cls, claim: Claim, scores: Iterable[ReleasedScore]) -> Privacy:
+        """Builds it from a claim and the released scores."""
+        said = claim.epsilon
+        return cls(
+            epsilon=said.value,
+            delta=said.delta,
+            unit=said.unit,
+            relation=said.relation,
+            accountant=said.accountant,
+            certificate=claim.certificate,
+            scores=tuple(scores),
+        )
+
+    def metadata(self) -> dict[str, str]:
+        """Its members for a safetensors header, which holds texts: each member's JSON."""
+        return {f"privacy.{name}": _json(value) for name, value in self.model_dump(mode="json").items()}
+
+
+def readme(kind: str, weights: str, privacy: Privacy | None, library: str | None = None) -> bytes:
+    """The model card: Hugging Face's YAML front matter, then the same for people.
+
+    Args:
+        kind: the model's kind.
+        weights: the name of its file of weights.
+        privacy: None if no privacy is claimed.
+        library: the library that loads the files, if one does by itself.
+    """
+    front = ["---"] + ([f"library_name: {library}"] if library else []) + ["tags:", "- scrimp", f"- {kind}"]
+    if privacy is not None:
+        front += ["- differential-privacy", "privacy:"]
+        front += [f"  {name}: {_yaml(value)}" for name, value in privacy.model_dump(mode="json").items()]
+    parts = ["\n".join([*front, "---"]), f"# A {kind} model, trained by Scrimp"]
+    parts += _nothing_claimed() if privacy is None else _for_people(privacy)
+    parts.append(
+        f"`model.json` describes the weights in `{weights}`; its member `usage` is Python code that uses them."
+    )
+    return ("\n\n".join(parts) + "\n").encode()
+
+
+def _nothing_claimed() -> list[str]:
+    return ["**No privacy is claimed.** It was trained on data that are declared public, without noise."]
+
+
+def _for_people(privacy: Privacy) -> list[str]:
+    thing = "record" if privacy.unit == "example" else privacy.unit
+    relation = RELATIONS.get(privacy.relation, privacy.relation)
+    epsilon = f"{math.ceil(privacy.epsilon * 1e6) / 1e6:.10g}"  # never shown smaller
+    claim = (
+        f"**(ε = {epsilon}, δ = {privacy.delta:g})-differential privacy** with respect to {relation} {thing} "
+        f"({privacy.accountant}). Certificate: `{privacy.certificate}`."
+    )
+    shown = [f"* {each.name} on the {each.on} part: {_score(each)}" for each in privacy.scores]
+    scores = "\n".join(["## Scores", "", *(shown or ["None was released."])])
+    covered = "\n".join(["## Covered", "", *(f"* {each}" for each in privacy.covered)])
+    not_covered = "\n".join(["## Not covered", "", *(f"* {each}" for each in privacy.not_covered)])
+    return [claim, scores, covered, not_covered]
+
+
+def _score(score: ReleasedScore) -> str:
+    return f"{score.value:.4g} ± {score.std:.2g}" if score.std > 0.0 else f"{score.value:.4g} (exact)"
+
+
+def _yaml(value: Any) -> str:
+    """A value as YAML: JSON, but for numbers such as 1e-05, which YAML 1.1 reads as a text without a point."""
+    text = _json(value)
+    return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
