@@ -92,7 +92,7 @@ def message(tmp_path: Path, name: str, top: int = 2) -> tuple[Predict, Any]:
     )
     sizes = Shape.model_validate(shape)
     numerics = numerics_of(made.spec, sizes.public_sizes(None), read)
-    model: Any = build_model(made.spec, sizes, read_task, read, numerics)
+    model: Any = build_model(made.spec.model, sizes, read_task, read, numerics.passes, numerics.rows_per_pass)
     if getattr(model, "effective_errors", None) is not None:
         model.effective_errors.instantiate(1.0, 40, torch.linspace(0.1, 1.0, 12), 0.01)
     torch.manual_seed(0)
