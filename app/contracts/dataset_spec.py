@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from app.contracts import filters
 from app.contracts.base import DeltaValue, Document, EpsilonValue, Unit
+from app.contracts.filters import FilterName
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -248,7 +250,7 @@ class DatasetPrivacy(Document):
     max_records_per_user: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
     records: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
     cap: Cap | None = None
-    filter: Literal["rdp", "gdp"] = "rdp"
+    filter: FilterName = "rdp"
     order: Annotated[float, Field(gt=1.0, le=1024.0)] | None = None
     typical_job: TypicalJob | None = None
 
@@ -261,8 +263,9 @@ class DatasetPrivacy(Document):
             raise ValueError("a private data set must declare its public `records` and a `cap`")
         if self.sensitivity == "public" and self.cap is not None:
             raise ValueError("a public data set has no cap: leave `cap` out, or declare the data private")
-        if self.filter == "gdp" and (self.order is not None or self.typical_job is not None):
-            raise ValueError("`order` and `typical_job` are for the `rdp` filter only")
+        if not filters.rule_of(self.filter).has_order and (self.order is not None or self.typical_job is not None):
+            ordered = " or ".join(f"`{name}`" for name in filters.FILTERS if filters.rule_of(name).has_order)
+            raise ValueError(f"`order` and `typical_job` are for the {ordered} filter only")
         if self.order is not None and self.typical_job is not None:
             raise ValueError("give `order` or `typical_job`, not both")
         return self
@@ -292,6 +295,7 @@ Task = Annotated[
     ClassificationTask | RegressionTask | RatingTask | NextItemTask | LanguageModelTask, Field(discriminator="kind")
 ]
 INTERACTION_TASKS = ("rating", "next_item")
+TableFormat = Literal["csv", "parquet", "npz", "jsonl"]  # files with one record a row (app.formats.readers)
 Features = Annotated[HashedText | Text | Columns | Tensor | Interactions, Field(discriminator="kind")]
 
 
@@ -299,7 +303,7 @@ class DatasetSpec(Document):
     """The declaration of a data set: format, task, features, privacy and hold-out. All of it is public."""
 
     name: Name
-    format: Literal["csv", "parquet", "npz", "jsonl", "interactions"]
+    format: Literal[TableFormat, "interactions"]
     task: Task
     features: Features
     privacy: DatasetPrivacy

@@ -10,6 +10,7 @@ from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, Noise
 from app.contracts.extractor import ExtractorRef
 from app.contracts.hf import ARCHITECTURES, HfModel
 from app.contracts.hpo import Hpo
+from app.contracts.metrics import METRICS, Metric, rule_of
 from app.contracts.optimizers import Optimizer
 
 # Bounds for clipping norms and losses: far from where floats lose digits or underflow, so that noise is not rounded
@@ -291,7 +292,7 @@ class Evaluation(Document):
     on: Literal["holdout", "train"] = "holdout"
     noise_mu: Annotated[float, Field(strict=True, ge=1e-5, le=10.0)] = 0.05
     points: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
-    metrics: Annotated[list[Literal["accuracy", "loss"]], Field(min_length=1, max_length=2)] | None = None
+    metrics: Annotated[list[Metric], Field(min_length=1, max_length=len(METRICS))] | None = None
     loss_bound: Bound = 1.0
     groups: Annotated[dict[GroupName, ClassPlaces], Field(min_length=1, max_length=50)] | None = None
     by_frequency: bool = False
@@ -316,12 +317,17 @@ class Evaluation(Document):
         """The name of the score that compares the trials of a study."""
         return f"ndcg@{self.ranking.k}" if self.ranking is not None else (self.metrics or ["accuracy"])[0]
 
-    def sensitivities(self, *, classes: bool) -> dict[Literal["accuracy", "loss", "ranking"], float]:
+    @property
+    def larger_is_better(self) -> bool:
+        """True if a larger score is a better one."""
+        return self.ranking is not None or rule_of((self.metrics or ["accuracy"])[0]).larger_is_better
+
+    def sensitivities(self, *, classes: bool) -> dict[Metric | Literal["ranking"], float]:
         """The scored quantities, each with the most that one record weighs in it."""
         if self.ranking is not None:
             return {"ranking": 1.0}
-        names = self.metrics or (["accuracy"] if classes else ["loss"])
-        return {name: 1.0 if name == "accuracy" else self.loss_bound for name in names}
+        names: list[Metric] = self.metrics or (["accuracy"] if classes else ["loss"])
+        return {name: rule_of(name).bound or self.loss_bound for name in names}
 
 
 def token_ranks(evaluation: Evaluation | None, model: Model) -> int | None:

@@ -20,6 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
+from app.contracts import filters
 from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec
 from app.datasets import hashes, repository, storage
 from app.datasets.parsing import Parsers
@@ -185,7 +186,7 @@ def _check_name(session: Session, name: str) -> None:
 def _order(
     privacy: DatasetPrivacy, cap_epsilon: float, cap_delta: float, records: int, pricing: OrderChooser
 ) -> float | None:
-    if privacy.filter == "gdp" or privacy.order is not None:
+    if not filters.rule_of(privacy.filter).has_order or privacy.order is not None:
         return privacy.order
     return pricing.choose_order(
         OrderRequest(cap_epsilon=cap_epsilon, cap_delta=cap_delta, records=records, typical_job=privacy.typical_job)

@@ -19,11 +19,10 @@ from app.formats import digests, interactions, users
 from app.formats.columns import Classes, chunks
 from app.formats.digests import Keys
 from app.formats.foreign import what_else
+from app.formats.readers import reader_of
 from app.formats.records import Records
 from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts, save_part
 
-# Imported on demand: pyarrow for Parquet alone.
-READERS = {"csv": "csv_file", "jsonl": "jsonl_file", "npz": "npz_file", "parquet": "parquet_file"}
 DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
 
 
@@ -114,7 +113,7 @@ def _parsed(spec: DatasetSpec, path: Path, name: str, keys: digests.Keys, max_un
     records = Records(spec, name, max_unpacked_bytes)
     if other := what_else(path, spec.format):
         raise records.broken(f"it is {other}")
-    import_module(f"app.formats.{READERS[spec.format]}").read(path, records)
+    import_module(f"app.formats.{reader_of(spec.format).module}").read(path, records)
     records.check()
     parsed = _features_and_labels(spec, records, keys)
     most = spec.privacy.max_records_per_user

@@ -19,11 +19,10 @@ from app.formats.columns import (
     Texts,
     Unlabelled,
     fault,
-    json_number,
     refuse,
-    text_number,
     unusable,
 )
+from app.formats.readers import reader_of
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,8 @@ class Records(Table):
     """The records of one file: features and label, or counts of the unusable cells."""
 
     def __init__(self, spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> None:
+        if spec.format == "interactions":
+            raise ValueError("interactions are read as pairs of ids (app.formats.interactions)")
         features = _features(spec)
         # A text that is its own label is read once, as the feature.
         label = features[0] if spec.task.kind == "language_model" else Wanted(spec.task.label, "/task/label")
@@ -98,7 +99,7 @@ class Records(Table):
         self.spec = spec
         self.users = Texts(user, "/privacy/user_column") if user else None
         names, pointers = [each.name for each in features], [each.pointer for each in features]
-        number = json_number if spec.format == "jsonl" else text_number if spec.format == "csv" else float
+        number = reader_of(spec.format).number
         self.tensor: NDArray[Any] | None = None  # an NPZ file's features arrive as one array
         self.texts = Texts(names[0], pointers[0]) if spec.features.kind in ("hashed_text", "text") else None
         self.numbers = Numbers(names, pointers, number)

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.catalogue import models, optimizers
+from app.contracts import filters
 from app.contracts.base import AccountName, Unit
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.filters import FilterName
 from app.contracts.job_spec import Evaluation, JobSpec
+from app.contracts.metrics import rule_of
 from app.contracts.optimizers import PublicSideSettings
 from app.errors import InvalidRequest
 from app.privacy import derive
@@ -38,7 +41,7 @@ class DatasetFacts:
     records_holdout: int
     features: int
     outputs: int
-    filter: str | None  # None on public data: there is no account
+    filter: FilterName | None  # None on public data: there is no account
     order: float | None
     cap_delta: float | None
 
@@ -165,8 +168,9 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
     if spec.clipping is not None and spec.clipping.kind == "adaptive" and facts.unit == "user":
         detail = "`adaptive` counts records, but this data set protects users: use `flat`, `automatic` or `per_layer`"
         raise InvalidRequest.at("/clipping/kind", detail)
-    if facts.filter == "gdp" and spec.sampling.kind == "poisson":
-        detail = 'this data set\'s ledger (filter `gdp`) admits full-batch jobs only: use {"kind": "full_batch"}'
+    if facts.filter is not None and not filters.rule_of(facts.filter).samples and spec.sampling.kind == "poisson":
+        use = 'use {"kind": "full_batch"}'
+        detail = f"this data set's ledger (filter `{facts.filter}`) admits full-batch jobs only: {use}"
         raise InvalidRequest.at("/sampling", detail)
 
 
@@ -224,8 +228,9 @@ def _check_ranking(evaluation: Evaluation, facts: DatasetFacts) -> None:
 
 
 def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
-    if "accuracy" in (evaluation.metrics or ()) and facts.spec.task.kind != "classification":
-        raise InvalidRequest.at("/evaluation/metrics", "`accuracy` needs a data set whose task is `classification`")
+    for metric in evaluation.metrics or ():
+        if (needed := rule_of(metric).task) not in (None, facts.spec.task.kind):
+            raise InvalidRequest.at("/evaluation/metrics", f"`{metric}` needs a data set whose task is `{needed}`")
     where = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
     tokens = evaluation.by_frequency and facts.spec.task.kind == "language_model"
     if (evaluation.groups or evaluation.by_frequency) and not tokens and facts.spec.task.kind != "classification":

@@ -101,8 +101,8 @@ def _select(job: _Part, row: _Part, source: FromClause, on: ColumnElement[bool])
     return select(*columns).select_from(joined).where(KEY.c.id == bindparam("key"))
 
 
-def _ask(connection: Connection, statement: Select[Any], job: _Part, row: _Part, values: dict[str, str | int]) -> Polled:
-    found = connection.execute(statement, values).mappings().all()
+def _ask(connection: Connection, statement: Select[Any], job: _Part, row: _Part, sent: dict[str, str | int]) -> Polled:
+    found = connection.execute(statement, sent).mappings().all()
     if not found:
         return Polled(None, None, SimpleNamespace(), [])
     first = found[0]

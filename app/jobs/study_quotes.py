@@ -76,7 +76,7 @@ def stored(study: StudyPlan, priced: StudyPrice) -> StoredStudy:
         levels=tuple(levels),
         at_final=final,
         score=score,
-        larger_is_better=score != "loss",
+        larger_is_better=study.evaluation is None or study.evaluation.larger_is_better,
         trial_evaluation=study.evaluation,
         keep_weights=hpo.keep_weights if isinstance(hpo, ScoredSearch | GridOracle) else False,
         common=study.pricing.common if study.pricing else None,
