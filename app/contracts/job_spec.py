@@ -288,14 +288,32 @@ class Clipping(Document):
 class FullBatch(Document):
     """Every record takes part in every step."""
 
+    is_sampled: ClassVar[bool] = False
     kind: Literal["full_batch"] = "full_batch"
+
+    def batch(self, records: int) -> int:
+        """L, the divisor of every step."""
+        return records
+
+    def rate(self, records: int) -> float:
+        """q: the chance of a record to take part in a step."""
+        return 1.0
 
 
 class Poisson(Document):
     """Each record takes part in a step independently, with probability expected_batch_size / records."""
 
+    is_sampled: ClassVar[bool] = True
     kind: Literal["poisson"] = "poisson"
     expected_batch_size: Annotated[int, Field(strict=True, ge=1)]
+
+    def batch(self, records: int) -> int:
+        """L, the divisor of every step."""
+        return self.expected_batch_size
+
+    def rate(self, records: int) -> float:
+        """q = L / records."""
+        return self.expected_batch_size / records
 
 
 class Length(Document):
@@ -434,8 +452,8 @@ class JobSpec(Document):
             raise ValueError(
                 "give `clipping` only with a private job: with `privacy` null there is no clipping and no noise"
             )
-        if self.model.kind == "linear" and self.runtime.dtype == "float32":
+        if isinstance(self.model, LinearModel) and self.runtime.dtype == "float32":
             raise ValueError("a linear model trains in float64: leave `runtime.dtype` out")
-        if self.runtime.dtype == "bfloat16" and self.model.kind != "hf":
+        if self.runtime.dtype == "bfloat16" and not isinstance(self.model, HfModel):
             raise ValueError("`runtime.dtype` 'bfloat16' is for Hugging Face models only")
         return self

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.contracts import filters
-from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec
+from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, LastItemHoldout, PublicHoldout, SplitHoldout
 from app.datasets import hashes, repository, storage
 from app.datasets.parsing import Parsers
 from app.db.engine import Database
@@ -161,7 +161,7 @@ def sweep(settings: Settings) -> int:
 
 
 def _wants_holdout_file(spec: DatasetSpec) -> bool:
-    return spec.holdout is not None and spec.holdout.kind == "public"
+    return isinstance(spec.holdout, PublicHoldout)
 
 
 def _check_files(spec: DatasetSpec, folder: Path) -> None:
@@ -195,9 +195,9 @@ def _order(
 
 def _split_sizes(spec: DatasetSpec, records: int) -> tuple[int, int]:
     """The public sizes of training part and hold-out, from the declared count: the split's actual sizes are private."""
-    if spec.holdout is not None and spec.holdout.kind == "last_item":
+    if isinstance(spec.holdout, LastItemHoldout):
         return records, records  # the same users
-    if spec.holdout is None or spec.holdout.kind != "split":
+    if not isinstance(spec.holdout, SplitHoldout):
         return records, 0
     train = round(records * (1 - spec.holdout.fraction))
     if not 0 < train < records:
@@ -247,7 +247,7 @@ def _open_account(session: Session, caller: Caller, spec: DatasetSpec, dataset_i
         order=spec.privacy.order,
         cap_epsilon=cap.epsilon,
         cap_delta=cap.delta,
-        has_holdout=spec.holdout is not None and spec.holdout.kind == "split",
+        has_holdout=isinstance(spec.holdout, SplitHoldout),
         actor=caller.id,
     )
 

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import DatasetSpec, HashedText
+from app.contracts.dataset_spec import (
+    Columns,
+    DatasetSpec,
+    HashedText,
+    Interactions,
+    LastItemHoldout,
+    SplitHoldout,
+)
 from app.errors import InvalidRequest
 from app.formats import digests, interactions, users
 from app.formats.columns import Classes, chunks
@@ -84,16 +91,16 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
             detail = f"its records have {extra.part.shape[1]} features, but those of the data have {data.part.shape[1]}"
             raise InvalidRequest.at("/holdout_file", detail)
         parts["holdout"] = extra.part
-    elif spec.holdout is not None and spec.holdout.kind == "split":
+    elif isinstance(spec.holdout, SplitHoldout):
         mask = data.in_holdout(spec.holdout.fraction)
         parts = {"train": data.select(~mask), "holdout": data.select(mask)}
-    elif spec.holdout is not None and spec.holdout.kind == "last_item":
+    elif isinstance(spec.holdout, LastItemHoldout):
         parts = {"train": _without_last(data.part), "holdout": data.part}
     hashes = {name: digests.file_digests(path, keys) for name, path in files.items()}
     return {
         "parts": {name: _saved(Path(request["output_dir"]) / f"{name}.npz", part) for name, part in parts.items()},
         "features": data.part.shape[1],
-        "outputs": len(spec.task.classes) if spec.task.kind == "classification" else 1,
+        "outputs": spec.task.outputs,
         "sparse": data.part.sparse,
         "contents": [each for name in files for each in _contents(name, hashes[name][1], parsed[name], keys)],
         "content_sha256": hashes["file"][0],
@@ -133,7 +140,7 @@ def _features_and_labels(spec: DatasetSpec, records: Records, keys: digests.Keys
             digests.record_digests(digests.text_contents(texts, labels), keys),
         )
     matrix = records.matrix()
-    names = spec.features.columns if spec.features.kind == "columns" else None
+    names = spec.features.columns if isinstance(spec.features, Columns) else None
     return Parsed(
         StoredPart(x=_float32(matrix), y=y),
         digests.record_digests(digests.number_contents(matrix, names, labels), keys),
@@ -202,7 +209,7 @@ def _saved(path: Path, part: StoredPart) -> dict[str, str]:
 
 def _counts(spec: DatasetSpec, data: Parsed, extra: Parsed | None) -> dict[str, int]:
     counts = {"records": len(data.digests.content)}
-    if spec.features.kind == "interactions" and spec.features.unknown == "drop":
+    if isinstance(spec.features, Interactions) and spec.features.unknown == "drop":
         counts["dropped"] = data.dropped + (extra.dropped if extra else 0)
     return counts
 

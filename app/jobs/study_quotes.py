@@ -9,7 +9,7 @@ from app.contracts.base import AccountantName, Document, Epsilon
 from app.contracts.hpo import GridOracle, LinearScaling, ScoredSearch
 from app.errors import InvalidRequest
 from app.hpo.stored import StoredRun, StoredStudy
-from app.jobs.studies import StudyPlan
+from app.jobs.plans import StudyPlan
 from app.privacy.plans import StudyRequest
 from app.privacy.prices import Charge, Line, PricedRun, StudyPrice, Units
 from app.privacy.releases import NoisyCount, NoisySum

@@ -178,9 +178,9 @@ def sensitivity_slack(records: int, rows: int, positions: int) -> float:
 
 def _batch(spec: JobSpec, records: int) -> tuple[float, float]:
     """Returns the expected number of units in a step and its standard deviation (in full batch: of a random split)."""
-    if spec.sampling.kind == "full_batch":
+    if not spec.sampling.is_sampled:
         return float(records), math.sqrt(records)
-    batch = spec.sampling.expected_batch_size
+    batch = spec.sampling.batch(records)
     return float(batch), math.sqrt(batch * max(0.0, 1.0 - batch / records))
 
 

@@ -291,7 +291,7 @@ def _check_agreement(
         records_holdout=shape.records_holdout,
         records_per_unit=mechanism.training.records_per_unit,
         unit=mechanism.unit,
-        classification=task.kind == "classification",
+        classification=task.is_classification,
         holdout_is_private=not holdout_public,
         holdout_account=holdout_account,
         delta=mechanism.target_delta,
