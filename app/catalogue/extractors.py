@@ -18,7 +18,7 @@ from app.contracts.extractor import (
     Manifest,
     Words,
 )
-from app.contracts.job_spec import JobSpec
+from app.contracts.job_spec import JobSpec, LinearModel
 from app.errors import InvalidRequest
 
 MAX_MANIFEST_BYTES = 1 << 16
@@ -74,7 +74,7 @@ def resolved(spec: JobSpec, models_root: Path | None, features_kind: str = "") -
     Raises:
         InvalidRequest: there is no such extractor, or it differs from the pinned one.
     """
-    if spec.model.kind != "linear":
+    if not isinstance(spec.model, LinearModel):
         return spec
     asked = spec.model.extractor
     if asked is None and features_kind == "text":

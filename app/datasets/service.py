@@ -20,7 +20,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec
+from app.contracts import filters
+from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, LastItemHoldout, PublicHoldout, SplitHoldout
 from app.datasets import hashes, repository, storage
 from app.datasets.parsing import Parsers
 from app.db.engine import Database
@@ -214,7 +215,7 @@ def sweep(settings: Settings) -> int:
 
 
 def _wants_holdout_file(spec: DatasetSpec) -> bool:
-    return spec.holdout is not None and spec.holdout.kind == "public"
+    return isinstance(spec.holdout, PublicHoldout)
 
 
 def _check_files(spec: DatasetSpec, folder: Path) -> None:
@@ -239,7 +240,7 @@ def _check_name(session: Session, name: str) -> None:
 def _order(
     privacy: DatasetPrivacy, cap_epsilon: float, cap_delta: float, records: int, pricing: OrderChooser
 ) -> float | None:
-    if privacy.filter == "gdp" or privacy.order is not None:
+    if not filters.rule_of(privacy.filter).has_order or privacy.order is not None:
         return privacy.order
     return pricing.choose_order(
         OrderRequest(cap_epsilon=cap_epsilon, cap_delta=cap_delta, records=records, typical_job=privacy.typical_job)
@@ -252,9 +253,9 @@ def split_sizes(spec: DatasetSpec, records: int, pointer: str = "/holdout/fracti
     Raises:
         InvalidRequest: one side is left without a record; at `pointer`.
     """
-    if spec.holdout is not None and spec.holdout.kind == "last_item":
+    if isinstance(spec.holdout, LastItemHoldout):
         return records, records  # the same users
-    if spec.holdout is None or spec.holdout.kind != "split":
+    if not isinstance(spec.holdout, SplitHoldout):
         return records, 0
     train = round(records * (1 - spec.holdout.fraction))
     if not 0 < train < records:
@@ -309,7 +310,7 @@ def _open_account(session: Session, caller: Caller, spec: DatasetSpec, dataset_i
         order=spec.privacy.order,
         cap_epsilon=cap.epsilon,
         cap_delta=cap.delta,
-        has_holdout=spec.holdout is not None and spec.holdout.kind == "split",
+        has_holdout=isinstance(spec.holdout, SplitHoldout),
         actor=caller.id,
     )
 

@@ -46,7 +46,7 @@ from app.db.models import (
     table_of,
 )
 from app.errors import NotFound
-from app.jobs.planning import DatasetFacts
+from app.jobs.plans import DatasetFacts
 from app.ledger.accounts import remaining_of
 from app.privacy.prices import Units
 

@@ -26,6 +26,7 @@ import torch
 
 from app.contracts.base import Document
 from app.contracts.extractor import ExtractorRef, Words
+from app.contracts.job_spec import LinearModel
 from app.errors import PrivacyError
 from app.formats.stored import DataDamagedError, StoredPart
 from app.formats.tables import scaled
@@ -281,7 +282,7 @@ def _words(start: Start, link: SupervisorLink, extractor: ExtractorRef, cache: P
 
 
 def _extractor(start: Start) -> ExtractorRef | None:
-    return start.spec.model.extractor if start.spec.model.kind == "linear" else None
+    return start.spec.model.extractor if isinstance(start.spec.model, LinearModel) else None
 
 
 CODES: dict[type[BaseException], FailureCode] = {
