@@ -12,7 +12,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
 from app.ids import new_id, now
 from app.jobs import service as jobs
-from app.jobs.planning import Plan
+from app.jobs.plans import Plan
 from app.jobs.rows import new_job
 from app.keys.service import Caller
 from app.ledger.accounts import open_account

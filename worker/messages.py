@@ -28,6 +28,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, mod
 from app.contracts.base import AccountName, Document
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import JobSpec
+from app.contracts.metrics import METRICS
 from app.errors import WorkerError
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import Numerics, NumericsReport, PublicSizes
@@ -300,7 +301,7 @@ class Mismatch(Document):
 MetricName = Annotated[
     str,
     StringConstraints(
-        pattern=r"^((accuracy|loss)(:[a-z0-9_-]{1,40})?|(hit|ndcg)@[0-9]{1,5}|training_loss|clipping_norm)$"
+        pattern=rf"^(({'|'.join(METRICS)})(:[a-z0-9_-]{{1,40}})?|(hit|ndcg)@[0-9]{{1,5}}|training_loss|clipping_norm)$"
     ),
 ]
 

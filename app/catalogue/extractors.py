@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from app.contracts.extractor import MANIFEST, MANIFESTS, TAKES, ExtractorName, Manifest
-from app.contracts.job_spec import JobSpec
+from app.contracts.job_spec import JobSpec, LinearModel
 from app.errors import InvalidRequest
 
 MAX_MANIFEST_BYTES = 1 << 16
@@ -60,7 +60,7 @@ def resolved(spec: JobSpec, models_root: Path | None) -> JobSpec:
     Raises:
         InvalidRequest: there is no such extractor, or it differs from the pinned one.
     """
-    asked = spec.model.extractor if spec.model.kind == "linear" else None
+    asked = spec.model.extractor if isinstance(spec.model, LinearModel) else None
     if asked is None:
         return spec
     found = find(models_root, asked.name)

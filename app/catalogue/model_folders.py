@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.contracts.hf import adapted, size
+from app.contracts.hf import HfModel, adapted, size
 from app.contracts.job_spec import JobSpec
 from app.errors import InvalidRequest
 from app.formats import model_folder
@@ -23,7 +23,7 @@ def resolved(spec: JobSpec, models_root: Path | None, outputs: int) -> JobSpec:
         InvalidRequest: the model is missing, cannot be tuned as requested, or differs from the pinned one.
     """
     asked = spec.model
-    if asked.kind != "hf":
+    if not isinstance(asked, HfModel):
         return spec
     found = _find(models_root, asked.path)
     of, tensors = found.architecture, found.tensors(asked, outputs)

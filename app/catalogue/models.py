@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import assert_never
 
 from app.contracts.base import Document
 from app.contracts.extractor import ExtractorRef
@@ -124,7 +125,6 @@ CATALOGUE: dict[str, Entry] = {
         tasks=("language_model", "classification"),
     ),
 }
-GATES = {"gru_rec": 3, "lstm_rec": 4}
 
 
 def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0, 0)) -> list[Layer]:
@@ -136,23 +136,35 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
         outputs: its number of classes, or 1.
         rows: its declared numbers of users and items, for interactions.
     """
-    if model.kind == "linear":
-        inputs = (model.extractor.features if model.extractor else None) or features
-        return [_dense("", inputs, outputs, bias=model.bias)]
-    if model.kind == "mlp":
-        sizes = [features, *model.hidden, outputs]
-        apart = 3 if model.dropout else 2
-        return [_dense(str(1 + apart * at), sizes[at], sizes[at + 1]) for at in range(len(sizes) - 1)]
-    if model.kind == "matrix_factorization":
-        names = (("user", rows[0]), ("item", rows[1]))
-        biases = [Layer(name=f"{name}_bias", kind="embedding", shapes={"": [size]}) for name, size in names]
-        factors = [Layer(name=f"{name}s", kind="embedding", shapes={"": [size, model.dim]}) for name, size in names]
-        return factors + (biases if model.bias else [])
-    if isinstance(model, RecommenderModel):
-        return _recommender(model, rows[1])
-    if model.kind == "hf":
-        return [Layer(name=model.tuning, kind="hf", shapes={"": [model.trained or 0]})]
-    return _convolutional(model, outputs)
+    found: list[Layer]
+    match model:
+        case LinearModel():
+            inputs = (model.extractor.features if model.extractor else None) or features
+            found = [_dense("", inputs, outputs, bias=model.bias)]
+        case MlpModel():
+            sizes = [features, *model.hidden, outputs]
+            apart = 3 if model.dropout else 2
+            found = [_dense(str(1 + apart * at), sizes[at], sizes[at + 1]) for at in range(len(sizes) - 1)]
+        case CnnModel():
+            found = _convolutional(model, outputs)
+        case MatrixFactorizationModel():
+            found = _factors(model, rows)
+        case TransformerRecModel():
+            found = _recommender(model, rows[1], _transformer(model))
+        case GruRecModel() | LstmRecModel():
+            found = _recommender(model, rows[1], _recurrent(model))
+        case HfModel():
+            found = [Layer(name=model.tuning, kind="hf", shapes={"": [model.trained or 0]})]
+        case _:
+            assert_never(model)
+    return found
+
+
+def _factors(model: MatrixFactorizationModel, rows: tuple[int, int]) -> list[Layer]:
+    names = (("user", rows[0]), ("item", rows[1]))
+    biases = [Layer(name=f"{name}_bias", kind="embedding", shapes={"": [size]}) for name, size in names]
+    factors = [Layer(name=f"{name}s", kind="embedding", shapes={"": [size, model.dim]}) for name, size in names]
+    return factors + (biases if model.bias else [])
 
 
 def _convolutional(model: CnnModel, outputs: int) -> list[Layer]:
@@ -163,10 +175,9 @@ def _convolutional(model: CnnModel, outputs: int) -> list[Layer]:
     return [*convolutions, _dense("14", 128, outputs)]
 
 
-def _recommender(model: TransformerRecModel | GruRecModel | LstmRecModel, items: int) -> list[Layer]:
+def _recommender(model: RecommenderModel, items: int, between: list[Layer]) -> list[Layer]:
     """Row 0 of the items stands for none. The output is a layer of its own unless it is tied to the embedding."""
     table = {"weight": [items + 1, model.dim]}
-    between = _transformer(model) if model.kind == "transformer_rec" else _recurrent(model, GATES[model.kind])
     found = [Layer(name="embedding", kind="embedding", shapes=table), *between]
     return found if model.tied else [*found, Layer(name="output", kind="item_loss", shapes=table)]
 
@@ -180,9 +191,9 @@ def _transformer(model: TransformerRecModel) -> list[Layer]:
     return [*found, _norm("norm", dim)]
 
 
-def _recurrent(model: RecurrentRecModel, gates: int) -> list[Layer]:
+def _recurrent(model: RecurrentRecModel) -> list[Layer]:
     names = [f"layers.{number}.{name}" for number in range(model.layers) for name in ("inputs", "states")]
-    return [_dense(name, model.dim, gates * model.dim) for name in names]
+    return [_dense(name, model.dim, model.gates * model.dim) for name in names]
 
 
 def _norm(name: str, features: int) -> Layer:
@@ -205,14 +216,14 @@ def refusal(
     if task_kind not in entry.tasks:
         wanted = " or ".join(f"`{kind}`" for kind in entry.tasks)
         return "/model/kind", f"a `{model.kind}` model needs a task of kind {wanted}; this data set's is `{task_kind}`"
-    if model.kind == "linear" and (wrong := _no_input(model.extractor, features_kind, features)):
+    if isinstance(model, LinearModel) and (wrong := _no_input(model.extractor, features_kind, features)):
         return wrong
     if features_kind not in entry.takes:
         wanted = " or ".join(f"`{kind}`" for kind in entry.takes)
         return "/model/kind", f"a `{model.kind}` model needs features of kind {wanted}; these are `{features_kind}`"
-    if model.kind == "hf" and model.architecture and ARCHITECTURES[model.architecture].task != task_kind:
+    if isinstance(model, HfModel) and model.architecture and ARCHITECTURES[model.architecture].task != task_kind:
         return "/model/path", f"a `{model.architecture}` model cannot be tuned on tasks of kind `{task_kind}`"
-    if model.kind == "cnn" and features != CNN_FEATURES[model.preset]:
+    if isinstance(model, CnnModel) and features != CNN_FEATURES[model.preset]:
         wanted = f"{CNN_IMAGES[model.preset]}, {CNN_FEATURES[model.preset]} numbers"
         return "/model/preset", f"`{model.preset}` needs images of {wanted}; this data set's records have {features}"
     return _too_large(model, features, outputs, rows)
@@ -240,7 +251,7 @@ def _too_large(model: Model, features: int, outputs: int, rows: tuple[int, int])
             detail = "shorten it, or compute the loss at the `last` position only"
             return "/model/max_length", f"a record would have {scores} scores, at most {MAX_SCORES}: {detail}"
     parameters = sum(layer.parameters for layer in layers(model, features, outputs, rows))
-    most = MAX_TUNED if model.kind == "hf" else MAX_PARAMETERS
-    if model.kind != "linear" and parameters > most:
+    most = MAX_TUNED if isinstance(model, HfModel) else MAX_PARAMETERS
+    if not isinstance(model, LinearModel) and parameters > most:
         return "/model", f"the model has {parameters} parameters; at most {most} are allowed"
     return None

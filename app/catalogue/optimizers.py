@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from app.contracts import optimizers as specs
-from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.dataset_spec import Columns, DatasetSpec, Features
 from app.contracts.job_spec import JobSpec
+from app.contracts.table import TableFeatures
 
 
 @dataclass(frozen=True)
@@ -153,13 +155,19 @@ def side_refusal(own: DatasetSpec, side: DatasetSpec, features: tuple[int, int],
         return "this data set is private: side information is not charged for, so it must be declared public"
     if records < 1:
         return "this data set has no records to compute gradients on"
-    named = {"column", "columns", "array"} if own.features.kind != "columns" else set()
-    one, other = (each.features.model_dump(exclude=named) for each in (own, side))
-    if own.features.kind == "interactions" or one != other or features[0] != features[1]:
+    fits = _in_common(own.features) == _in_common(side.features) and features[0] == features[1]
+    if own.task.of_interactions or not fits:
         return "its features differ from the job's data set in kind, number or settings"
     if own.task.model_dump(exclude={"label"}) != side.task.model_dump(exclude={"label"}):
         return "its task differs from the job's data set, or its classes or their order do"
     return None
+
+
+def _in_common(features: Features) -> dict[str, Any]:
+    """The settings that features of two data sets must share."""
+    if isinstance(features, TableFeatures):  # cells are stored unscaled, and the job's ranges scale both
+        return features.model_dump(exclude={"columns": {"__all__": {"range"}}})
+    return features.model_dump(exclude=set() if isinstance(features, Columns) else {"column", "array"})
 
 
 def refusal(spec: JobSpec, steps: int) -> tuple[str, str] | None:
@@ -169,16 +177,16 @@ def refusal(spec: JobSpec, steps: int) -> tuple[str, str] | None:
         steps: T.
     """
     optimizer = spec.optimizer
-    if optimizer.kind == "dp_adambc" and optimizer.eps_root is None and spec.privacy is None:
+    if isinstance(optimizer, specs.DpAdamBc) and optimizer.eps_root is None and spec.privacy is None:
         detail = "without noise Φ is undefined: give a number, or use `dp_adam`"
         return "/optimizer/eps_root", detail
     if isinstance(optimizer, specs.Dp2Settings) and spec.clipping is not None and spec.clipping.kind == "adaptive":
         return "/clipping/kind", (
             f"the phases of `{optimizer.kind}` have clipping norms of their own, which do not adapt"
         )
-    if optimizer.kind == "pda_dpmd" and (optimizer.horizon or steps) < steps:
+    if isinstance(optimizer, specs.PdaDpmd) and (optimizer.horizon or steps) < steps:
         return "/optimizer/horizon", f"α would turn negative before the last of {steps} steps: use at least {steps}"
-    if optimizer.schedule.kind == "warmup_linear" and optimizer.schedule.warmup * steps > steps - 1:
+    if isinstance(optimizer.schedule, specs.WarmupLinearSchedule) and optimizer.schedule.warmup * steps > steps - 1:
         return "/optimizer/schedule/warmup", f"the warm-up would leave none of the {steps} steps: lower it"
     return _delay_refusal(optimizer, steps) if isinstance(optimizer, specs.Dp2Settings) else None
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from app.contracts import filters
 from app.contracts.base import DeltaValue, Document, EpsilonValue, Unit
-from app.contracts.table import ColumnName, CsvDialect, TableFeatures
+from app.contracts.feature_settings import ColumnName, FeatureSettings
+from app.contracts.filters import FilterName
+from app.contracts.table import CsvDialect, TableFeatures
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 ScaleEnd = Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -23,15 +27,60 @@ def rounded(count: int) -> int:
     >>> rounded(24_873), rounded(943), rounded(64)
     (25000, 940, 60)
     """
-    unit = 10 ** max(1, len(str(count)) - 2)
+    unit: int = 10 ** max(1, len(str(count)) - 2)
     return max(unit, (count + unit // 2) // unit * unit)
 
 
 IdText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 MAX_IDS = 10_000_000
+LIKELY_GUESS = 6.0  # the loss of a guess among 400 tokens: hardly any model's losses fit under a lower bound
 
 
-class ClassificationTask(Document):
+class TaskSettings(Document):
+    """What is predicted.
+
+    Attributes:
+        of_interactions: records are made of rows with a user and an item.
+        record_is_user: each record is all rows of one user.
+    """
+
+    of_interactions: ClassVar[bool] = False
+    record_is_user: ClassVar[bool] = False
+
+    @property
+    def label_column(self) -> str | None:
+        """The column that is read besides the features; None if records are their own labels."""
+        return None
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for a record: the number of classes, or 1."""
+        return 1
+
+    @property
+    def is_classification(self) -> bool:
+        """True if one of several classes is predicted."""
+        return self.outputs > 1
+
+    def clipped(self, bound: float, items: int) -> str | None:
+        """What a score tells less of if losses are clipped to `bound`; None if that is unlikely.
+
+        Args:
+            items: the declared number of items.
+        """
+        return None
+
+
+def _guess(bound: float, among: int, what: str) -> str | None:
+    guess = math.log(among)
+    return (
+        f"losses above loss_bound = {bound:g} count as that; a guess among all {what} has {guess:.3g}"
+        if (bound < guess)
+        else None
+    )
+
+
+class ClassificationTask(TaskSettings):
     """Predicts one of the declared classes."""
 
     kind: Literal["classification"] = "classification"
@@ -44,20 +93,37 @@ class ClassificationTask(Document):
             raise ValueError("classes must be distinct, also when written as text")
         return self
 
+    @property
+    def label_column(self) -> str:
+        return self.label
 
-class RegressionTask(Document):
+    @property
+    def outputs(self) -> int:
+        return len(self.classes)
+
+    def clipped(self, bound: float, items: int) -> str | None:
+        """See TaskSettings.clipped."""
+        return _guess(bound, len(self.classes), "classes")
+
+
+class RegressionTask(TaskSettings):
     """Predicts a number."""
 
     kind: Literal["regression"] = "regression"
     label: ColumnName
 
+    @property
+    def label_column(self) -> str:
+        return self.label
 
-class RatingTask(Document):
+
+class RatingTask(TaskSettings):
     """How a user rates an item. One rating is one record, so unit `example` protects a rating, not a user.
 
     `scale` is the public range of ratings: predictions start at its middle, and scores are computed within it.
     """
 
+    of_interactions: ClassVar[bool] = True
     kind: Literal["rating"] = "rating"
     user: ColumnName = "user_id"
     item: ColumnName = "item_id"
@@ -65,8 +131,14 @@ class RatingTask(Document):
     scale: tuple[ScaleEnd, ScaleEnd]
 
     @property
-    def label(self) -> str:
+    def label_column(self) -> str:
         return self.rating
+
+    def clipped(self, bound: float, items: int) -> str | None:
+        """See TaskSettings.clipped."""
+        largest = (self.scale[1] - self.scale[0]) ** 2
+        said = f"squared errors above loss_bound = {bound:g} count as that; they reach {largest:g}"
+        return said if bound < largest else None
 
     @model_validator(mode="after")
     def _ordered(self) -> RatingTask:
@@ -77,7 +149,7 @@ class RatingTask(Document):
         return self
 
 
-class NextItemTask(Document):
+class NextItemTask(TaskSettings):
     """Which item a user chooses next. One record is one user's whole sequence, so ε protects the user.
 
     A user's rows are ordered by `time`; rows with the same time by a hash of user and item. A row's place therefore
@@ -87,6 +159,8 @@ class NextItemTask(Document):
     users and items with fewer rows than this are removed, repeatedly, until none is left.
     """
 
+    of_interactions: ClassVar[bool] = True
+    record_is_user: ClassVar[bool] = True
     kind: Literal["next_item"] = "next_item"
     user: ColumnName = "user_id"
     item: ColumnName = "item_id"
@@ -95,9 +169,12 @@ class NextItemTask(Document):
     core: Annotated[int, Field(strict=True, ge=2, le=1000)] | None = None
 
     @property
-    def label(self) -> str:
-        """The column that is read in addition to the ids."""
+    def label_column(self) -> str:
         return self.time
+
+    def clipped(self, bound: float, items: int) -> str | None:
+        """See TaskSettings.clipped."""
+        return _guess(bound, items, "items")
 
     @model_validator(mode="after")
     def _distinct(self) -> NextItemTask:
@@ -106,7 +183,7 @@ class NextItemTask(Document):
         return self
 
 
-class LanguageModelTask(Document):
+class LanguageModelTask(TaskSettings):
     """Predicts each token of a text from the tokens before it. A record is one row's text, which is its own label.
 
     Where users are protected, a record is all rows of one user.
@@ -114,10 +191,16 @@ class LanguageModelTask(Document):
 
     kind: Literal["language_model"] = "language_model"
 
+    def clipped(self, bound: float, items: int) -> str | None:
+        """See TaskSettings.clipped."""
+        said = f"losses above loss_bound = {bound:g} count as that; a guess among V tokens has ln V, 10.8 for 50,257"
+        return said if bound < LIKELY_GUESS else None
 
-class HashedText(Document):
+
+class HashedText(FeatureSettings):
     """A text column as hashed n-grams, L2-normalized and sparse. Nothing is fitted to the data."""
 
+    is_sparse: ClassVar[bool] = True
     kind: Literal["hashed_text"] = "hashed_text"
     column: ColumnName
     buckets: Annotated[int, Field(ge=2, le=2**22)] = 32768
@@ -130,15 +213,23 @@ class HashedText(Document):
             raise ValueError("`ngrams` must be [shortest, longest]")
         return self
 
+    @property
+    def names(self) -> list[str]:
+        return [self.column]
 
-class Text(Document):
+
+class Text(FeatureSettings):
     """A text column as it is: a job's frozen extractor computes features from it, or its `hf` model reads it."""
 
     kind: Literal["text"] = "text"
     column: ColumnName
 
+    @property
+    def names(self) -> list[str]:
+        return [self.column]
 
-class Columns(Document):
+
+class Columns(FeatureSettings):
     """Dense numeric columns, used as they are."""
 
     kind: Literal["columns"] = "columns"
@@ -150,12 +241,20 @@ class Columns(Document):
             raise ValueError("`columns` must be distinct")
         return self
 
+    @property
+    def names(self) -> list[str]:
+        return self.columns
 
-class Tensor(Document):
+
+class Tensor(FeatureSettings):
     """One array of an NPZ file, records first."""
 
     kind: Literal["tensor"] = "tensor"
     array: ColumnName
+
+    @property
+    def names(self) -> list[str]:
+        return [self.array]
 
 
 class NumberedIds(Document):
@@ -201,7 +300,7 @@ class HashedIds(Document):
 Ids = Annotated[NumberedIds | ListedIds | HashedIds, Field(discriminator="kind")]
 
 
-class Interactions(Document):
+class Interactions(FeatureSettings):
     """Pairs of a user and an item. The ids are declared: a list made from the data would leak them.
 
     Declare `users` where users have rows in the model, that is for task 'rating'. Where each user is a record, users
@@ -228,6 +327,10 @@ class Interactions(Document):
         if self.item_frequencies is not None and len(self.item_frequencies) != self.items.rows:
             raise ValueError(f"`item_frequencies` must have one number for each of the {self.items.rows} rows of items")
         return self
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        return (self.users.rows if self.users else 0, self.items.rows)
 
 
 class Cap(Document):
@@ -263,7 +366,7 @@ class DatasetPrivacy(Document):
     max_records_per_user: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
     records: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
     cap: Cap | None = None
-    filter: Literal["rdp", "gdp"] = "rdp"
+    filter: FilterName = "rdp"
     order: Annotated[float, Field(gt=1.0, le=1024.0)] | None = None
     typical_job: TypicalJob | None = None
 
@@ -276,8 +379,9 @@ class DatasetPrivacy(Document):
             raise ValueError("a private data set must declare its public `records` and a `cap`")
         if self.sensitivity == "public" and self.cap is not None:
             raise ValueError("a public data set has no cap: leave `cap` out, or declare the data private")
-        if self.filter == "gdp" and (self.order is not None or self.typical_job is not None):
-            raise ValueError("`order` and `typical_job` are for the `rdp` filter only")
+        if not filters.rule_of(self.filter).has_order and (self.order is not None or self.typical_job is not None):
+            ordered = " or ".join(f"`{name}`" for name in filters.FILTERS if filters.rule_of(name).has_order)
+            raise ValueError(f"`order` and `typical_job` are for the {ordered} filter only")
         if self.order is not None and self.typical_job is not None:
             raise ValueError("give `order` or `typical_job`, not both")
         return self
@@ -306,7 +410,7 @@ class PublicHoldout(Document):
 Task = Annotated[
     ClassificationTask | RegressionTask | RatingTask | NextItemTask | LanguageModelTask, Field(discriminator="kind")
 ]
-INTERACTION_TASKS = ("rating", "next_item")
+TableFormat = Literal["csv", "parquet", "npz", "jsonl"]  # files with one record a row (app.formats.readers)
 Features = Annotated[HashedText | Text | Columns | TableFeatures | Tensor | Interactions, Field(discriminator="kind")]
 
 
@@ -314,7 +418,7 @@ class DatasetSpec(Document):
     """The declaration of a data set: format, task, features, privacy and hold-out. All of it is public."""
 
     name: Name
-    format: Literal["csv", "parquet", "npz", "jsonl", "interactions"]
+    format: Literal[TableFormat, "interactions"]
     task: Task
     features: Features
     csv: CsvDialect | None = None
@@ -335,7 +439,7 @@ class DatasetSpec(Document):
     def _protects(self) -> DatasetSpec:
         """For task 'next_item' records are users; for other tasks a column names each record's user."""
         privacy = self.privacy
-        if self.task.kind == "next_item":
+        if self.task.record_is_user:
             if privacy.user_column is not None or (privacy.sensitivity == "private" and privacy.unit != "user"):
                 raise ValueError(
                     "with task 'next_item' a record is one user: give `privacy.unit` 'user' without `user_column`"
@@ -346,17 +450,18 @@ class DatasetSpec(Document):
 
     @model_validator(mode="after")
     def _interacts(self) -> DatasetSpec:
-        task, features = self.task.kind, self.features
-        if len({self.format == "interactions", task in INTERACTION_TASKS, features.kind == "interactions"}) > 1:
+        task, features = self.task, self.features
+        declared = features if isinstance(features, Interactions) else None
+        if len({self.format == "interactions", task.of_interactions, declared is not None}) > 1:
             raise ValueError(
                 "format 'interactions', a task of kind 'rating' or 'next_item', and features of kind 'interactions' "
                 "go together"
             )
-        if features.kind == "interactions" and (features.users is None) != (task == "next_item"):
+        if declared is not None and (declared.users is None) != task.record_is_user:
             raise ValueError("declare `features.users` for task 'rating' only; with 'next_item' each user is a record")
-        if task != "next_item" and self.holdout is not None and self.holdout.kind == "last_item":
+        if not task.record_is_user and isinstance(self.holdout, LastItemHoldout):
             raise ValueError("hold-out kind 'last_item' needs task 'next_item'")
-        if task != "next_item" and features.kind == "interactions" and features.item_frequencies is not None:
+        if not task.record_is_user and declared is not None and declared.item_frequencies is not None:
             raise ValueError("`features.item_frequencies` are for task 'next_item' only")
         if isinstance(self.task, NextItemTask) and self.task.core and self.privacy.sensitivity == "private":
             raise ValueError(
@@ -367,26 +472,21 @@ class DatasetSpec(Document):
 
     @model_validator(mode="after")
     def _consistent(self) -> DatasetSpec:
-        if self.features.kind == "tensor" and self.format != "npz":
+        is_tensor = isinstance(self.features, Tensor)
+        if is_tensor and self.format != "npz":
             raise ValueError("features of kind 'tensor' need an npz file")
-        if self.features.kind != "tensor" and self.format == "npz":
+        if not is_tensor and self.format == "npz":
             raise ValueError("an npz file holds arrays: use features of kind 'tensor'")
-        named = {
-            "hashed_text": [getattr(self.features, "column", None)],
-            "text": [getattr(self.features, "column", None)],
-            "columns": getattr(self.features, "columns", []),
-            "table": [each.name for each in self.features.columns] if self.features.kind == "table" else [],
-        }
         if self.csv is not None and self.format != "csv":
             raise ValueError("`csv` describes a CSV file: leave it out for other formats")
-        if self.task.kind == "language_model" and self.features.kind != "text":
+        if isinstance(self.task, LanguageModelTask) and not isinstance(self.features, Text):
             raise ValueError("task 'language_model' needs features of kind 'text'")
-        label = None if self.task.kind == "language_model" else self.task.label
-        if label in named.get(self.features.kind, []) or label == getattr(self.features, "array", ""):
+        label = self.task.label_column
+        if label in self.features.names:
             raise ValueError("the label cannot also be a feature")
         user = self.privacy.user_column
-        if user is not None and self.task.kind == "rating":
+        if user is not None and isinstance(self.task, RatingTask):
             raise ValueError("unit 'user' is not available for task 'rating': a record is one rating")
-        if user is not None and user in (label, *named.get(self.features.kind, [])):
+        if user is not None and user in (label, *self.features.names):
             raise ValueError("the user column cannot be the label or a feature")
         return self

@@ -16,6 +16,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from app.contracts.base import Document
 from app.contracts.extractor import Sha256Hex
+from app.contracts.model_settings import ModelSettings, RecordSizes
 
 Tuning = Literal["full", "head", "last_block", "bias", "lora"]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -39,7 +40,7 @@ class Lora(Document):
     targets: Annotated[list[LayerName], Field(min_length=1, max_length=20)] | None = None
 
 
-class HfModel(Document):
+class HfModel(ModelSettings):
     """A Hugging Face model from a folder of the models root: GPT-2 and Llama kinds for task `language_model`, BERT and
     RoBERTa kinds for `classification` of texts.
 
@@ -70,6 +71,14 @@ class HfModel(Document):
         if self.lora is not None and self.tuning != "lora":
             raise ValueError("give `lora` only with tuning `lora`")
         return self
+
+    def held(self, of: RecordSizes) -> int | None:
+        """See ModelSettings.held."""
+        return self.pass_numbers
+
+    def positions(self) -> int:
+        """See ModelSettings.positions."""
+        return 2 * self.max_length
 
 
 @dataclass(frozen=True)

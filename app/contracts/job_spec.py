@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from abc import abstractmethod
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -10,6 +11,8 @@ from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, Noise
 from app.contracts.extractor import ExtractorRef
 from app.contracts.hf import ARCHITECTURES, HfModel
 from app.contracts.hpo import Hpo
+from app.contracts.metrics import METRICS, Metric, rule_of
+from app.contracts.model_settings import ModelSettings, RecordSizes
 from app.contracts.optimizers import Optimizer
 
 # Bounds for clipping norms and losses: far from where floats lose digits or underflow, so that noise is not rounded
@@ -34,18 +37,28 @@ class PrivateMean(Document):
     noise_mu: Annotated[float, Field(strict=True, ge=1e-5, le=10.0)] = 0.0173
 
 
-class LinearModel(Document):
+class LinearModel(ModelSettings):
     """One linear layer: logits = x Wᵀ (+ b) for classification, one output for regression.
 
     With an `extractor`, x is the output of this frozen public model for each record: a linear probe. With `center`, a
     private mean of the training part is subtracted from x.
     """
 
+    shallow: ClassVar[bool] = True
     kind: Literal["linear"] = "linear"
     extractor: ExtractorRef | None = None
     center: PrivateMean | None = None
     bias: bool = False
     init: Literal["zeros"] = "zeros"
+
+    def held(self, of: RecordSizes) -> int:
+        """See ModelSettings.held."""
+        inputs = (self.extractor.features if self.extractor else None) or of.features
+        return 4 * of.outputs + (0 if of.sparse else inputs)
+
+    def only_float64(self, *, sparse: bool) -> bool:
+        """See ModelSettings.only_float64."""
+        return sparse
 
 
 Activation = Literal["tanh", "relu"]
@@ -53,7 +66,7 @@ Dropout = Annotated[float, Field(strict=True, ge=0.0, le=0.9)]
 InputScale = Annotated[float, Field(strict=True, gt=0.0, le=1e6)]
 
 
-class MlpModel(Document):
+class MlpModel(ModelSettings):
     """Linear layers of these sizes with an activation between them, then one to the outputs.
 
     `dropout` is the share of each activation's numbers that a step leaves out, by masks that replay.
@@ -67,8 +80,19 @@ class MlpModel(Document):
     dropout: Dropout = 0.0
     input_scale: InputScale = 1.0
 
+    def held(self, of: RecordSizes) -> int:
+        """See ModelSettings.held."""
+        return 4 * (of.features + sum(self.hidden) + of.outputs)
 
-class CnnModel(Document):
+
+# For each convolution: channels in and out, the kernel's side, and the number of positions that it is applied at.
+CONVOLUTIONS: dict[str, tuple[tuple[int, int, int, int], ...]] = {
+    "conv2": ((1, 16, 8, 14 * 14), (16, 32, 4, 5 * 5)),
+    "conv5": ((3, 32, 3, 32 * 32), (32, 64, 3, 16 * 16), (64, 64, 3, 8 * 8), (64, 128, 3, 4 * 4)),
+}
+
+
+class CnnModel(ModelSettings):
     """A convolutional network from the literature on private training, for one size of image.
 
     `conv2`: 28 × 28, one channel. `conv5`: 32 × 32, three channels; `channels` gives their position in the array.
@@ -80,17 +104,37 @@ class CnnModel(Document):
     channels: Literal["first", "last"] = "first"
     input_scale: InputScale = 1.0
 
+    def held(self, of: RecordSizes) -> int:
+        """See ModelSettings.held."""
+        return 2 * of.features + sum(
+            6 * outputs * places + inputs * kernel**2 * (places + outputs)
+            for inputs, outputs, kernel, places in CONVOLUTIONS[self.preset]
+        )
 
-class MatrixFactorizationModel(Document):
+    def positions(self) -> int:
+        """See ModelSettings.positions."""
+        return max(positions for _, _, _, positions in CONVOLUTIONS[self.preset])
+
+
+class MatrixFactorizationModel(ModelSettings):
     """Ratings: f = middle of the scale + ⟨p_u, q_i⟩ (+ biases), squared error. p and q start as small Gaussians."""
 
+    shallow: ClassVar[bool] = True
     kind: Literal["matrix_factorization"] = "matrix_factorization"
     dim: Annotated[int, Field(strict=True, ge=1, le=1024)] = 8
     bias: bool = True
     init_std: Annotated[float, Field(strict=True, ge=1e-6, le=10.0)] = 0.1
 
+    def held(self, of: RecordSizes) -> int:
+        """See ModelSettings.held."""
+        return 6 * self.dim
 
-class RecommenderModel(Document):
+    def only_float64(self, *, sparse: bool) -> bool:
+        """See ModelSettings.only_float64."""
+        return True
+
+
+class RecommenderModel(ModelSettings):
     """Predicts the next item from a user's last `max_length` items.
 
     `tied`: items are scored by their embeddings. `loss_positions`: the loss is the mean over all positions, or the loss
@@ -102,6 +146,18 @@ class RecommenderModel(Document):
     tied: bool = True
     loss_positions: Literal["all", "last"] = "all"
     dropout: Dropout = 0.0
+
+    def held(self, of: RecordSizes) -> int:
+        """See ModelSettings.held."""
+        return self.held_by_layers() + 2 * (of.items + 1) * (self.max_length if self.loss_positions == "all" else 1)
+
+    @abstractmethod
+    def held_by_layers(self) -> int:
+        """What `held` counts besides the items' scores."""
+
+    def positions(self) -> int:
+        """See ModelSettings.positions."""
+        return 2 * self.max_length
 
 
 class ReAttention(Document):
@@ -145,22 +201,35 @@ class TransformerRecModel(RecommenderModel):
             raise ValueError("`heads` must divide `dim`")
         return self
 
+    def held_by_layers(self) -> int:
+        """See RecommenderModel.held_by_layers."""
+        corrected = self.re_attention.mode != "off"  # weights, logits, exponents, and a variance for each output
+        layers = self.max_length * self.dim * (6 + 20 * self.blocks) * (2 if corrected else 1)
+        return layers + 2 * self.blocks * self.heads * self.max_length**2 * (4 if corrected else 1)
+
 
 class RecurrentRecModel(RecommenderModel):
     """`layers` recurrent layers over item embeddings. `dropout` follows the embedding and each layer."""
 
+    gates: ClassVar[int]  # of a cell: its matrices have this many times `dim` outputs
     layers: Annotated[int, Field(strict=True, ge=1, le=8)] = 1
+
+    def held_by_layers(self) -> int:
+        """See RecommenderModel.held_by_layers."""
+        return self.max_length * self.dim * (2 + 4 * self.gates * self.layers + 8 * self.layers)
 
 
 class GruRecModel(RecurrentRecModel):
     """Gated recurrent units."""
 
+    gates: ClassVar[int] = 3
     kind: Literal["gru_rec"] = "gru_rec"
 
 
 class LstmRecModel(RecurrentRecModel):
     """Long short-term memory."""
 
+    gates: ClassVar[int] = 4
     kind: Literal["lstm_rec"] = "lstm_rec"
 
 
@@ -227,14 +296,32 @@ class Clipping(Document):
 class FullBatch(Document):
     """Every record takes part in every step."""
 
+    is_sampled: ClassVar[bool] = False
     kind: Literal["full_batch"] = "full_batch"
+
+    def batch(self, records: int) -> int:
+        """L, the divisor of every step."""
+        return records
+
+    def rate(self, records: int) -> float:
+        """q: the chance of a record to take part in a step."""
+        return 1.0
 
 
 class Poisson(Document):
     """Each record takes part in a step independently, with probability expected_batch_size / records."""
 
+    is_sampled: ClassVar[bool] = True
     kind: Literal["poisson"] = "poisson"
     expected_batch_size: Annotated[int, Field(strict=True, ge=1)]
+
+    def batch(self, records: int) -> int:
+        """L, the divisor of every step."""
+        return self.expected_batch_size
+
+    def rate(self, records: int) -> float:
+        """q = L / records."""
+        return self.expected_batch_size / records
 
 
 class Length(Document):
@@ -291,7 +378,7 @@ class Evaluation(Document):
     on: Literal["holdout", "train"] = "holdout"
     noise_mu: Annotated[float, Field(strict=True, ge=1e-5, le=10.0)] = 0.05
     points: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
-    metrics: Annotated[list[Literal["accuracy", "loss"]], Field(min_length=1, max_length=2)] | None = None
+    metrics: Annotated[list[Metric], Field(min_length=1, max_length=len(METRICS))] | None = None
     loss_bound: Bound = 1.0
     groups: Annotated[dict[GroupName, ClassPlaces], Field(min_length=1, max_length=50)] | None = None
     by_frequency: bool = False
@@ -316,12 +403,17 @@ class Evaluation(Document):
         """The name of the score that compares the trials of a study."""
         return f"ndcg@{self.ranking.k}" if self.ranking is not None else (self.metrics or ["accuracy"])[0]
 
-    def sensitivities(self, *, classes: bool) -> dict[Literal["accuracy", "loss", "ranking"], float]:
+    @property
+    def larger_is_better(self) -> bool:
+        """True if a larger score is a better one."""
+        return self.ranking is not None or rule_of((self.metrics or ["accuracy"])[0]).larger_is_better
+
+    def sensitivities(self, *, classes: bool) -> dict[Metric | Literal["ranking"], float]:
         """The scored quantities, each with the most that one record weighs in it."""
         if self.ranking is not None:
             return {"ranking": 1.0}
-        names = self.metrics or (["accuracy"] if classes else ["loss"])
-        return {name: 1.0 if name == "accuracy" else self.loss_bound for name in names}
+        names: list[Metric] = self.metrics or (["accuracy"] if classes else ["loss"])
+        return {name: rule_of(name).bound or self.loss_bound for name in names}
 
 
 def token_ranks(evaluation: Evaluation | None, model: Model) -> int | None:
@@ -369,6 +461,6 @@ class JobSpec(Document):
             raise ValueError(
                 "give `clipping` only with a private job: with `privacy` null there is no clipping and no noise"
             )
-        if self.runtime.dtype == "bfloat16" and self.model.kind != "hf":
+        if self.runtime.dtype == "bfloat16" and not isinstance(self.model, HfModel):
             raise ValueError("`runtime.dtype` 'bfloat16' is for Hugging Face models only")
         return self

@@ -18,8 +18,9 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, model_validator
 
 from app.contracts.base import Document
-from app.contracts.dataset_spec import ClassLabel, DatasetSpec, Features, ScaleEnd
-from app.contracts.table import ColumnName, RangeEnd
+from app.contracts.dataset_spec import ClassificationTask, ClassLabel, DatasetSpec, Features, RatingTask, ScaleEnd
+from app.contracts.feature_settings import ColumnName
+from app.contracts.table import CategoryColumn, RangeEnd, TableFeatures
 from app.errors import InvalidRequest
 
 
@@ -56,14 +57,14 @@ def amended(spec: DatasetSpec, asked: Redeclaration) -> DatasetSpec:
             raise InvalidRequest.at("/records", "public data have their actual number of records: leave `records` out")
         privacy = privacy.model_copy(update={"records": asked.records})
     if asked.classes is not None:
-        if task.kind != "classification":
+        if not isinstance(task, ClassificationTask):
             raise InvalidRequest.at("/classes", f"the task is {task.kind}: it has no classes")
         if asked.classes[: len(task.classes)] != task.classes:
             detail = "begin with the declared classes in their order: stored labels are places in that list"
             raise InvalidRequest.at("/classes", detail)
         task = task.model_copy(update={"classes": asked.classes})
     if asked.scale is not None:
-        if task.kind != "rating":
+        if not isinstance(task, RatingTask):
             raise InvalidRequest.at("/scale", f"the task is {task.kind}: it has no scale")
         if asked.scale[0] > task.scale[0] or asked.scale[1] < task.scale[1]:
             raise InvalidRequest.at("/scale", f"a scale can only become wider: it was {list(task.scale)}")
@@ -78,9 +79,9 @@ def amended(spec: DatasetSpec, asked: Redeclaration) -> DatasetSpec:
 
 def _with_ranges(features: Features, ranges: Mapping[str, tuple[object, object]]) -> Features:
     """The columns of a table with other ranges. Their cells are stored as read, and scaled when a job uses them."""
-    if features.kind != "table":
+    if not isinstance(features, TableFeatures):
         raise InvalidRequest.at("/ranges", f"features of kind {features.kind} have no ranges")
-    scaled = {each.name for each in features.columns if each.kind != "category"}
+    scaled = {each.name for each in features.columns if not isinstance(each, CategoryColumn)}
     for name in ranges:
         if name not in scaled:
             raise InvalidRequest.at("/ranges", f"there is no column of numbers or dates {name!r}")

@@ -15,8 +15,8 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from app.contracts.base import Document
+from app.contracts.feature_settings import ColumnName, FeatureSettings
 
-ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 CellText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 CategoryValue = Annotated[int, Field(ge=-(2**53), le=2**53)] | CellText
 RangeEnd = Annotated[float, Field(ge=-1e30, le=1e30)]
@@ -55,6 +55,11 @@ class NumberColumn(_Column):
         return self.range
 
     @property
+    def example(self) -> float:
+        """A cell, not taken from data: the middle of the range."""
+        return 0.0 if self.range is None else self.range[0] / 2 + self.range[1] / 2
+
+    @property
     def width(self) -> int:
         """How many features it makes."""
         return 2 if self.missing == "flag" else 1
@@ -81,6 +86,12 @@ class DateColumn(_Column):
         """The range as numbers of days."""
         first, last = self.range
         return float((first - EPOCH).days), float((last - EPOCH).days)
+
+    @property
+    def example(self) -> str:
+        """A cell, not taken from data: the first day of the range."""
+        first = self.range[0]
+        return first.isoformat() if self.format == "iso" else first.strftime(self.format)
 
     @property
     def width(self) -> int:
@@ -122,11 +133,16 @@ class CategoryColumn(_Column):
         """How many features it makes."""
         return len(self.values) + ("other" in (self.unknown, self.missing))
 
+    @property
+    def example(self) -> CategoryValue:
+        """A cell, not taken from data: the first declared value."""
+        return self.values[0]
+
 
 TableColumn = Annotated[NumberColumn | DateColumn | CategoryColumn, Field(discriminator="kind")]
 
 
-class TableFeatures(Document):
+class TableFeatures(FeatureSettings):
     """Columns of several kinds, scaled by declared ranges."""
 
     kind: Literal["table"] = "table"
@@ -144,6 +160,14 @@ class TableFeatures(Document):
     def width(self) -> int:
         """How many features a record has."""
         return sum(each.width for each in self.columns)
+
+    @property
+    def names(self) -> list[str]:
+        return [each.name for each in self.columns]
+
+    def numbers(self, stored: int) -> int:
+        """See FeatureSettings.numbers: what is stored are cells."""
+        return self.width
 
 
 class CsvDialect(Document):

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.contracts.dataset_spec import DatasetSpec, rounded
+from app.contracts.dataset_spec import DatasetSpec, PublicHoldout, SplitHoldout, rounded
 from app.contracts.redeclaration import Redeclaration, amended
 from app.datasets.parsing import Parsers
 from app.datasets.repository import check_there
@@ -100,8 +100,7 @@ def _units(parsers: Parsers, parts: dict[str, Any]) -> dict[str, int]:
 def counts_of(spec: DatasetSpec, units: dict[str, int]) -> dict[str, int]:
     """The private counts, as a registration answers them."""
     train, holdout = units["train"], units.get("holdout", 0)
-    split = spec.holdout is not None and spec.holdout.kind == "split"
-    whole = train + holdout if split else train
+    whole = train + holdout if isinstance(spec.holdout, SplitHoldout) else train
     return {"records": whole, "dropped": 0, "units": whole, "train": train, "holdout": holdout}
 
 
@@ -111,16 +110,16 @@ def sizes_of(spec: DatasetSpec, shape: dict[str, Any], counts: dict[str, int]) -
     Raises:
         InvalidRequest: far more records are stored than declared: jobs would sum more than they pay for.
     """
-    outputs = len(spec.task.classes) if spec.task.kind == "classification" else shape["outputs"]
-    changed = shape | {"outputs": outputs}
+    changed = shape | {"outputs": spec.task.outputs}
     if spec.privacy.sensitivity == "public" or spec.privacy.records is None:
         return changed
     train, holdout = split_sizes(spec, spec.privacy.records, "/records")
     if counts["train"] > records_bound(train):
         detail = f"more than twice as many are stored: {counts['train']} instead of {train} to train on; declare more"
         raise InvalidRequest.at("/records", detail)
-    public_file = spec.holdout is not None and spec.holdout.kind == "public"
-    return changed | {"records_train": train, "records_holdout": shape["records_holdout"] if public_file else holdout}
+    if isinstance(spec.holdout, PublicHoldout):
+        holdout = shape["records_holdout"]
+    return changed | {"records_train": train, "records_holdout": holdout}
 
 
 def warnings_of(spec: DatasetSpec, counts: dict[str, int]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec
+from app.contracts import filters
+from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, LastItemHoldout, PublicHoldout, SplitHoldout
 from app.datasets import hashes, repository, storage
 from app.datasets.parsing import Parsers
 from app.db.engine import Database
@@ -124,12 +125,13 @@ def check(
     spec, parsed, _chain = _parsed(settings, pricing, parsers, spec, folder)
     warnings = parsed["warnings"] + _warnings(spec)
     with db.read() as session:
-        for refusal in (
+        checks: tuple[Callable[[], None], ...] = (
             lambda: _check_name(session, spec.name),
             lambda: _check_content(session, Heads.of(settings), caller, spec, parsed["contents"]),
-        ):
+        )
+        for check_one in checks:
             try:
-                refusal()
+                check_one()
             except Conflict as error:
                 warnings.append(f"a registration would be refused: {error.message}")
     return Checked(spec, _shape(spec, parsed), parsed["counts"], warnings)
@@ -214,7 +216,7 @@ def sweep(settings: Settings) -> int:
 
 
 def _wants_holdout_file(spec: DatasetSpec) -> bool:
-    return spec.holdout is not None and spec.holdout.kind == "public"
+    return isinstance(spec.holdout, PublicHoldout)
 
 
 def _check_files(spec: DatasetSpec, folder: Path) -> None:
@@ -239,7 +241,7 @@ def _check_name(session: Session, name: str) -> None:
 def _order(
     privacy: DatasetPrivacy, cap_epsilon: float, cap_delta: float, records: int, pricing: OrderChooser
 ) -> float | None:
-    if privacy.filter == "gdp" or privacy.order is not None:
+    if not filters.rule_of(privacy.filter).has_order or privacy.order is not None:
         return privacy.order
     return pricing.choose_order(
         OrderRequest(cap_epsilon=cap_epsilon, cap_delta=cap_delta, records=records, typical_job=privacy.typical_job)
@@ -252,9 +254,9 @@ def split_sizes(spec: DatasetSpec, records: int, pointer: str = "/holdout/fracti
     Raises:
         InvalidRequest: one side is left without a record; at `pointer`.
     """
-    if spec.holdout is not None and spec.holdout.kind == "last_item":
+    if isinstance(spec.holdout, LastItemHoldout):
         return records, records  # the same users
-    if spec.holdout is None or spec.holdout.kind != "split":
+    if not isinstance(spec.holdout, SplitHoldout):
         return records, 0
     train = round(records * (1 - spec.holdout.fraction))
     if not 0 < train < records:
@@ -309,7 +311,7 @@ def _open_account(session: Session, caller: Caller, spec: DatasetSpec, dataset_i
         order=spec.privacy.order,
         cap_epsilon=cap.epsilon,
         cap_delta=cap.delta,
-        has_holdout=spec.holdout is not None and spec.holdout.kind == "split",
+        has_holdout=isinstance(spec.holdout, SplitHoldout),
         actor=caller.id,
     )
 

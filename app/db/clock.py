@@ -13,7 +13,7 @@ import time
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import ColumnElement, Float, String, and_, func, or_, select
 from sqlalchemy.ext.compiler import compiles
@@ -21,9 +21,6 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.functions import FunctionElement
 
 from app.ids import now
-
-if TYPE_CHECKING:
-    from app.db.engine import Database
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 EPOCH = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
@@ -81,20 +78,6 @@ def now_there(session: Session) -> datetime:
         return now()
     there: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
     return there
-
-
-def skew_s(db: Database) -> float:
-    """How far this process' own clock is ahead of the database's, to a tenth of a second: finer digits would reveal how
-    busy the machine is. 0 with SQLite: one machine has one clock.
-
-    Leases do not need it. Displayed times and the expiry of keys use each process' own clock.
-    """
-    if db.engine.dialect.name == "sqlite":
-        return 0.0
-    with db.quick_read() as connection:
-        before = now().timestamp()
-        there = connection.execute(select(Reading())).scalar_one()
-        return round((before + now().timestamp()) / 2 - there, 1)
 
 
 def boottime() -> float:

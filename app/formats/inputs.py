@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
-from app.contracts.dataset_spec import Features, Ids, Task
+from app.contracts.dataset_spec import Columns, Features, HashedText, Ids, Interactions, Task, Tensor, Text
 from app.contracts.table import TableFeatures
 from app.errors import InvalidRequest
 from app.formats.columns import json_number
@@ -39,18 +39,27 @@ def checked(records: list[Any], task: Task, features: Features, width: int) -> l
     Raises:
         InvalidRequest: with a pointer to the record.
     """
-    if features.kind == "interactions":
-        items = IdColumn("item", "", features.items, False)
-        if task.kind == "next_item":
-            return [_sequence(items, record, at) for at, record in enumerate(records)]
-        users = IdColumn("user", "", features.users or features.items, False)
-        return [_pair(users, items, record, at) for at, record in enumerate(records)]
-    if features.kind in ("hashed_text", "text"):
-        return [_text(record, at) for at, record in enumerate(records)]
-    if features.kind == "table":
-        return _rows(records, features)
-    names = features.columns if features.kind == "columns" else None
-    return [_numbers(record, names, width, at) for at, record in enumerate(records)]
+    match features:
+        case Interactions():
+            return _interactions(records, task, features)
+        case HashedText() | Text():
+            return [_text(record, at) for at, record in enumerate(records)]
+        case Columns():
+            return [_numbers(record, features.columns, width, at) for at, record in enumerate(records)]
+        case TableFeatures():
+            return _rows(records, features)
+        case Tensor():
+            return [_numbers(record, None, width, at) for at, record in enumerate(records)]
+        case _:
+            assert_never(features)
+
+
+def _interactions(records: list[Any], task: Task, features: Interactions) -> list[list[int]]:
+    items = IdColumn("item", "", features.items, False)
+    if task.record_is_user:
+        return [_sequence(items, record, at) for at, record in enumerate(records)]
+    users = IdColumn("user", "", features.users or features.items, False)
+    return [_pair(users, items, record, at) for at, record in enumerate(records)]
 
 
 def item_name(ids: Ids, row: int) -> str | None:

@@ -114,7 +114,7 @@ def _check_type(found: pa.DataType, wanted: Wanted, records: Records) -> None:
     is_text = pa.types.is_string(plain) or pa.types.is_large_string(plain)
     is_number = pa.types.is_integer(plain) or pa.types.is_floating(plain) or pa.types.is_boolean(plain)
     if wanted == records.label and not isinstance(records.labels, Unlabelled):
-        fits = is_number or (is_text and records.spec.task.kind == "classification")
+        fits = is_number or (is_text and records.spec.task.is_classification)
     elif records.users is not None and wanted.name == records.users.column:
         fits = is_text or pa.types.is_integer(plain)
     else:

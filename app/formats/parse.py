@@ -13,17 +13,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import DatasetSpec, HashedText, rounded
+from app.contracts.dataset_spec import (
+    Columns,
+    DatasetSpec,
+    HashedText,
+    LastItemHoldout,
+    SplitHoldout,
+    rounded,
+)
+from app.contracts.table import TableFeatures
 from app.errors import InvalidRequest
 from app.formats import digests, interactions, users
 from app.formats.columns import Classes, chunks
 from app.formats.digests import Keys
 from app.formats.foreign import what_else
+from app.formats.readers import reader_of
 from app.formats.records import Records
 from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts, save_part
 
-# Imported on demand: pyarrow for Parquet alone.
-READERS = {"csv": "csv_file", "jsonl": "jsonl_file", "npz": "npz_file", "parquet": "parquet_file"}
 DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
 
 
@@ -85,16 +92,16 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
             detail = f"its records have {extra.part.shape[1]} features, but those of the data have {data.part.shape[1]}"
             raise InvalidRequest.at("/holdout_file", detail)
         parts["holdout"] = extra.part
-    elif spec.holdout is not None and spec.holdout.kind == "split":
+    elif isinstance(spec.holdout, SplitHoldout):
         mask = data.in_holdout(spec.holdout.fraction)
         parts = {"train": data.select(~mask), "holdout": data.select(mask)}
-    elif spec.holdout is not None and spec.holdout.kind == "last_item":
+    elif isinstance(spec.holdout, LastItemHoldout):
         parts = {"train": _without_last(data.part), "holdout": data.part}
     hashes = {name: digests.file_digests(path, keys) for name, path in files.items()}
     return {
         "parts": {name: _saved(Path(request["output_dir"]) / f"{name}.npz", part) for name, part in parts.items()},
-        "features": spec.features.width if spec.features.kind == "table" else data.part.shape[1],
-        "outputs": len(spec.task.classes) if spec.task.kind == "classification" else 1,
+        "features": spec.features.numbers(data.part.shape[1]),
+        "outputs": spec.task.outputs,
         "sparse": data.part.sparse,
         "contents": [each for name in files for each in _contents(name, hashes[name][1], parsed[name], keys)],
         "content_sha256": hashes["file"][0],
@@ -116,7 +123,7 @@ def _parsed(spec: DatasetSpec, path: Path, name: str, keys: digests.Keys, max_un
     if other := what_else(path, spec.format):
         raise records.broken(f"it is {other}")
     dialect = {"delimiter": spec.csv.separator} if spec.csv is not None else {}
-    import_module(f"app.formats.{READERS[spec.format]}").read(path, records, **dialect)
+    import_module(f"app.formats.{reader_of(spec.format).module}").read(path, records, **dialect)
     records.check()
     parsed = _features_and_labels(spec, records, keys)
     most = spec.privacy.max_records_per_user
@@ -135,10 +142,9 @@ def _features_and_labels(spec: DatasetSpec, records: Records, keys: digests.Keys
             StoredPart(x=x, y=y),
             digests.record_digests(digests.text_contents(texts, labels), keys),
         )
-    matrix = contents = records.matrix()
-    names = spec.features.columns if spec.features.kind == "columns" else None
-    if spec.features.kind == "table" and records.cells is not None:
-        names, contents = [each.name for each in spec.features.columns], records.cells.contents()
+    matrix = records.matrix()
+    contents = matrix if records.cells is None else records.cells.contents()
+    names = spec.features.names if isinstance(spec.features, Columns | TableFeatures) else None
     return Parsed(
         StoredPart(x=_float32(matrix), y=y),
         digests.record_digests(digests.number_contents(contents, names, labels), keys),

@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import DatasetSpec, HashedText, Text
+from app.contracts.dataset_spec import (
+    ClassificationTask,
+    Columns,
+    DatasetSpec,
+    HashedText,
+    Interactions,
+    LanguageModelTask,
+    NextItemTask,
+    RatingTask,
+    RegressionTask,
+    Tensor,
+    Text,
+)
+from app.contracts.table import TableFeatures
 from app.errors import InvalidRequest
 from app.formats.columns import (
     Classes,
@@ -20,11 +33,10 @@ from app.formats.columns import (
     Unlabelled,
     comma_number,
     fault,
-    json_number,
     refuse,
-    text_number,
     unusable,
 )
+from app.formats.readers import reader_of
 from app.formats.tables import Cells
 
 
@@ -90,9 +102,11 @@ class Records(Table):
     """The records of one file: features and label, or counts of the unusable cells."""
 
     def __init__(self, spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> None:
+        if spec.format == "interactions":
+            raise ValueError("interactions are read as pairs of ids (app.formats.interactions)")
         features = _features(spec)
         # A text that is its own label is read once, as the feature.
-        label = features[0] if spec.task.kind == "language_model" else Wanted(spec.task.label, "/task/label")
+        label = Wanted(spec.task.label_column, "/task/label") if spec.task.label_column else features[0]
         # The user's column is read after the features, for the data file alone.
         user = spec.privacy.user_column if file == "file" else None
         wanted = [*features, Wanted(user, "/privacy/user_column")] if user else features
@@ -100,20 +114,23 @@ class Records(Table):
         self.spec = spec
         self.users = Texts(user, "/privacy/user_column") if user else None
         names, pointers = [each.name for each in features], [each.pointer for each in features]
-        number = json_number if spec.format == "jsonl" else text_number if spec.format == "csv" else float
+        number = reader_of(spec.format).number
         if spec.csv is not None and spec.csv.decimal == ",":
             number = comma_number
-        self.cells = Cells(spec.features, number) if spec.features.kind == "table" else None
+        self.cells = Cells(spec.features, number) if isinstance(spec.features, TableFeatures) else None
         self.tensor: NDArray[Any] | None = None  # an NPZ file's features arrive as one array
-        self.texts = Texts(names[0], pointers[0]) if spec.features.kind in ("hashed_text", "text") else None
+        self.texts = Texts(names[0], pointers[0]) if isinstance(spec.features, HashedText | Text) else None
         self.numbers = Numbers(names, pointers, number)
         self.labels: Classes | Numbers | Unlabelled
-        if spec.task.kind == "language_model":
-            self.labels = Unlabelled()
-        elif spec.task.kind == "classification":
-            self.labels = Classes(self.label.name, self.label.pointer, spec.task.classes)
-        else:
-            self.labels = Numbers([self.label.name], [self.label.pointer], number)
+        match spec.task:
+            case LanguageModelTask():
+                self.labels = Unlabelled()
+            case ClassificationTask():
+                self.labels = Classes(self.label.name, self.label.pointer, spec.task.classes)
+            case RegressionTask() | RatingTask() | NextItemTask():
+                self.labels = Numbers([self.label.name], [self.label.pointer], number)
+            case _:
+                assert_never(spec.task)
 
     def add(self, row: Sequence[Any], label: Any) -> None:
         """Adds one record's cells; counts unusable ones."""
@@ -160,14 +177,17 @@ class Records(Table):
 
 
 def _features(spec: DatasetSpec) -> list[Wanted]:
-    if isinstance(spec.features, HashedText | Text):
-        return [Wanted(spec.features.column, "/features/column")]
-    if spec.features.kind == "tensor":
-        return [Wanted(spec.features.array, "/features/array")]
-    names = spec.features.columns if spec.features.kind == "columns" else []
-    if spec.features.kind == "table":
-        names = [each.name for each in spec.features.columns]
-    return [Wanted(name, f"/features/columns/{i}") for i, name in enumerate(names)]
+    match spec.features:
+        case HashedText() | Text():
+            return [Wanted(spec.features.column, "/features/column")]
+        case Tensor():
+            return [Wanted(spec.features.array, "/features/array")]
+        case Columns() | TableFeatures():
+            return [Wanted(name, f"/features/columns/{i}") for i, name in enumerate(spec.features.names)]
+        case Interactions():
+            return []
+        case _:
+            assert_never(spec.features)
 
 
 def _shown(names: Sequence[str]) -> str:

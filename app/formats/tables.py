@@ -46,7 +46,9 @@ class Coder:
         self.column, self._number = column, number
         self._missing = frozenset(column.missing_cells)
         self._places = (
-            {str(value): place for place, value in enumerate(column.values)} if column.kind == "category" else {}
+            {str(value): place for place, value in enumerate(column.values)}
+            if isinstance(column, CategoryColumn)
+            else {}
         )
 
     def code(self, cell: Any) -> tuple[float, float]:
@@ -60,21 +62,21 @@ class Coder:
         if absent or (self._missing and _written(text) in self._missing):
             if self.column.missing == "refuse":
                 raise UnusableCell("missing")
-            return (OTHER if self.column.kind == "category" else math.nan), math.nan
-        if self.column.kind == "category":
-            return self._category(text)
+            return (OTHER if isinstance(self.column, CategoryColumn) else math.nan), math.nan
+        if isinstance(self.column, CategoryColumn):
+            return self._category(text, self.column)
         try:
-            value = self.column.day(text) if self.column.kind == "date" else self._number(text)
+            value = self.column.day(text) if isinstance(self.column, DateColumn) else self._number(text)
         except (TypeError, ValueError, OverflowError):
-            raise UnusableCell("not a date" if self.column.kind == "date" else "not a number") from None
+            raise UnusableCell(f"not a {self.column.kind}") from None
         if not abs(value) <= FLOAT32_MAX:
             raise UnusableCell("not finite in 32 bits")
         return value + 0.0, value + 0.0
 
-    def _category(self, cell: Any) -> tuple[float, float]:
+    def _category(self, cell: Any, column: CategoryColumn) -> tuple[float, float]:
         text = _written(cell)
         place = self._places.get(text)
-        if place is None and self.column.kind == "category" and self.column.unknown == "refuse":
+        if place is None and column.unknown == "refuse":
             raise UnusableCell("not a declared value")
         stands_for = hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:TEXT_BYTES]
         return OTHER if place is None else float(place), float(int.from_bytes(stands_for, "big"))
@@ -146,7 +148,7 @@ def expanded(cells: NDArray[Any], features: TableFeatures) -> NDArray[np.float32
     for place, column in enumerate(features.columns):
         values = cells[:, place].astype(np.float64)
         target = out[:, at : at + column.width]
-        if column.kind == "category":
+        if isinstance(column, CategoryColumn):
             _one_hot(values, column, target)
         else:
             _scaled(values, column, target)
@@ -160,7 +162,7 @@ def scaled(stored: StoredPart, features: Features) -> StoredPart:
     Raises:
         DataDamagedError: the part does not have the declared columns.
     """
-    if features.kind != "table":
+    if not isinstance(features, TableFeatures):
         return stored
     try:
         return replace(stored, x=expanded(np.asarray(stored.x), features))

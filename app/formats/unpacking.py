@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from app.formats.foreign import GZIP
+from app.formats.readers import GZIP
 from app.formats.records import Table
 
 

@@ -56,17 +56,32 @@ RowLike = Row[Any] | SimpleNamespace
 
 
 DATA, GIVEN = table_of(Dataset), table_of(Grant)
-# The columns that `access_of` reads: the data set's owner, and the key's grant, if any.
+# The columns that `access_in` reads: the data set's owner, and the key's grant, if any.
 LOOKED_AT = [DATA.c.owner_key, GIVEN.c.access, GIVEN.c.max_epsilon_per_job]
+
+
+def given_to(key_id: ColumnElement[str] | str) -> ColumnElement[bool]:
+    """The condition that joins a data set to a key's grant on it."""
+    return and_(GIVEN.c.dataset_id == DATA.c.id, GIVEN.c.key_id == key_id)
+
+
 ACCESS = (
     select(*LOOKED_AT)
-    .select_from(DATA.outerjoin(GIVEN, and_(GIVEN.c.dataset_id == DATA.c.id, GIVEN.c.key_id == bindparam("key"))))
+    .select_from(DATA.outerjoin(GIVEN, given_to(bindparam("key"))))
     .where(DATA.c.id == bindparam("dataset"))
 )
 
 
+def access_in(caller: Caller, found: RowLike) -> Access | None:
+    """The caller's access, from a row with the columns LOOKED_AT of the data set and of the caller's own grant.
+
+    The columns are null where there is no grant, or no data set.
+    """
+    return access_of(caller, found, found if found.access is not None else None)
+
+
 def access_of(caller: Caller, dataset: Dataset | RowLike, grant: Grant | RowLike | None) -> Access | None:
-    """A key's access to a data set; None if it may not even see it. Rows need the columns of `ACCESS`."""
+    """The rule: a key's access to a data set; None if it may not even see it."""
     if caller.is_admin or (caller.role == "owner" and dataset.owner_key == caller.id):
         return OWN
     if grant is None:
@@ -100,7 +115,7 @@ def find(session: Session, caller: Caller, dataset: str, needed: Level = "view")
 def access_by_id(session: Session, caller: Caller, dataset_id: str) -> Access | None:
     """This key's access to the data set with this id, never one with this name; None if it may not see it."""
     found = session.execute(ACCESS, {"dataset": dataset_id, "key": caller.id}).one_or_none()
-    return access_of(caller, found, found if found.access is not None else None) if found is not None else None
+    return access_in(caller, found) if found is not None else None
 
 
 def require(session: Session, caller: Caller, dataset: str, needed: Level) -> Dataset:
@@ -152,8 +167,7 @@ def visible(
 
 def with_grants(caller: Caller) -> Select[Dataset, Grant]:
     """Data sets, each with the caller's grant."""
-    own = and_(Grant.dataset_id == Dataset.id, Grant.key_id == caller.id)
-    return select(Dataset, Grant).outerjoin(Grant, own)
+    return select(Dataset, Grant).outerjoin(Grant, given_to(caller.id))
 
 
 def give(

@@ -5,119 +5,22 @@ Nothing here has seen the data. app.privacy.derive derives the mechanism, which 
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from app.catalogue import models, optimizers
-from app.contracts.base import AccountName, Unit
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import Evaluation, JobSpec
+from app.contracts import filters
+from app.contracts.dataset_spec import (
+    Interactions,
+    LanguageModelTask,
+    LastItemHoldout,
+)
+from app.contracts.hf import HfModel
+from app.contracts.job_spec import Evaluation, JobSpec, LinearModel, TransformerRecModel
+from app.contracts.metrics import rule_of
 from app.contracts.optimizers import PublicSideSettings
 from app.errors import InvalidRequest
+from app.jobs.plans import DatasetFacts, Plan
 from app.privacy import derive
-from app.privacy.derive import ANY_FILTER, PublicFacts
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
-from app.privacy.numerics import Numerics, PublicSizes, numerics_of
-from app.privacy.plans import FilterChoice, PlanRequest
-
-if TYPE_CHECKING:
-    from app.jobs.studies import StudyPlan
-
-LIKELY_GUESS = 6.0  # the loss of a guess among 400 tokens: hardly any model's losses fit under a lower bound
-
-
-@dataclass(frozen=True)
-class DatasetFacts:
-    """The facts about a data set that planning uses: all of them are public."""
-
-    id: str
-    name: str
-    spec: DatasetSpec
-    records_train: int
-    records_holdout: int
-    features: int
-    outputs: int
-    filter: str | None  # None on public data: there is no account
-    order: float | None
-    cap_delta: float | None
-    declaration: int = 1  # the version of the declaration that all this comes from
-
-    @property
-    def rows(self) -> tuple[int, int]:
-        """The declared numbers of users and items; 0 where there are none."""
-        features = self.spec.features
-        if features.kind != "interactions":
-            return (0, 0)
-        return (features.users.rows if features.users else 0, features.items.rows)
-
-    @property
-    def unit(self) -> Unit:
-        """The unit that ε protects; for next items one record holds a whole user."""
-        return "user" if self.spec.task.kind == "next_item" else self.spec.privacy.unit
-
-    @property
-    def is_sparse(self) -> bool:
-        """True if the features are sparse."""
-        return self.spec.features.kind == "hashed_text"
-
-    @property
-    def is_private(self) -> bool:
-        """True if the data set is private."""
-        return self.spec.privacy.sensitivity == "private"
-
-    @property
-    def records_per_unit(self) -> int:
-        """At most this many records share the protection of one unit."""
-        return self.spec.privacy.max_records_per_user or 1
-
-    @property
-    def holdout_is_private(self) -> bool:
-        """True if there is a hold-out and it is private."""
-        return self.is_private and self.spec.holdout is not None and self.spec.holdout.kind != "public"
-
-    @property
-    def holdout_account(self) -> AccountName:
-        """The account that pays for scores. Held-out last items belong to users in training: `train` pays."""
-        return "train" if self.spec.holdout is not None and self.spec.holdout.kind == "last_item" else "holdout"
-
-    @property
-    def public(self) -> PublicFacts:
-        """The facts that mechanisms depend on."""
-        return PublicFacts(
-            records_train=self.records_train,
-            records_holdout=self.records_holdout,
-            records_per_unit=self.records_per_unit,
-            unit=self.unit,
-            classification=self.spec.task.kind == "classification",
-            holdout_is_private=self.holdout_is_private,
-            holdout_account=self.holdout_account,
-            delta=self.cap_delta,
-            filter=FilterChoice(kind=self.filter, order=self.order) if self.filter else ANY_FILTER,
-        )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A job, fixed in advance.
-
-    Attributes:
-        steps: T.
-        expected_batch_size: L, the divisor of every step.
-        sample_rate: q = L / records.
-        pricing: the request to the pricing process; None for a job without privacy on public data.
-        numerics: the shapes and number types of its computation.
-    """
-
-    spec: JobSpec
-    facts: DatasetFacts
-    steps: int
-    expected_batch_size: int
-    sample_rate: float
-    pricing: PlanRequest | None
-    numerics: Numerics
-    warnings: tuple[str, ...] = ()
-    study: StudyPlan | None = None  # set if the job is a study
+from app.privacy.numerics import PublicSizes, numerics_of
 
 
 def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -> Plan:
@@ -143,7 +46,7 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
     unfit = optimizers.refusal(spec, steps)
     if unfit is not None:
         raise InvalidRequest.at(*unfit)
-    if spec.privacy is not None and spec.sampling.kind == "poisson" and steps < MIN_POISSON_BLOCK_STEPS:
+    if spec.privacy is not None and spec.sampling.is_sampled and steps < MIN_POISSON_BLOCK_STEPS:
         least = f"a Poisson-sampled job needs at least {MIN_POISSON_BLOCK_STEPS}, to hide single steps' times"
         raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
     _check_evaluation(spec, facts, steps)
@@ -166,10 +69,12 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
     if spec.clipping is not None and spec.clipping.kind == "adaptive" and facts.unit == "user":
         detail = "`adaptive` counts records, but this data set protects users: use `flat`, `automatic` or `per_layer`"
         raise InvalidRequest.at("/clipping/kind", detail)
-    if facts.filter == "gdp" and spec.sampling.kind == "poisson":
+    if facts.filter is not None and not filters.rule_of(facts.filter).samples and spec.sampling.is_sampled:
+        others = " or ".join(f"`{name}`" for name in filters.FILTERS if filters.rule_of(name).samples)
         detail = (
-            'this data set\'s ledger (filter `gdp`) admits full-batch jobs only: use {"kind": "full_batch"}, or a data '
-            "set whose owner chose the filter `rdp`, which admits Poisson-sampled jobs too; a filter never changes"
+            f"this data set's ledger (filter `{facts.filter}`) admits full-batch jobs only: use "
+            f'{{"kind": "full_batch"}}, or a data set whose owner chose the filter {others}, which admits '
+            "Poisson-sampled jobs too; a filter never changes"
         )
         raise InvalidRequest.at("/sampling", detail)
 
@@ -179,14 +84,14 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
     refused = models.refusal(spec.model, facts.spec.task.kind, features, facts.features, facts.outputs, facts.rows)
     if refused is not None:
         raise InvalidRequest.at(*refused)
-    if spec.runtime.dtype == "float32" and (features == "hashed_text" or spec.model.kind == "matrix_factorization"):
+    if spec.runtime.dtype == "float32" and spec.model.only_float64(sparse=facts.is_sparse):
         detail = "linear models of hashed text and matrix factorization train in float64: leave `runtime.dtype` out"
         raise InvalidRequest.at("/runtime/dtype", detail)
-    if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "hashed_text":
+    if spec.clipping is not None and spec.clipping.engine == "opacus" and facts.is_sparse:
         raise InvalidRequest.at("/clipping/engine", "`opacus` forms dense gradients: use `bookkeeping` on hashed text")
-    if spec.clipping is not None and spec.clipping.engine == "opacus" and spec.model.kind == "hf":
+    if spec.clipping is not None and spec.clipping.engine == "opacus" and isinstance(spec.model, HfModel):
         raise InvalidRequest.at("/clipping/engine", "`opacus` cannot clip a Hugging Face model: use `bookkeeping`")
-    if spec.clipping is not None and spec.clipping.engine == "opacus" and features == "interactions":
+    if spec.clipping is not None and spec.clipping.engine == "opacus" and facts.spec.task.of_interactions:
         raise InvalidRequest.at("/clipping/engine", "`opacus` cannot clip interactions: use `bookkeeping`")
 
 
@@ -211,7 +116,7 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
     _check_groups(spec.evaluation, facts)
     _check_ranking(spec.evaluation, facts)
     apart = steps // spec.evaluation.points  # the shortest stretch between two of them
-    if spec.sampling.kind == "poisson" and spec.evaluation.points > 1 and apart < MIN_POISSON_BLOCK_STEPS:
+    if spec.sampling.is_sampled and spec.evaluation.points > 1 and apart < MIN_POISSON_BLOCK_STEPS:
         detail = f"under Poisson sampling scores must be at least {MIN_POISSON_BLOCK_STEPS} steps apart: ask for fewer"
         raise InvalidRequest.at("/evaluation/points", detail)
 
@@ -219,10 +124,10 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
 def _check_ranking(evaluation: Evaluation, facts: DatasetFacts) -> None:
     where, ranking = "/evaluation/ranking", evaluation.ranking
     if ranking is None:
-        if facts.spec.holdout is not None and facts.spec.holdout.kind == "last_item":
+        if isinstance(facts.spec.holdout, LastItemHoldout):
             raise InvalidRequest.at(where, 'last items are scored by rank: give a ranking such as {"k": 10}')
         return
-    if facts.spec.task.kind != "next_item":
+    if not facts.spec.task.record_is_user:
         raise InvalidRequest.at(
             where, f"`ranking` needs the task `next_item`; this data set's task is `{facts.spec.task.kind}`"
         )
@@ -231,11 +136,12 @@ def _check_ranking(evaluation: Evaluation, facts: DatasetFacts) -> None:
 
 
 def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
-    if "accuracy" in (evaluation.metrics or ()) and facts.spec.task.kind != "classification":
-        raise InvalidRequest.at("/evaluation/metrics", "`accuracy` needs a data set whose task is `classification`")
+    for metric in evaluation.metrics or ():
+        if (needed := rule_of(metric).task) not in (None, facts.spec.task.kind):
+            raise InvalidRequest.at("/evaluation/metrics", f"`{metric}` needs a data set whose task is `{needed}`")
     where = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
-    tokens = evaluation.by_frequency and facts.spec.task.kind == "language_model"
-    if (evaluation.groups or evaluation.by_frequency) and not tokens and facts.spec.task.kind != "classification":
+    tokens = evaluation.by_frequency and isinstance(facts.spec.task, LanguageModelTask)
+    if (evaluation.groups or evaluation.by_frequency) and not tokens and not facts.spec.task.is_classification:
         raise InvalidRequest.at(where, "groups need a data set whose task is `classification`")
     if evaluation.by_frequency and not tokens and facts.is_private:
         detail = "label frequencies are private here: name `groups` of classes from public knowledge"
@@ -246,24 +152,24 @@ def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
 
 
 def _check_re_attention(spec: JobSpec, facts: DatasetFacts) -> None:
-    asked = spec.model.re_attention if spec.model.kind == "transformer_rec" else None
+    asked = spec.model.re_attention if isinstance(spec.model, TransformerRecModel) else None
     if asked is None or asked.mode == "off":
         return
     if spec.privacy is None:
         detail = "re-attention corrects for the noise of private training, and this job has none: leave it `off`"
         raise InvalidRequest.at("/model/re_attention/mode", detail)
     features = facts.spec.features
-    declared = features.kind == "interactions" and features.item_frequencies is not None
+    declared = isinstance(features, Interactions) and features.item_frequencies is not None
     if asked.frequencies == "public" and facts.is_private and not declared:
         detail = "this data set is private and declares no `features.item_frequencies`: ask for `noisy` ones"
         raise InvalidRequest.at("/model/re_attention/frequencies", detail)
 
 
 def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
-    if spec.model.kind != "linear" or spec.model.center is None:
+    if not isinstance(spec.model, LinearModel) or spec.model.center is None:
         return
     where = "/model/center"
-    if facts.spec.features.kind == "hashed_text":
+    if facts.is_sparse:
         raise InvalidRequest.at(where, "hashed text cannot be centred: it would no longer be sparse")
     if facts.unit == "user":
         detail = "cannot centre: this data set protects users, and their number of records is private"
@@ -276,18 +182,8 @@ def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
 
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
     """Warns if clipping makes a score less informative than it seems."""
-    task, classes = facts.spec.task, facts.outputs > 1
     if spec.evaluation is None or spec.privacy is None or not derive.is_noisy(spec.evaluation, facts.public):
         return ()
-    bound = spec.evaluation.sensitivities(classes=classes).get("loss")
-    if bound is None:
-        return ()
-    if task.kind == "rating" and bound < (largest := (task.scale[1] - task.scale[0]) ** 2):
-        return (f"squared errors above loss_bound = {bound:g} count as that; they reach {largest:g}",)
-    if task.kind == "language_model" and bound < LIKELY_GUESS:
-        return (f"losses above loss_bound = {bound:g} count as that; a guess among V tokens has ln V, 10.8 for 50,257",)
-    among = {"next_item": facts.rows[1], "classification": facts.outputs}.get(task.kind, 1)
-    if bound < (guess := math.log(among)):
-        what = "items" if task.kind == "next_item" else "classes"
-        return (f"losses above loss_bound = {bound:g} count as that; a guess among all {what} has {guess:.3g}",)
-    return ()
+    bound = spec.evaluation.sensitivities(classes=facts.outputs > 1).get("loss")
+    said = facts.spec.task.clipped(bound, facts.rows[1]) if bound is not None else None
+    return (said,) if said is not None else ()

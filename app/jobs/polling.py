@@ -1,6 +1,6 @@
 """Reads a job or its news for polling clients: key, access and the shown columns in one statement, so of one moment.
 
-A round trip to the database costs more than all work on its answer.
+A round trip to the database costs more than all work on its answer. Who may see the job is decided in app.grants.
 """
 
 from __future__ import annotations
@@ -10,16 +10,25 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Integer, and_, bindparam, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Integer,
+    Label,
+    RowMapping,
+    Select,
+    and_,
+    bindparam,
+    select,
+)
 
 from app.db.models import ApiKey, Job, JobEvent, table_of
-from app.grants.service import DATA, GIVEN, LOOKED_AT, Access, access_of
+from app.grants.service import DATA, GIVEN, LOOKED_AT, Access, access_in, given_to
 from app.jobs.repository import SHOWN, details_where
 from app.keys.service import CHECKED, Caller
 
 KEY, JOB, EVENTS = table_of(ApiKey), table_of(Job), table_of(JobEvent)
-# The job's columns are repeated in each of these rows: there are few rows.
-DETAILS = details_where(lambda job: job == bindparam("job"), last_metrics=True).subquery("details")
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ class Polled:
     Attributes:
         key: the key's row; None if there is none.
         job: the requested columns of the job; None if there is no such job.
-        looked_at: the columns that `access_of` checks.
+        looked_at: the columns that `access_in` checks.
         rows: the job's details or events.
     """
 
@@ -40,8 +49,7 @@ class Polled:
 
     def access(self, caller: Caller) -> Access | None:
         """Returns the access of this key's caller to the job's data set; None if the caller may not see it."""
-        data = self.looked_at
-        return access_of(caller, data, data if data.access is not None else None)
+        return access_in(caller, self.looked_at)
 
     @property
     def details(self) -> dict[str, list[Any]]:
@@ -54,62 +62,58 @@ class Polled:
 
 def job_of(connection: Connection, key_id: str, job_id: str) -> Polled:
     """Reads a job with its details, for a caller with a token of the key."""
-    return WHOLE.ask(connection, key=key_id, job=job_id)
+    return _ask(connection, WHOLE, SHOWN_JOB, DETAIL, {"key": key_id, "job": job_id})
 
 
 def news_of(connection: Connection, key_id: str, job_id: str, after: int, limit: int) -> Polled:
     """Reads a job's events after a sequence number, at most `limit`, for a caller with a token of the key."""
-    return NEWS.ask(connection, key=key_id, job=job_id, after=after, limit=limit)
+    return _ask(connection, NEWS, KNOWN_JOB, EVENT, {"key": key_id, "job": job_id, "after": after, "limit": limit})
 
 
-class _Statement:
-    """key ⟕ job ⟕ its data set ⟕ the key's grant ⟕ rows of the job.
+class _Part:
+    """Columns of one source. Several sources have columns of one name, so each gets its source's name in front."""
 
-    Args:
-        shown: the job's columns; the first one is its id.
-        rest: the source of the rows; its first column is never null.
-        on: the condition that joins them.
-        order: their order.
-        bounded: if True, at most `limit` of them are read.
-    """
+    def __init__(self, source: str, columns: Sequence[ColumnElement[Any]]) -> None:
+        self.columns: list[Label[Any]] = [column.label(f"{source}_{column.name}") for column in columns]
+        self._labels = {column.name: f"{source}_{column.name}" for column in columns}
 
-    def __init__(
-        self,
-        shown: Sequence[ColumnElement[Any]],
-        rest: FromClause,
-        on: ColumnElement[bool],
-        order: Sequence[ColumnElement[Any]],
-        *,
-        bounded: bool = False,
-    ) -> None:
-        parts = [CHECKED, shown, LOOKED_AT, list(rest.c)]
-        self.names = [[column.name for column in part] for part in parts]
-        self.rest = sum(len(names) for names in self.names[:-1])
-        # Several parts have columns with the same name: labels number them by position.
-        named = [column.label(f"p{place}") for place, column in enumerate(each for part in parts for each in part)]
-        joined = (
-            KEY.outerjoin(JOB, JOB.c.id == bindparam("job"))
-            .outerjoin(DATA, DATA.c.id == JOB.c.dataset_id)
-            .outerjoin(GIVEN, and_(GIVEN.c.dataset_id == DATA.c.id, GIVEN.c.key_id == KEY.c.id))
-            .outerjoin(rest, on)
-        )
-        chosen = select(*named).select_from(joined).where(KEY.c.id == bindparam("key")).order_by(*order)
-        self.statement = chosen.limit(bindparam("limit", type_=Integer)) if bounded else chosen
-
-    def ask(self, connection: Connection, **values: Any) -> Polled:
-        found = connection.execute(self.statement, values).all()
-        if not found:
-            return Polled(None, None, SimpleNamespace(), [])
-        shown = iter(found[0])
-        key, job, looked_at = (_named(names, [next(shown) for _ in names]) for names in self.names[:-1])
-        rows = [_named(self.names[-1], row[self.rest :]) for row in found if row[self.rest] is not None]
-        return Polled(key, job if job.id is not None else None, looked_at, rows)
+    def read(self, row: RowMapping) -> SimpleNamespace:
+        """The source's columns in a row, by their own names."""
+        return SimpleNamespace(**{name: row[label] for name, label in self._labels.items()})
 
 
-def _named(names: Sequence[str], values: Sequence[Any]) -> SimpleNamespace:
-    return SimpleNamespace(**dict(zip(names, values, strict=True)))
+# The job's columns are repeated in each of its details: there are few.
+DETAILS = details_where(lambda job: job == bindparam("job"), last_metrics=True).subquery("details")
+CALLER, ACCESS = _Part("key", CHECKED), _Part("access", LOOKED_AT)
+SHOWN_JOB, DETAIL = _Part("job", SHOWN), _Part("detail", list(DETAILS.c))
+KNOWN_JOB, EVENT = _Part("job", [JOB.c.id]), _Part("event", list(EVENTS.c))
 
 
-WHOLE = _Statement(SHOWN, DETAILS, DETAILS.c.job_id == JOB.c.id, [DETAILS.c.place, DETAILS.c.name])
-AFTER = and_(EVENTS.c.job_id == JOB.c.id, EVENTS.c.seq > bindparam("after"))
-NEWS = _Statement([JOB.c.id], EVENTS, AFTER, [EVENTS.c.seq], bounded=True)
+def _select(job: _Part, row: _Part, source: FromClause, on: ColumnElement[bool]) -> Select[Any]:
+    """key ⟕ job ⟕ its data set ⟕ the key's grant ⟕ rows of the job."""
+    joined = (
+        KEY.outerjoin(JOB, JOB.c.id == bindparam("job"))
+        .outerjoin(DATA, DATA.c.id == JOB.c.dataset_id)
+        .outerjoin(GIVEN, given_to(KEY.c.id))
+        .outerjoin(source, on)
+    )
+    columns = [column for part in (CALLER, job, ACCESS, row) for column in part.columns]
+    return select(*columns).select_from(joined).where(KEY.c.id == bindparam("key"))
+
+
+def _ask(connection: Connection, statement: Select[Any], job: _Part, row: _Part, sent: dict[str, str | int]) -> Polled:
+    found = connection.execute(statement, sent).mappings().all()
+    if not found:
+        return Polled(None, None, SimpleNamespace(), [])
+    first = found[0]
+    shown = job.read(first) if first["job_id"] is not None else None
+    rows = [row.read(each) for each in found if each[row.columns[0].name] is not None]  # never null in a row that is
+    return Polled(CALLER.read(first), shown, ACCESS.read(first), rows)
+
+
+WHOLE = _select(SHOWN_JOB, DETAIL, DETAILS, DETAILS.c.job_id == JOB.c.id).order_by(DETAILS.c.place, DETAILS.c.name)
+NEWS = (
+    _select(KNOWN_JOB, EVENT, EVENTS, and_(EVENTS.c.job_id == JOB.c.id, EVENTS.c.seq > bindparam("after")))
+    .order_by(EVENTS.c.seq)
+    .limit(bindparam("limit", type_=Integer))
+)

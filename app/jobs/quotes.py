@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.catalogue.models import Layer, layers
 from app.contracts.base import Document, Epsilon
-from app.jobs.planning import Plan
+from app.jobs.plans import Plan
 from app.jobs.study_quotes import SearchQuote, quoted
 from app.privacy.events import AccountEvents
 from app.privacy.numerics import Numerics

@@ -32,7 +32,7 @@ from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.db.models import Account, Artifact, Attempt, Certificate, Dataset, Job, JobEvent, Metric, UtcDateTime, table_of
 from app.errors import NotFound
-from app.jobs.planning import DatasetFacts
+from app.jobs.plans import DatasetFacts
 from app.ledger.accounts import remaining_of
 from app.privacy.prices import Units
 

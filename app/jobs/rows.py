@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.db.models import Job, table_of
 from app.ids import new_id, now
 from app.jobs import study_quotes
-from app.jobs.planning import Plan
+from app.jobs.plans import Plan
 from app.jobs.quotes import quote_of
 from app.keys.service import Caller
 from app.privacy.prices import Price, StudyPrice

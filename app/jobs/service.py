@@ -27,12 +27,13 @@ from app.grants import service as grants
 from app.grants.service import Access
 from app.ids import now
 from app.jobs import repository, study_quotes
-from app.jobs.planning import DatasetFacts, Plan, plan
+from app.jobs.planning import plan
+from app.jobs.plans import DatasetFacts, Plan, StudyPlan
 from app.jobs.pricing import PricingService
 from app.jobs.quotes import quote_of
 from app.jobs.rows import NewJob, new_job
 from app.jobs.schemas import Quote
-from app.jobs.studies import StudyPlan, plan_study
+from app.jobs.studies import plan_study
 from app.keys import service as keys
 from app.keys.service import Caller, KeyLike
 from app.ledger import accounts, behind

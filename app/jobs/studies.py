@@ -6,7 +6,7 @@ both fit, every point between them fits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -25,7 +25,8 @@ from app.contracts.optimizers import Optimizer, PublicSideSettings
 from app.errors import InvalidRequest
 from app.hpo.space import Bounds
 from app.hpo.strategies import Run, Slot, slots
-from app.jobs.planning import DatasetFacts, Plan, plan
+from app.jobs.planning import plan
+from app.jobs.plans import DatasetFacts, Plan, StudyPlan
 from app.lifecycle.studies import run_spec
 from app.privacy import derive
 from app.privacy.plans import StudyRequest, StudyRun
@@ -37,27 +38,6 @@ _SEARCHED = {
     "/optimizer/learning_rate": "/hpo/space/learning_rate",
     "/clipping/max_grad_norm": "/hpo/space/max_grad_norm",
 }
-
-
-@dataclass(frozen=True)
-class StudyPlan:
-    """A study, fixed in advance.
-
-    Attributes:
-        longest: the plan of the final trial at the space's largest point, which has the common part of all trials.
-        hpo: the study's settings.
-        slots: its trials, before their points are known.
-        evaluation: the trials' evaluation; None if there is none.
-        pricing: the request to the pricing process; None without privacy.
-    """
-
-    longest: Plan
-    spec: JobSpec
-    hpo: Hpo
-    bounds: Bounds
-    slots: list[Slot]
-    evaluation: Evaluation | None
-    pricing: StudyRequest | None
 
 
 def plan_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> StudyPlan:
@@ -97,7 +77,7 @@ def _check(spec: JobSpec, hpo: Hpo, facts: DatasetFacts) -> None:
         raise InvalidRequest.at("/privacy/noise_multiplier", detail)
     if isinstance(hpo, LinearScaling) and spec.privacy is None:
         raise InvalidRequest.at("/privacy", "linear scaling needs privacy: give `target_epsilon`")
-    if spec.sampling.kind == "poisson" and hpo.space.steps is not None:
+    if spec.sampling.is_sampled and hpo.space.steps is not None:
         detail = "Poisson sampling fixes every trial's T and σ in advance: give `length`, and leave `space.steps` out"
         raise InvalidRequest.at("/hpo/space/steps", detail)
     if isinstance(hpo, ScoredSearch | GridOracle) and not isinstance(hpo, LinearScaling) and spec.evaluation:

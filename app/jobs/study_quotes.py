@@ -9,7 +9,7 @@ from app.contracts.base import AccountantName, Document, Epsilon
 from app.contracts.hpo import GridOracle, LinearScaling, ScoredSearch
 from app.errors import InvalidRequest
 from app.hpo.stored import StoredRun, StoredStudy
-from app.jobs.studies import StudyPlan
+from app.jobs.plans import StudyPlan
 from app.privacy.plans import StudyRequest
 from app.privacy.prices import Charge, Line, PricedRun, StudyPrice, Units
 from app.privacy.releases import NoisyCount, NoisySum
@@ -76,7 +76,7 @@ def stored(study: StudyPlan, priced: StudyPrice) -> StoredStudy:
         levels=tuple(levels),
         at_final=final,
         score=score,
-        larger_is_better=score != "loss",
+        larger_is_better=study.evaluation is None or study.evaluation.larger_is_better,
         trial_evaluation=study.evaluation,
         keep_weights=hpo.keep_weights if isinstance(hpo, ScoredSearch | GridOracle) else False,
         common=study.pricing.common if study.pricing else None,

@@ -18,9 +18,10 @@ from app.db.engine import Database
 from app.errors import InvalidRequest
 from app.grants import service as grants
 from app.jobs import repository
+from app.jobs.plans import StudyPlan
 from app.jobs.pricing import PricingService
 from app.jobs.service import pinned, side_facts
-from app.jobs.studies import StudyPlan, plan_study
+from app.jobs.studies import plan_study
 from app.jobs.study_quotes import epsilon_of_run
 from app.keys.service import Caller
 from app.privacy.plans import FinalRunRequest
@@ -81,7 +82,7 @@ def _own_total(spec: JobSpec) -> float:
 
 
 def _check(asked: Sweep, hpo: LinearScaling, points: int) -> None:
-    sampled = asked.spec.sampling.kind == "poisson"
+    sampled = asked.spec.sampling.is_sampled
     most = MOST_SAMPLED if sampled else MOST
     if points > most:
         why = " under Poisson sampling" if sampled else ""

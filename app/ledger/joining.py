@@ -12,13 +12,11 @@ held (a record is in one of its parts, and the two data sets may be split differ
     rdp → rdp      x = s, α_stays ≤ α     a Rényi divergence does not fall with its order: a charge at α covers α_stays
     gdp → rdp      x = α s/2              a Gaussian mechanism with μ has divergence α μ²/2, and they add up
 
-Other pairs are joined the other way round. Held budget that is later not spent stays charged.
+Each filter knows its conversions (app.privacy.filters, `carried`). Other pairs are joined the other way round. Held
+budget that is later not spent stays charged.
 """
 
 from __future__ import annotations
-
-import math
-from fractions import Fraction
 
 from sqlalchemy.orm import Session
 
@@ -26,8 +24,6 @@ from app.db.models import Account, Dataset
 from app.errors import BudgetError, Conflict, InvalidRequest
 from app.ledger import accounts
 from app.ledger.entries import append_cap
-
-PER_NANO = Fraction(1_000_000_000, 1_000_000_000_000)  # units of rdp (1e-9) in one of gdp (1e-12)
 
 
 def join(session: Session, *, dataset_id: str, into: str, actor: str, reason: str) -> int:
@@ -67,17 +63,11 @@ def carried(closed: Account, stays: Account) -> int:
         Conflict: no bound is known; the ledgers can be joined the other way round.
     """
     amount = max(closed.train_spent + closed.train_held, closed.holdout_spent + closed.holdout_held)
-    match closed.filter, stays.filter:
-        case "gdp", "gdp":
-            return amount
-        case "rdp", "rdp" if (stays.order or math.inf) <= (closed.order or 0.0):
-            return amount
-        case "gdp", "rdp":
-            return math.ceil(Fraction(stays.order or math.inf) * amount / 2 * PER_NANO)
-        case _:
-            raise Conflict(
-                "wrong-state", "these filters can only be joined the other way round: close the other ledger"
-            )
+    filters = [accounts.filter_for(each.filter, each.order) for each in (closed, stays)]
+    found = filters[0].carried(amount, filters[1])
+    if found is None:
+        raise Conflict("wrong-state", "these filters can only be joined the other way round: close the other ledger")
+    return found
 
 
 def _check(session: Session, closed: Account, stays: Account) -> None:

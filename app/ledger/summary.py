@@ -81,7 +81,7 @@ def comparison(pricing: Comparer, dataset: Dataset, account: Account, jobs: list
             figures.append(pricing.compare(CompareRequest(events=tuple(done), delta=account.cap_delta)))
         except LimitError:
             return None
-    within_a_job = "gdp" if account.filter == "gdp" else "pld"
+    within_a_job = filter_for(account.filter, account.order).rule.within_a_job
     return Comparison(
         basic=_epsilon(dataset, account, max(each.basic for each in figures), within_a_job),
         rdp_best_order=_epsilon(dataset, account, max(each.rdp_best_order for each in figures), "rdp"),

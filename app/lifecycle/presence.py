@@ -11,9 +11,10 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from app.db.clock import now_there, skew_s
+from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Job, Worker
+from app.db.skew import skew_s
 from app.ids import now
 from app.lifecycle.states import ACTIVE
 

@@ -122,12 +122,12 @@ def _with_choices(asked: PlanRequest, stored: MechanismConfig) -> MechanismConfi
 
 def batch_of(spec: JobSpec, records: int) -> int:
     """Returns L, the divisor of every step."""
-    return spec.sampling.expected_batch_size if spec.sampling.kind == "poisson" else records
+    return spec.sampling.batch(records)
 
 
 def rate_of(spec: JobSpec, records: int) -> float:
     """Returns q = L / records; 1 where every step takes all records."""
-    return spec.sampling.expected_batch_size / records if spec.sampling.kind == "poisson" else 1.0
+    return spec.sampling.rate(records)
 
 
 def steps_of(spec: JobSpec, records: int) -> int:

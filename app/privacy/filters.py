@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, assert_never
 
 from app.contracts.base import AccountName
 from app.contracts.dataset_spec import TypicalJob
+from app.contracts.filters import FILTERS, FilterName, FilterRule, is_filter, rule_of
 from app.errors import InvalidRequest, PrivacyError
 from app.privacy import calibration, events, gdp, rdp
 from app.privacy.events import Event, Leaf
@@ -32,17 +34,40 @@ ORDERS: tuple[float, ...] = (
     *(36.0, 40.0, 44.0, 48.0, 56.0, 64.0, 80.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0, 768.0, 1024.0),
 )
 
+_PER_NANO = Fraction(1_000_000_000, 1_000_000_000_000)  # units of rdp (1e-9) in one of gdp (1e-12)
 _ROUNDING = 1e-12  # relative: far above the error of the few float operations here, far below any job's share
 _DEFAULT_EPOCHS, _DEFAULT_BATCH, _DEFAULT_SHARE = 20.0, 512, 0.25
 _MOST_STEPS = 10_000_000  # the contract's bound for a job
 _CAP = "/privacy/cap/epsilon"
 
 
+class LedgerFilter:
+    """What all filters share.
+
+    Attributes:
+        kind: its name.
+        unit: what an account's integers count.
+        order: α*, of filters that have one.
+    """
+
+    kind: ClassVar[FilterName]
+    unit: ClassVar[str]
+
+    @property
+    def rule(self) -> FilterRule:
+        """What admission knows of it."""
+        return rule_of(self.kind)
+
+    def carried(self, amount: int, to: LedgerFilter) -> int | None:
+        """Converts `amount` of its units into units of another filter, rounded up; None if no bound is known."""
+        return amount if self == to else None
+
+
 @dataclass(frozen=True)
-class GdpFilter:
+class GdpFilter(LedgerFilter):
     """Σ μ², exact: a cap (ε, δ) is worth μ², and T full-batch steps at σ cost T/σ²."""
 
-    kind: ClassVar[str] = "gdp"
+    kind: ClassVar[FilterName] = "gdp"
     unit: ClassVar[str] = "mu^2 * 1e-12"
     order: ClassVar[float | None] = None
 
@@ -81,9 +106,15 @@ class GdpFilter:
         """Converts `amount` units to ε at δ, rounded up."""
         return gdp.epsilon_from_mu(math.sqrt(amount * 1e-12) * (1.0 + _ROUNDING), delta)
 
+    def carried(self, amount: int, to: LedgerFilter) -> int | None:
+        """A Gaussian mechanism with μ has divergence α μ²/2 at every order α, and they add up."""
+        if isinstance(to, RdpFilter):
+            return math.ceil(Fraction(to.order) * amount / 2 * _PER_NANO)
+        return super().carried(amount, to)
+
 
 @dataclass(frozen=True)
-class RdpFilter:
+class RdpFilter(LedgerFilter):
     """RDP at one order, fixed when the data set is registered. Later it never takes a minimum over orders.
 
         B(ε, δ) = ε + ln(α/(α−1)) + (ln δ + ln α)/(α−1)
@@ -92,7 +123,7 @@ class RdpFilter:
     """
 
     order: float
-    kind: ClassVar[str] = "rdp"
+    kind: ClassVar[FilterName] = "rdp"
     unit: ClassVar[str] = "rdp(order) * 1e-9"
 
     def budget(self, epsilon: float, delta: float) -> int:
@@ -123,6 +154,10 @@ class RdpFilter:
         if amount <= 0:
             return 0.0
         return max(amount * 1e-9 + self._conversion(delta), 0.0)
+
+    def carried(self, amount: int, to: LedgerFilter) -> int | None:
+        """A Rényi divergence does not fall with its order: a charge at α covers every order up to α."""
+        return amount if isinstance(to, RdpFilter) and to.order <= self.order else None
 
     def _conversion(self, delta: float) -> float:
         """Returns the conversion's addition to the divergence, rounded up."""
@@ -164,13 +199,17 @@ def filter_of(kind: str, order: float | None = None) -> Filter:
     Raises:
         InvalidRequest: the kind is unknown, or an `rdp` filter's order is not in (1, 1024].
     """
-    if kind == "gdp":
-        return GdpFilter()
-    if kind != "rdp":
-        raise InvalidRequest.at("/privacy/filter", "the filter must be `rdp` or `gdp`")
-    if order is None or not 1.0 < order <= 1024.0:
-        raise InvalidRequest.at("/privacy/order", "the order must lie above 1 and be at most 1024")
-    return RdpFilter(float(order))
+    if not is_filter(kind):
+        raise InvalidRequest.at("/privacy/filter", f"the filter must be {' or '.join(f'`{name}`' for name in FILTERS)}")
+    match kind:
+        case "gdp":
+            return GdpFilter()
+        case "rdp":
+            if order is None or not 1.0 < order <= 1024.0:
+                raise InvalidRequest.at("/privacy/order", "the order must lie above 1 and be at most 1024")
+            return RdpFilter(float(order))
+        case _:
+            assert_never(kind)
 
 
 def choose_order(cap_epsilon: float, cap_delta: float, records: int, typical_job: TypicalJob | None = None) -> float:

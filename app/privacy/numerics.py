@@ -15,8 +15,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from app.contracts.base import Document
-from app.contracts.dataset_spec import Features
-from app.contracts.job_spec import CnnModel, JobSpec, MlpModel, RecommenderModel
+from app.contracts.dataset_spec import Features, Interactions
+from app.contracts.job_spec import JobSpec, LinearModel
+from app.contracts.model_settings import RecordSizes
 
 PassType = Literal["bfloat16", "float32", "float64"]
 SumType = Literal["float32", "float64"]
@@ -127,10 +128,10 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     Args:
         features: the declared features of the data set; for interactions they give the number of items.
     """
-    held, positions = _held_numbers(spec, sizes, features), _positions(spec)
-    passes = pass_type(spec, sizes)
-    linear = spec.model.kind in ("linear", "matrix_factorization")
-    budget, most = (CACHE_BYTES, MOST_LINEAR_ROWS) if linear else (PASS_BYTES, MOST_ROWS)
+    items = features.items.rows if isinstance(features, Interactions) else 1
+    held = spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, items)) or PASS_BYTES
+    passes, positions = pass_type(spec, sizes), spec.model.positions()
+    budget, most = (CACHE_BYTES, MOST_LINEAR_ROWS) if spec.model.shallow else (PASS_BYTES, MOST_ROWS)
     cap = _bounded(max(1, min(most, budget // (held * BYTES[passes]))), spec.runtime.physical_batch_size)
     expected, spread = _batch(spec, sizes.records)
     per_unit = sizes.records_per_unit
@@ -150,9 +151,8 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
 
 
 def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
-    """Returns the type of passes: `auto` is float32. Matrix factorization and linear models of sparse features use
-    float64: their products are no faster in float32."""
-    if spec.model.kind == "matrix_factorization" or (spec.model.kind == "linear" and sizes.sparse):
+    """Returns the type of passes: `auto` is float32, but float64 for models that allow nothing else."""
+    if spec.model.only_float64(sparse=sizes.sparse):
         return "float64"
     return "float32" if spec.runtime.dtype == "auto" else spec.runtime.dtype
 
@@ -160,7 +160,7 @@ def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
 def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int) -> bool:
     """Returns True if sums over records may be in float32: a linear model's float32 passes of whole groups, with one
     record per unit. Elsewhere float32 sums save nothing (decision 18)."""
-    linear = spec.model.kind == "linear" and (spec.clipping is None or spec.clipping.engine == "bookkeeping")
+    linear = isinstance(spec.model, LinearModel) and (spec.clipping is None or spec.clipping.engine == "bookkeeping")
     return linear and passes == "float32" and rows % GROUP == 0 and sizes.records_per_unit == 1
 
 
@@ -206,9 +206,9 @@ def sensitivity_slack(records: int, rows: int, positions: int, sums: SumType = "
 
 def _batch(spec: JobSpec, records: int) -> tuple[float, float]:
     """Returns the expected number of units in a step and its standard deviation (in full batch: of a random split)."""
-    if spec.sampling.kind == "full_batch":
+    if not spec.sampling.is_sampled:
         return float(records), math.sqrt(records)
-    batch = spec.sampling.expected_batch_size
+    batch = spec.sampling.batch(records)
     return float(batch), math.sqrt(batch * max(0.0, 1.0 - batch / records))
 
 
@@ -234,57 +234,3 @@ def _expected_passes(rows: int, expected: float, spread: float) -> float:
         return expected / rows + 0.5
     tails = (math.erfc((at * rows - expected) / (spread * math.sqrt(2.0))) / 2.0 for at in range(first, last + 1))
     return max(1.0, first + sum(tails))
-
-
-def _positions(spec: JobSpec) -> int:
-    """Bounds the rows of one product that belong to one record; a tied matrix is used twice."""
-    model = spec.model
-    if isinstance(model, RecommenderModel):
-        return 2 * model.max_length
-    if model.kind == "hf":
-        return 2 * model.max_length
-    if isinstance(model, CnnModel):
-        return max(positions for _, _, _, positions in CONVOLUTIONS[model.preset])
-    return 1
-
-
-# For each convolution: channels in and out, the kernel's side, and the number of positions that it is applied at.
-CONVOLUTIONS: dict[str, tuple[tuple[int, int, int, int], ...]] = {
-    "conv2": ((1, 16, 8, 14 * 14), (16, 32, 4, 5 * 5)),
-    "conv5": ((3, 32, 3, 32 * 32), (32, 64, 3, 16 * 16), (64, 64, 3, 8 * 8), (64, 128, 3, 4 * 4)),
-}
-
-
-def _held_numbers(spec: JobSpec, sizes: PublicSizes, features: Features) -> int:
-    """Estimates how many numbers a pass holds per record: layer outputs, their gradients, and scores."""
-    model = spec.model
-    if model.kind == "hf":
-        return model.pass_numbers or PASS_BYTES
-    if model.kind == "matrix_factorization":
-        return 6 * model.dim
-    if isinstance(model, RecommenderModel):
-        return _of_recommender(spec, features.items.rows if features.kind == "interactions" else 1)
-    if isinstance(model, MlpModel):
-        return 4 * (sizes.features + sum(model.hidden) + sizes.outputs)
-    if isinstance(model, CnnModel):
-        return 2 * sizes.features + sum(
-            6 * outputs * places + inputs * kernel**2 * (places + outputs)
-            for inputs, outputs, kernel, places in CONVOLUTIONS[model.preset]
-        )
-    inputs = (model.extractor.features if model.extractor else None) or sizes.features
-    return 4 * sizes.outputs + (0 if sizes.sparse else inputs)
-
-
-def _of_recommender(spec: JobSpec, items: int) -> int:
-    model = spec.model
-    if not isinstance(model, RecommenderModel):
-        raise TypeError("the model is not a recommender")
-    length, scored = model.max_length, model.max_length if model.loss_positions == "all" else 1
-    scores = 2 * (items + 1) * scored
-    if model.kind == "transformer_rec":
-        corrected = model.re_attention.mode != "off"  # weights, logits, exponents, and a variance for each output
-        layers = length * model.dim * (6 + 20 * model.blocks) * (2 if corrected else 1)
-        attention = 2 * model.blocks * model.heads * length**2 * (4 if corrected else 1)
-        return layers + attention + scores
-    gates, layers = (3 if model.kind == "gru_rec" else 4), getattr(model, "layers", 1)
-    return length * model.dim * (2 + 4 * gates * layers + 8 * layers) + scores

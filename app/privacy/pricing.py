@@ -93,8 +93,8 @@ def largest_that_fits(request: FitRequest) -> Largest:
 
 def _filter(request: PlanRequest) -> Filter:
     filter_ = request.filter.build()
-    if filter_.kind == "gdp" and request.training.sample_rate < 1.0:
-        detail = "this data set's `gdp` filter admits full-batch jobs only: use full_batch sampling"
+    if not filter_.rule.samples and request.training.sample_rate < 1.0:
+        detail = f"this data set's `{filter_.kind}` filter admits full-batch jobs only: use full_batch sampling"
         raise InvalidRequest.at("/sampling/kind", detail)
     return filter_
 

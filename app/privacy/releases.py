@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from app.contracts.base import AccountName, Document
 from app.contracts.hf import rank_groups
+from app.contracts.metrics import CountedMetric, SummedMetric
 from app.privacy.events import SelfComposed, noisy_sums
 
 
@@ -88,14 +89,14 @@ class NoisyScore(Document):
 class NoisyCount(NoisyScore):
     """The noisy count of correct predictions; a record changes it by at most one."""
 
-    what: Literal["accuracy"] = "accuracy"
+    what: CountedMetric = "accuracy"
     released_by: ClassVar[Literal["noisy_count"]] = "noisy_count"
 
 
 class NoisySum(NoisyScore):
-    """The noisy sum of losses, or of a ranking's gains and misses."""
+    """The noisy sum of losses or other values, or of a ranking's gains and misses."""
 
-    what: Literal["loss", "ranking"]
+    what: Literal[SummedMetric, "ranking"]
     released_by: ClassVar[Literal["noisy_sum"]] = "noisy_sum"
 
 

@@ -18,10 +18,11 @@ from kombu.connection import Connection
 from sqlalchemy import func, select, text
 from starlette.concurrency import run_in_threadpool
 
-from app.db.clock import now_there, skew_s
+from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.migrate import is_current
 from app.db.models import Account, Dataset, LedgerCheck
+from app.db.skew import skew_s
 from app.ids import now
 from app.lifecycle.broker import celery_options
 from app.lifecycle.presence import is_alive, workers

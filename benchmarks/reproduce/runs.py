@@ -25,7 +25,8 @@ import torch
 from app.catalogue import model_folders
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
-from app.jobs.planning import DatasetFacts, plan
+from app.jobs.planning import plan
+from app.jobs.plans import DatasetFacts
 from app.privacy.plans import PlanRequest
 from app.privacy.prices import Price
 from app.privacy.pricing import price

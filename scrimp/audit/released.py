@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TYPES = {"F32": "<f4", "F64": "<f8"}
 Certificate = Mapping[str, Any]
-RELEASED_BY = {"accuracy": "noisy_count", "loss": "noisy_sum", "ranking": "noisy_sum"}
+RELEASED_BY = ("noisy_count", "noisy_sum")
 
 
 def read_tensor(path: Path, name: str) -> Numbers:
@@ -71,7 +71,7 @@ def charged_scores_mu(kind: Kind, certificate: Certificate, metrics: Iterable[Me
     A score without a charge leaves the others a smaller share, for which their noise is too small.
     """
     charged = precision(certificate["events"][kind.on] or {"kind": "composed", "events": []}) or 0.0
-    released = sum(point.released_by in RELEASED_BY.values() and point.on == kind.on for point in metrics)
+    released = sum(point.released_by in RELEASED_BY and point.on == kind.on for point in metrics)
     return math.sqrt(charged / max(1, released))
 
 
@@ -85,8 +85,8 @@ def uncharged(certificate: Certificate, metrics: Iterable[MetricPoint], posted: 
     found: list[str] = []
     releases = certificate["mechanism"]["releases"]
     declared = {_metric(each): each for each in releases}
-    seen = Counter((point.name, point.on) for point in metrics if point.released_by in RELEASED_BY.values())
-    wholes = {(point.name, point.step) for point in metrics if point.released_by in RELEASED_BY.values()}
+    seen = Counter((point.name, point.on) for point in metrics if point.released_by in RELEASED_BY)
+    wholes = {(point.name, point.step) for point in metrics if point.released_by in RELEASED_BY}
     for (name, on), times in sorted(seen.items()):
         release = declared.get(name)
         if release is None or release["account"] != on:

@@ -42,7 +42,7 @@ ALLOWED = {
     "worker/metrics/scores.py: public_training_loss": "of public records",
 }
 
-# Sizes of models, of passes of P rows, and of lists of layers.
+# Sizes of models, of passes of P rows, of lists of layers and of declared columns.
 PUBLIC = {
     "worker/clipping/bookkeeping.py: _tap",
     "worker/clipping/accumulators.py: _keeps",
@@ -62,6 +62,7 @@ PUBLIC = {
     "worker/models/recommenders.py: forward",
     "worker/training/replay.py: _check_fresh",
     "worker/training/replay.py: _check_segments",
+    "worker/models/usage.py: _record",
 }
 
 

@@ -166,6 +166,24 @@ def test_side_information_that_does_not_fit_is_refused(api: Api, db: Database) -
     assert quoted(api, job_spec(private, optimizer=ADA_DPS)).status_code == 422
 
 
+def table(high: int, values: list[str]) -> dict[str, Any]:
+    age = {"name": "age", "kind": "number", "range": [0, high]}
+    return {"kind": "table", "columns": [age, {"name": "sex", "kind": "category", "values": values}]}
+
+
+def test_side_information_of_tables_has_the_same_columns_and_values(api: Api, db: Database) -> None:
+    """Its cells are made features by the job's declaration: other ranges do no harm, but values in another order do."""
+    private = add_dataset(db, name="private", features=table(120, ["f", "m"]))
+    public = {"privacy": {"sensitivity": "public"}}
+    for name, features, status in (
+        ("other-ranges", table(90, ["f", "m"]), 200),
+        ("other-order", table(120, ["m", "f"]), 422),
+    ):
+        add_dataset(db, name=name, features=features, **public)
+        answer = quoted(api, job_spec(private, optimizer=ADA_DPS | {"public_dataset": name}))
+        assert answer.status_code == status, (name, answer.text)
+
+
 def test_side_information_needs_the_right_to_train_on_it(api: Api, db: Database) -> None:
     private, public = add_dataset(db, name="private"), add_dataset(db, name="public", privacy={"sensitivity": "public"})
     with db.write() as session:

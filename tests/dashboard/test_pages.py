@@ -8,6 +8,7 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import update
@@ -18,6 +19,7 @@ from app.ledger import certificates
 from app.web.headers import POLICIES
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import SHA, XSS, Everything, Scene
+from tests.factories import add_dataset
 
 Whole = tuple[Scene, Everything]
 SignedIn = Callable[[str], Browser]
@@ -61,6 +63,25 @@ def addresses(ids: Everything) -> list[str]:
         *(f"/dashboard/datasets/{each}?check=true" for each in datasets),
         *(f"/dashboard/live/datasets/{each}" for each in datasets[:2]),
     ]
+
+
+KINDS_OF_FEATURES: list[tuple[dict[str, Any], str]] = [
+    ({"features": {"kind": "columns", "columns": ["a", "b"]}}, "2 columns"),
+    ({"features": {"kind": "table", "columns": [{"name": "a", "kind": "number"}]}}, "1 columns"),
+    ({"format": "npz", "features": {"kind": "tensor", "array": "x"}}, "array <code>x</code>"),
+    ({"features": {"kind": "text", "column": "t"}}, "texts of <code>t</code>"),
+]
+
+
+@pytest.mark.parametrize(("declared", "said"), KINDS_OF_FEATURES)
+def test_the_page_of_a_data_set_names_its_features(
+    scene: Scene, visit: Callable[[], Browser], declared: dict[str, Any], said: str
+) -> None:
+    dataset = add_dataset(scene.db, owner=scene.owner.id, name="other", **declared)
+    browser = visit()
+    browser.sign_in(scene.owner)
+    page = browser.get(f"/dashboard/datasets/{dataset}")
+    assert page.status_code == 200 and said in page.text
 
 
 @pytest.mark.parametrize("role", ["admin", "owner", "analyst"])

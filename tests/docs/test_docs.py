@@ -12,6 +12,9 @@ from typing import get_args
 import pytest
 
 from app import errors
+from app.contracts.dataset_spec import TableFormat
+from app.contracts.filters import FILTERS
+from app.contracts.metrics import METRICS, rule_of
 from scripts import build_site, write_openapi
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,6 +88,29 @@ def test_every_error_is_documented_and_none_that_is_not_there() -> None:
     rows = (ROOT / "docs" / "errors.md").read_text().split("## Why a job failed")[0]
     documented = set(re.findall(r"^\| `([a-z-]+)` \|", rows, flags=re.MULTILINE))
     assert documented == {*codes(errors.ServiceError), errors.ServiceError.code, *get_args(errors.ConflictCode)}
+
+
+def test_every_metric_is_documented_with_its_bound() -> None:
+    section = (ROOT / "docs" / "optimizers.md").read_text().partition("\n## Scores\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \| (.*) \|$", section, flags=re.MULTILINE)
+    rules = {name: rule_of(name) for name in METRICS}
+    assert {name: (bound.strip("`"), task.strip("`")) for name, bound, task in rows} == {
+        name: (f"{rule.bound:g}" if rule.bound else "loss_bound", rule.task or "any") for name, rule in rules.items()
+    }
+
+
+def test_every_format_is_documented() -> None:
+    section = (ROOT / "docs" / "data.md").read_text().partition("\n## Files\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", section, flags=re.MULTILINE)) == {
+        *get_args(TableFormat),
+        "interactions",
+        "format",
+    }
+
+
+def test_every_filter_is_documented() -> None:
+    page = (ROOT / "docs" / "privacy.md").read_text()
+    assert [name for name in FILTERS if f"`{name}`" not in page] == []
 
 
 def test_every_route_is_documented() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -76,4 +77,4 @@ def test_ratings_from_post_to_prediction(service: Service, tmp_path: Path) -> No
     run = subprocess.run(
         [sys.executable, "-c", card["usage"]], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert 1.0 <= float(run.stdout) <= 5.0
+    assert 1.0 <= ast.literal_eval(run.stdout)[0]["value"] <= 5.0

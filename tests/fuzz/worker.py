@@ -88,10 +88,12 @@ def guided(format: str, first: int, count: int, folder: Path) -> Callable[[Calla
 
     with atheris.instrument_imports(include=INSTRUMENTED):
         import app.formats.parse
+        import app.formats.readers
         import app.formats.stored
         from tests.fuzz import examine  # noqa: F401
 
-        __import__(f"app.formats.{app.formats.parse.READERS.get(format, format)}")
+        module = format if format == "interactions" else app.formats.readers.reader_of(format).module
+        __import__(f"app.formats.{module}")
     from tests.fuzz.cases import from_bytes, seeds
 
     corpus = folder / "guided"

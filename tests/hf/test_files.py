@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from worker.models.hf.tokens import Tokens
 
 TEXTS = ["w1 w2 w3", "w4", "", "w5 w6 w7 w8 w9 w10 w11 w12 w13 w14 unknown", "w2 w2 w1"]
 FEATURES = Text(column="text")
+LANGUAGE = Path(__file__).resolve().parents[2] / "docs" / "language.md"
 
 
 def nothing() -> None:
@@ -113,10 +116,26 @@ def test_the_snippet_on_the_card_runs(
     monkeypatch.setenv("SCRIMP_MODELS_ROOT", str(models_root))
     monkeypatch.chdir(folder)
     printed = io.StringIO()
-    with peft_s_own_warnings(), contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(printed):
         exec(json.loads((folder / "model.json").read_text())["usage"], {})  # noqa: S102 - ours
-    last = printed.getvalue().strip().splitlines()[-1]
-    assert last in m.classes if m.classes else last
+    (answer,) = ast.literal_eval(printed.getvalue())
+    assert answer["class"] in m.classes if m.classes else len(answer["next"]) == 10
+
+
+def test_the_documented_code_continues_a_text(
+    models_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    m = model(models_root, "gpt2", tuning="lora")
+    save_model(tmp_path, m, m.init(KEY), LanguageModelTask(), FEATURES)
+    (snippet,) = re.findall(r"```python\n(.*?)```", LANGUAGE.read_text(), flags=re.DOTALL)
+    monkeypatch.setenv("SCRIMP_MODELS_ROOT", str(models_root))
+    monkeypatch.chdir(tmp_path)
+    for ours, tiny in (("SmolLM2-135M-Instruct", "gpt2"), ("The jury said", "w1 w2"), ("=20", "=3")):
+        assert ours in snippet
+        snippet = snippet.replace(ours, tiny)
+    with peft_s_own_warnings():
+        exec(snippet, {})  # noqa: S102 - our own document, as a user would run it
+    assert capsys.readouterr().out.startswith("w1 w2 ")
 
 
 def test_first_parameters_are_the_folder_s_and_keyed(models_root: Path) -> None:

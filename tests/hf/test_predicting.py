@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import scrimp
 from app.contracts.dataset_spec import ClassificationTask, LanguageModelTask
 from app.formats import model_folder
 from tests.hf.test_files import FEATURES, TEXTS, read_by_transformers
@@ -89,6 +90,29 @@ def test_texts_are_classified(models_root: Path, tmp_path: Path, path: str, tuni
         best = shares.topk(2)
         named = {m.classes[at]: pytest.approx(float(shares[at]), rel=1e-5) for at in best.indices.tolist()}
         assert answer == {"class": m.classes[int(shares.argmax())], "probabilities": named}
+
+
+@pytest.mark.parametrize(
+    ("path", "tuning"), [("gpt2", "lora"), ("gpt2", "head"), ("llama-tied", "last_block"), ("roberta", "full")]
+)
+def test_a_loaded_model_answers_as_the_worker_does(models_root: Path, tmp_path: Path, path: str, tuning: str) -> None:
+    message = asked(model(models_root, path, tuning=tuning), models_root, tmp_path, TEXTS, 3)
+    folder = tmp_path / "a" / "b" / "c"
+    loaded = scrimp.load_model(folder, models_root if tuning == "lora" else None)
+    for mine, theirs in zip(loaded.predict(TEXTS, top=3), predicted(message), strict=True):
+        assert str(mine.keys()) == str(theirs.keys())
+        assert numbers_of(mine) == pytest.approx(numbers_of(theirs), rel=1e-4)
+    with pytest.raises(ValueError, match="text"):
+        loaded.predict([3])
+    if tuning == "lora":
+        with pytest.raises(ValueError, match="SCRIMP_MODELS_ROOT"):
+            scrimp.load_model(folder)
+
+
+def numbers_of(answer: dict[str, Any]) -> list[float]:
+    """The answer's numbers that tell it from another, in order."""
+    found = [*list(answer.get("probabilities", {}).values()), answer.get("loss"), answer.get("perplexity")]
+    return [each for each in found + [each["probability"] for each in answer.get("next", [])] if each is not None]
 
 
 def test_the_folder_that_was_tuned_is_needed_as_it_was(models_root: Path, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import AdaptiveNorm, JobSpec
 from app.errors import InvalidRequest
-from app.jobs.planning import DatasetFacts, plan
+from app.jobs.planning import plan
+from app.jobs.plans import DatasetFacts
 from app.privacy.derive import default_delta
 from app.privacy.pricing import price
 from app.privacy.releases import NoisyCount, NoisyScore

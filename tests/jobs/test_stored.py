@@ -12,7 +12,7 @@ from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.hpo.stored import StoredStudy
 from app.jobs import service
-from app.jobs.planning import DatasetFacts
+from app.jobs.plans import DatasetFacts
 from app.jobs.pricing import PricingService
 from app.jobs.rows import new_job
 from app.keys.service import Caller

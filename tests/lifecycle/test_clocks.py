@@ -13,6 +13,7 @@ from sqlalchemy import delete, func, select
 from app.db import clock
 from app.db.engine import Database
 from app.db.models import Attempt, Job, Outbox, Worker
+from app.db.skew import skew_s
 from app.lifecycle import claims
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
@@ -136,7 +137,7 @@ def test_a_wrong_clock_is_shown(db: Database, settings: Settings, backing: str) 
     assert health.checks(db, settings)["clock"] == "ok"
     with ahead(20.0):
         Presence(db, "late", 1, 5.0).beat()
-        own = clock.skew_s(db)
+        own = skew_s(db)
     found = health.skews(db, settings.lease_s)
     if backing == "sqlite":  # one machine, one clock
         assert (own, found["late:1"], health.checks(db, settings)["clock"]) == (0.0, 0.0, "ok")

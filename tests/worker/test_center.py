@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+import scrimp
 from app.contracts.job_spec import JobSpec
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
@@ -150,6 +151,7 @@ def test_an_attempt_is_centred_and_hands_out_its_mean(tmp_path: Path) -> None:
             | {"weights": Part(path=weights.path, sha256=weights.sha256)}
         )
     )
+    assert scrimp.load_model(tmp_path / "out").predict(x[80:] + FAR, top=1) == answers
     right = sum(answer["class"] == label for answer, label in zip(answers, y[80:].tolist(), strict=True))
     assert right / 20 == pytest.approx(score.value, abs=0.05)
 

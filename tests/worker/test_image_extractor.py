@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import scrimp
 from app.contracts.extractor import ImageInput
 from app.formats.stored import DataDamagedError, StoredPart, Texts, save_part
 from tests.worker.extractor import write_extractor, write_image_extractor
@@ -155,4 +156,10 @@ def test_a_linear_probe_from_images_to_the_model(folder: Path, tmp_path: Path) -
     assert supervisor.metrics["accuracy", 10]["value"] == 1.0
     card = json.loads((tmp_path / "model.json").read_text())
     assert card["tensors"]["weight"] == [2, 1280] and card["extractor"] == extractor
-    assert 'what card["extractor"] makes of a record' in card["usage"]
+    assert f"model.predict([[0.0] * {GRAY.numbers}])" in card["usage"]
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "e").symlink_to(folder)
+    loaded = scrimp.load_model(tmp_path, tmp_path / "models")
+    assert [each["class"] for each in loaded.predict(x.reshape(-1, 6, 8))] == y.tolist()
+    with pytest.raises(ValueError, match="SCRIMP_MODELS_ROOT"):
+        scrimp.load_model(tmp_path).predict(x)

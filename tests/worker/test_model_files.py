@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import io
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file
 
 from app.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
 from app.contracts.job_spec import CnnModel, MlpModel
+from app.contracts.table import TableFeatures
 from worker.data.records import DenseRecords
 from worker.models.base import Model
 from worker.models.files import save_model
@@ -32,7 +34,26 @@ CASES = [
 ]
 CONV = CnnModel(preset="conv2", input_scale=1 / 255)
 COLOURS = CnnModel(preset="conv5", activation="relu", channels="last")
-NETWORKS = [
+TABLE = TableFeatures.model_validate(
+    {
+        "columns": [
+            {"name": "age", "kind": "number", "range": [-1, 1]},  # its example's features are all zero
+            {"name": "dose", "kind": "number", "missing": "refuse"},
+        ]
+    }
+)
+DATED = TableFeatures.model_validate(
+    {
+        "columns": [
+            {"name": "seen", "kind": "date", "range": ["2020-01-01", "2021-01-01"], "format": "%d.%m.%Y"},
+            {"name": "left", "kind": "date", "range": ["2020-01-01", "2021-01-01"], "missing": "flag"},
+            {"name": "ward", "kind": "category", "values": [3, 4], "unknown": "other"},
+        ]
+    }
+)
+LOADED = [
+    (Linear(2, 1), RegressionTask(label="y"), TABLE),
+    (Linear(6, 3), ClassificationTask(label="y", classes=[7, 8, 9]), DATED),
     (Network(2, 1, MlpModel(hidden=[5, 4])), RegressionTask(label="y"), Columns(columns=["a", "b"])),
     (Network(2, 1, MlpModel(hidden=[5, 4], dropout=0.5)), RegressionTask(label="y"), Columns(columns=["a", "b"])),
     (Network(784, 3, CONV), ClassificationTask(label="y", classes=[7, 8, 9]), Tensor(array="x")),
@@ -40,7 +61,7 @@ NETWORKS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "task", "features"), CASES + NETWORKS)
+@pytest.mark.parametrize(("model", "task", "features"), CASES + LOADED)
 def test_the_files_hold_the_model_and_the_card_s_snippet_runs(
     model: Model, task: Any, features: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,21 +74,24 @@ def test_the_files_hold_the_model_and_the_card_s_snippet_runs(
     tensors = load_file(weights.path)
     assert all(torch.equal(torch.from_numpy(tensors[name]), value.float()) for name, value in parameters.items())
     card = json.loads(Path(card_file.path).read_text())
-    assert card["kind"] == (model.spec.kind if isinstance(model, Network) else "linear") and card["tensors"] == {
-        n: list(v.shape) for n, v in parameters.items()
-    }
+    assert card["kind"] == (model.spec.kind if isinstance(model, Network) else "linear")
+    assert card["tensors"] == {n: list(v.shape) for n, v in parameters.items()}
+    assert card["files"] == {"model.safetensors": weights.sha256}
     assert TypeAdapter(type(task)).validate_python(card["task"]) == task
     assert type(features).model_validate(card["features"]) == features
     monkeypatch.chdir(tmp_path)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(card["usage"], {})  # noqa: S102 - our own snippet, as a user would run it
-    answer = printed.getvalue().strip()
+    said = ast.literal_eval(answer) if (answer := printed.getvalue().strip()).startswith("[") else answer
+    numpy_alone = isinstance(model, Linear) and not isinstance(features, TableFeatures)
+    assert isinstance(said, list) is not numpy_alone, "plain numpy for linear models of numbers and hashed texts alone"
+    (said,) = said if isinstance(said, list) else [{"class": said, "value": said}]
     if isinstance(task, ClassificationTask):
-        assert answer in {str(each) for each in task.classes}
+        assert str(said["class"]) in {str(each) for each in task.classes}
     else:
         zeros = DenseRecords(torch.zeros(1, model.features), torch.zeros(1, dtype=torch.float64))
-        assert float(answer) == pytest.approx(float(model.forward(parameters, zeros)[0, 0]), rel=1e-5)
+        assert float(said["value"]) == pytest.approx(float(model.forward(parameters, zeros)[0, 0]), rel=1e-5)
 
 
 def test_a_folder_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from safetensors.numpy import load_file
 from app.catalogue.models import layers
 from app.contracts.dataset_spec import Interactions, NextItemTask
 from app.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
+from app.formats.ids import IdColumn
 from app.formats.stored import DataDamagedError, Sequences, StoredPart, save_part
 from app.privacy.mechanism import MechanismConfig
 from tests.worker.support import Supervisor, key, run_thread, spec, start_of
@@ -151,16 +151,16 @@ def test_the_card_s_snippet_ranks_items(
     assert card["kind"] == m.spec.kind and card["model"]["max_length"] == LENGTH
     assert card["tensors"] == {name: list(value.shape) for name, value in load_file(weights.path).items()}
     monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()):
-        exec(card["usage"], {})  # noqa: S102 - our own snippet, as a user would run it
+        exec(card["usage"], names)  # noqa: S102 - our own snippet, as a user would run it
     known = [str(7 + i) if items["kind"] == "numbered" else f"it'em {i}" for i in (3, 1, 4, 1, 5, 9, 2, 6)]
-    usage = re.sub(r"for id in \[.*\]\]", "for id in KNOWN]", card["usage"]).replace("print", "found = ")
-    names: dict[str, Any] = {"KNOWN": known}
-    exec(usage, names)  # noqa: S102
-    ids = torch.tensor([[1 + names["items"](id) for id in known]])[:, -LENGTH:]
-    scores = m.filled(parameters).scores(ids)[0, -1, 1:]
-    torch.testing.assert_close(names["scores"], scores.detach())
-    assert names["found"] == scores.topk(10).indices.tolist()
+    column = IdColumn("item", "", declared.items, False)
+    ids = torch.tensor([[1 + found[0] for each in known if (found := column.find(each))]])[:, -LENGTH:]
+    scores = m.filled(parameters).scores(ids)[0, -1, 1:].detach()
+    (answer,) = names["model"].predict([known], top=10)
+    assert [each["row"] for each in answer["items"]] == scores.topk(10).indices.tolist()
+    assert [each["score"] for each in answer["items"]] == pytest.approx(scores.topk(10).values.tolist(), rel=1e-4)
 
 
 SHAPE: dict[str, Any] = {"records_train": 40, "records_holdout": 12, "features": ITEMS, "outputs": 1, "sparse": True}

@@ -39,11 +39,19 @@ NUMBER = {"kind": "regression", "label": "y"}
 COLUMNS = {"kind": "columns", "columns": ["a", "b"]}
 ITEMS: dict[str, Any] = {"kind": "interactions", "layout": "tsv", "items": {"kind": "numbered", "count": 12}}
 USERS = ITEMS | {"users": {"kind": "listed", "ids": ["ada", "bob"]}}
+TABLE: dict[str, Any] = {
+    "kind": "table",
+    "columns": [
+        {"name": "age", "kind": "number", "range": [0, 120], "missing": "flag"},
+        {"name": "sex", "kind": "category", "values": ["f", "m"]},
+    ],
+}
 PIXELS = [0.5] * 784
 TIME_S = 120.0  # a fork answers in a tenth; a busy machine takes longer
 # model, task, features, width, records
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, list[Any]]] = {
     "linear": ({"kind": "linear"}, CLASSES, COLUMNS, 2, [{"a": 1, "b": -2.5}, {"b": 0.0, "a": 3}]),
+    "table": ({"kind": "linear"}, CLASSES, TABLE, 4, [{"age": 30, "sex": "m"}, {"age": None, "sex": "f"}]),
     "text": (
         {"kind": "linear", "bias": True},
         CLASSES,
@@ -92,7 +100,7 @@ def message(tmp_path: Path, name: str, top: int = 2) -> tuple[Predict, Any]:
     )
     sizes = Shape.model_validate(shape)
     numerics = numerics_of(made.spec, sizes.public_sizes(None), read)
-    model: Any = build_model(made.spec, sizes, read_task, read, numerics)
+    model: Any = build_model(made.spec.model, sizes, read_task, read, numerics.passes, numerics.rows_per_pass)
     if getattr(model, "effective_errors", None) is not None:
         model.effective_errors.instantiate(1.0, 40, torch.linspace(0.1, 1.0, 12), 0.01)
     torch.manual_seed(0)
@@ -107,7 +115,7 @@ def test_answers_are_the_model_s(tmp_path: Path, name: str) -> None:
     asked, model = message(tmp_path, name)
     answers = predicted(asked)
     assert len(answers) == len(asked.records) and predicted(asked) == answers
-    if name in ("linear", "text", "cnn"):
+    if name in ("linear", "table", "text", "cnn"):
         for answer in answers:
             (best, share), *rest = answer["probabilities"].items()
             assert answer["class"] == best and share >= rest[0][1] > 0.0 and len(rest) == 1
@@ -130,6 +138,7 @@ WRONG: list[tuple[str, Any]] = [
     ("linear", {"a": 1, "b": "2"}),
     ("linear", {"a": 1, "b": 1e39}),
     ("linear", {"a": True, "b": 1}),
+    ("table", {"age": 30, "weight": 80}),
     ("mlp", [1, 2]),
     ("mlp", "1, 2, 3"),
     ("text", 3),

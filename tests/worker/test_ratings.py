@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
@@ -218,7 +219,8 @@ def test_the_card_s_snippet_predicts(
     u, i = 0, 0 if items["kind"] == "numbered" else hashed_row("an id", ITEMS)  # the first that are declared
     f = 3.0 + float(tensors["users"][u] @ tensors["items"][i])
     f += float(tensors["user_bias"][u] + tensors["item_bias"][i]) if bias else 0.0
-    assert float(printed.getvalue()) == pytest.approx(min(max(f, 1.0), 5.0), rel=1e-6)
+    (answer,) = ast.literal_eval(printed.getvalue())
+    assert answer["value"] == pytest.approx(min(max(f, 1.0), 5.0), rel=1e-6)
 
 
 SHAPE: dict[str, Any] = {

@@ -26,6 +26,7 @@ import torch
 
 from app.contracts.base import Document
 from app.contracts.extractor import ExtractorRef
+from app.contracts.job_spec import LinearModel
 from app.errors import PrivacyError
 from app.formats.stored import DataDamagedError, StoredPart
 from app.formats.tables import scaled
@@ -270,7 +271,7 @@ def _loader(start: Start, link: SupervisorLink, model: Model) -> Callable[[Part]
 
 
 def _extractor(start: Start) -> ExtractorRef | None:
-    return start.spec.model.extractor if start.spec.model.kind == "linear" else None
+    return start.spec.model.extractor if isinstance(start.spec.model, LinearModel) else None
 
 
 CODES: dict[type[BaseException], FailureCode] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -12,10 +13,12 @@ from torch import Tensor
 
 from app.contracts.hf import rank_groups
 from app.contracts.job_spec import Ranking
+from app.contracts.metrics import METRICS, rule_of
 from app.errors import PrivacyError
 from app.privacy.numerics import RELEASE_SLACK
 from app.privacy.releases import NoisyScore
 from worker.data.records import Records
+from worker.metrics.build import metric_of
 from worker.models.base import Model, Parameters
 from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
@@ -78,10 +81,10 @@ def public_scores(
     groups: Groups | None = None,
     ranking: Ranking | None = None,
 ) -> list[Score]:
-    """Exact means over public records: accuracy and cross-entropy, the error, or NDCG and HIT. Empty without records.
+    """Exact means over public records: all metrics that suit the model, or NDCG and HIT. Empty without records.
 
     Args:
-        groups: of classes: also both scores of each group that has records. Of tokens: their mean loss.
+        groups: of classes: also all scores of each group that has records. Of tokens: their mean loss.
         ranking: how next items are ranked.
     """
     if len(records) == 0:
@@ -92,12 +95,11 @@ def public_scores(
         return [Score(name, float(values.mean()), 0.0) for name, values in parts.items()]
     if groups and not model.classification and isinstance(model, ScoresTokens):
         return _of_tokens(groups, model, parameters, records)
-    if not model.classification:
-        (errors,) = _of_each(model, parameters, records, model.errors)
-        return [Score("loss", float(errors.mean()), 0.0)]
-    correct, losses = _of_each(model, parameters, records, model.correct, model.losses)
-    parts = {"accuracy": correct.double(), "loss": losses}
-    of = {name: torch.isin(records.labels, torch.tensor(places)) for name, places in (groups or {}).items()}
+    names = [name for name in METRICS if metric_of(name).suits(model)]
+    values = _of_each(model, parameters, records, *(partial(metric_of(name).values, model) for name in names))
+    parts = dict(zip(names, values, strict=True))
+    labelled = groups if groups and model.classification else {}
+    of = {name: torch.isin(records.labels, torch.tensor(places)) for name, places in labelled.items()}
     return [Score(what, float(values.mean()), 0.0) for what, values in parts.items()] + [
         Score(f"{what}:{name}", float(values[inside].mean()), 0.0)
         for name, inside in of.items()
@@ -147,8 +149,8 @@ def noisy_score(
     ranks of tokens it is the mean over records of each record's mean token loss; each token's loss is clipped by
     itself.
 
-    Each record adds s ∈ [0, Δ] to S and the remainder Δ − s to M. accuracy: s counts correct predictions, Δ = 1. loss:
-    s is the error or loss (Model.errors) clipped to [0, Δ], Δ = `sensitivity`; a NaN counts as Δ. S̃ and M̃ get
+    Each record adds s ∈ [0, Δ] to S and the remainder Δ − s to M. s is the metric's value of the record (accuracy: 1 if
+    it is correct; loss: Model.errors), clipped to [0, Δ], Δ = `sensitivity`; a NaN counts as Δ. S̃ and M̃ get
     independent noise N(0, (kΔ/μ)²), where a unit has at most k records.
 
     Guarantee: one record changes (S, M) by (s, Δ − s), whose ℓ₂ norm is at most Δ. So both sums together are one
@@ -249,14 +251,12 @@ def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, rec
     """Σ s and Σ (Δ − s) of each group of classes, and last of all records outside every group."""
     if release.ranks is not None:
         return _sums_by_rank(release, release.ranks, model, parameters, records)
-    if release.what == "accuracy":
-        if not model.classification or release.sensitivity != 1.0:
-            raise PrivacyError("a count of correct predictions needs sensitivity 1 and a classification model")
-        (correct,) = _of_each(model, parameters, records, model.correct)
-        units = _units(correct.double(), 1.0)
-    else:
-        (errors,) = _of_each(model, parameters, records, model.errors)
-        units = _units(_clipped(errors, release.sensitivity), release.sensitivity)
+    name = next(each for each in METRICS if each == release.what)
+    metric, bound = metric_of(name), rule_of(name).bound
+    if not metric.suits(model) or bound not in (None, release.sensitivity):
+        raise PrivacyError("a metric needs a model that it suits, and its own sensitivity if it has one")
+    (values,) = _of_each(model, parameters, records, partial(metric.values, model))
+    units = _units(_clipped(values, release.sensitivity), release.sensitivity)
     if release.groups and not model.classification:
         raise PrivacyError("groups need a classification model")
     inside = [torch.isin(records.labels, torch.tensor(places)) for places in release.groups.values()]

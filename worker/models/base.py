@@ -34,6 +34,15 @@ class Model(ABC):
     dtype: torch.dtype = torch.float64
 
     @property
+    @abstractmethod
+    def kind(self) -> str:
+        """Its name in the catalogue."""
+
+    @abstractmethod
+    def requested(self) -> dict[str, Any]:
+        """What its card says of the job's settings. Kind, settings and the data set's declaration build it again."""
+
+    @property
     def classification(self) -> bool:
         """True if the model predicts classes."""
         return self.outputs > 1

@@ -20,15 +20,15 @@ from app.contracts.hf import HfModel
 from app.contracts.job_spec import (
     CnnModel,
     GruRecModel,
-    JobSpec,
     LinearModel,
     LstmRecModel,
     MatrixFactorizationModel,
     MlpModel,
     TransformerRecModel,
 )
+from app.contracts.job_spec import Model as Requested
 from app.errors import PrivacyError
-from app.privacy.numerics import Numerics
+from app.privacy.numerics import PassType
 from worker.messages import Shape
 from worker.models.base import Model
 from worker.models.hf.loading import ModelMissingError, folder_of
@@ -40,26 +40,28 @@ from worker.models.next_item import NextItem
 
 
 def build_model(
-    spec: JobSpec,
+    requested: Requested,
     shape: Shape,
     task: Task,
     features: Features,
-    numerics: Numerics,
+    passes: PassType,
+    rows: int,
     models_root: Path | None = None,
 ) -> Model:
     """The model that a job trains on data of a public shape.
 
     Args:
-        numerics: the job's types and shapes of passes.
+        requested: the job's settings of it.
+        passes: the type of its passes.
+        rows: the number of records of each.
         models_root: the folder of Hugging Face models.
 
     Raises:
         PrivacyError: admission let an unsuitable model through.
     """
-    dtype: torch.dtype = getattr(torch, numerics.passes)
-    rows = numerics.rows_per_pass
+    dtype: torch.dtype = getattr(torch, passes)
     made: Model
-    match spec.model:
+    match requested:
         case LinearModel() as asked:
             inputs = (asked.extractor.features if asked.extractor else None) or shape.features
             made = Linear(inputs, shape.outputs, bias=asked.bias, rows_per_pass=rows, dtype=dtype)
@@ -79,7 +81,7 @@ def build_model(
                 raise PrivacyError("this kind of model needs dense features")
             made = Network(shape.features, shape.outputs, asked, dtype, rows)
         case _:
-            assert_never(spec.model)
+            assert_never(requested)
     return made
 
 

@@ -17,12 +17,9 @@ from app.contracts.hf import WEIGHTS, weights_file
 from app.disk import sync
 from worker.messages import ArtifactFile
 from worker.models.base import Model, Parameters
-from worker.models.hf.files import tuned_files, tuned_usage
+from worker.models.hf.files import tuned_files
 from worker.models.hf.model import HfTuning
-from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.modules import ModuleModel
-from worker.models.networks import Network
-from worker.models.next_item import NextItem
 from worker.models.usage import usage
 
 CARD = "model.json"
@@ -52,11 +49,13 @@ def save_model(
     """
     everything = parameters | (model.constants if isinstance(model, ModuleModel) else {})
     tensors = {name: value.to(torch.float32).contiguous() for name, value in everything.items()}
-    card = model_card(model, {name: list(value.shape) for name, value in tensors.items()}, task, features, extractor)
     if isinstance(model, HfTuning):
         files = tuned_files(model, parameters)
     else:
         files = {WEIGHTS: safetensors.torch.save(tensors, metadata={"format": "pt"})}
+    shapes = {name: list(value.shape) for name, value in tensors.items()}
+    card = model_card(model, shapes, task, features, extractor)
+    card["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     files[CARD] = json.dumps(card, indent=2, ensure_ascii=False).encode() + b"\n"
     return tuple(_write(folder / name, content) for name, content in files.items())
 
@@ -69,37 +68,20 @@ def model_card(
     extractor: ExtractorRef | None = None,
 ) -> dict[str, Any]:
     """Describes the weights: kind, inputs, outputs, the data set's task and features, and a snippet that uses them."""
-    asked: dict[str, Any] = {"bias": "bias" in tensors}
-    if isinstance(model, MatrixFactorization):
-        asked = {"dim": model.dim, "bias": model.bias}
-    if isinstance(model, Network | NextItem | HfTuning):
-        asked = {"model": model.spec.model_dump(mode="json")}
     return {
         "format": "scrimp-model/1",
-        "kind": _kind(model),
+        "kind": model.kind,
         "weights": weights_file(model.spec.model_dump()) if isinstance(model, HfTuning) else WEIGHTS,
         "inputs": model.features,
         "outputs": model.outputs,
-        **asked,
+        "passes": str(model.dtype).removeprefix("torch."),
+        **model.requested(),
         "tensors": tensors,
         "task": task.model_dump(mode="json"),
         "features": features.model_dump(mode="json"),
         "extractor": extractor.model_dump(mode="json") if extractor else None,
-        "usage": _usage(model, tensors, features, extracted=extractor is not None),
+        "usage": usage(model, task, features, extractor, centered="mean" in tensors),
     }
-
-
-def _usage(model: Model, tensors: dict[str, list[int]], features: Features, *, extracted: bool) -> str:
-    if isinstance(model, HfTuning):
-        return tuned_usage(model)
-    biased = "bias" in tensors or "user_bias" in tensors
-    return usage(model, biased, features, extracted=extracted, centered="mean" in tensors)
-
-
-def _kind(model: Model) -> str:
-    if isinstance(model, MatrixFactorization):
-        return "matrix_factorization"
-    return model.spec.kind if isinstance(model, Network | NextItem | HfTuning) else "linear"
 
 
 def _write(path: Path, content: bytes) -> ArtifactFile:

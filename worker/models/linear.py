@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,14 @@ class Linear(Model):
     bias: bool = False
     rows_per_pass: int = ROW_UNIT
     dtype: torch.dtype = torch.float64
+
+    @property
+    def kind(self) -> str:
+        return "linear"
+
+    def requested(self) -> dict[str, Any]:
+        """See Model.requested."""
+        return {"bias": self.bias}
 
     def init(self, key: bytes | None = None) -> Parameters:
         """Zeros: {"weight": float64 (K, d), "bias": float64 (K,)}. Depends only on the public shape."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,6 +45,14 @@ class MatrixFactorization(Model):
     @property
     def outputs(self) -> int:  # type: ignore[override]
         return 1
+
+    @property
+    def kind(self) -> str:
+        return "matrix_factorization"
+
+    def requested(self) -> dict[str, Any]:
+        """See Model.requested."""
+        return {"dim": self.dim, "bias": self.bias}
 
     def init(self, key: bytes | None = None) -> Parameters:
         """float64: users (U, dim), items (M, dim), and with biases user_bias (U,), item_bias (M,)."""

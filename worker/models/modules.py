@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from app.contracts.job_spec import Model as Requested
 from worker.models.base import Model, Parameters
 from worker.models.dropout import Masks
 from worker.models.initial import keyed_normals
@@ -17,13 +18,23 @@ class ModuleModel(Model):
     """A model that is a torch module, for the engines that hook into modules.
 
     Attributes:
+        spec: the job's settings of it.
         dtype: of training passes. Parameters, norms and sums stay in float64.
         gain: the square of the layers' gain, for the initial weights.
         masks: of the dropout layers, if there are any; a step begins them before its passes.
     """
 
+    spec: Requested
     gain: float = 1.0
     masks: Masks | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.spec.kind
+
+    def requested(self) -> dict[str, Any]:
+        """See Model.requested."""
+        return {"model": self.spec.model_dump(mode="json")}
 
     @property
     def constants(self) -> Parameters:

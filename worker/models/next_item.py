@@ -50,7 +50,7 @@ class NextItem(ModuleModel):
     @cached_property
     def effective_errors(self) -> Errors | None:
         """The errors from noise in the parameters, if attention is corrected; they must be set before any pass."""
-        asked = self.spec.re_attention if self.spec.kind == "transformer_rec" else None
+        asked = self.spec.re_attention if isinstance(self.spec, TransformerRecModel) else None
         return Errors(asked) if asked is not None and asked.mode != "off" else None
 
     @property
@@ -127,10 +127,10 @@ class NextItem(ModuleModel):
     def _module(self, asked: TransformerRecModel | GruRecModel | LstmRecModel) -> Recommender:
         items, masks, errors = self.items + 1, self.masks, self.effective_errors
         tied, positions = asked.tied, asked.loss_positions
-        if asked.kind == "transformer_rec":
+        if isinstance(asked, TransformerRecModel):
             sizes = (items, asked.dim, asked.heads, asked.blocks, asked.max_length)
             return TransformerRec(*sizes, tied=tied, positions=positions, masks=masks, errors=errors)
-        cell = GruLayer if asked.kind == "gru_rec" else LstmLayer
+        cell = GruLayer if isinstance(asked, GruRecModel) else LstmLayer
         return RecurrentRec(items, asked.dim, cell, asked.layers, tied=tied, positions=positions, masks=masks)
 
 

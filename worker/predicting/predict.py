@@ -9,8 +9,9 @@ language_model   worker.predicting.language
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import safetensors.torch
@@ -18,7 +19,21 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from app.contracts.dataset_spec import ClassificationTask, Interactions, RatingTask
+from app.contracts.dataset_spec import (
+    ClassificationTask,
+    Columns,
+    Features,
+    HashedText,
+    Interactions,
+    RatingTask,
+    Task,
+    Text,
+)
+from app.contracts.dataset_spec import Tensor as TensorFeatures
+from app.contracts.extractor import ExtractorRef
+from app.contracts.job_spec import LinearModel
+from app.contracts.job_spec import Model as Requested
+from app.contracts.table import TableFeatures
 from app.errors import PrivacyError
 from app.formats.inputs import finite, item_name
 from app.formats.parse import hashed
@@ -30,7 +45,7 @@ from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords
 from worker.extractors.features import opened
 from worker.extractors.files import ExtractorMissingError
-from worker.messages import Part, Predict
+from worker.messages import Predict
 from worker.models.base import Model, Parameters
 from worker.models.build import build_model
 from worker.models.hf.files import trained_tensors
@@ -38,9 +53,93 @@ from worker.models.hf.model import HfTuning
 from worker.models.hf.tokens import Tokens
 from worker.models.next_item import NextItem
 from worker.predicting.language import continuations
-from worker.training.center import TENSOR, center_of, centered
+from worker.training.center import TENSOR, centered
 
 Answer = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A finished model with its weights.
+
+    Attributes:
+        parameters: float64, with the private mean of its features where it takes centred ones.
+        extractor: makes its inputs, if there is one.
+        models_root: the folder of extractors.
+    """
+
+    model: Model
+    parameters: Parameters
+    task: Task
+    features: Features
+    extractor: ExtractorRef | None = None
+    models_root: Path | None = None
+
+    @classmethod
+    def of(
+        cls, model: Model, weights: bytes, requested: Requested, task: Task, features: Features, root: Path | None
+    ) -> Predictor:
+        """A model with the weights of its published file.
+
+        Args:
+            requested: the job's settings of the model.
+        """
+        extractor = requested.extractor if isinstance(requested, LinearModel) else None
+        return cls(model, _parameters(model, weights), task, features, extractor, root)
+
+    def answers(self, records: list[Any], top: int) -> list[Answer]:
+        """One answer for each record.
+
+        Args:
+            records: as app.formats.inputs parsed them.
+            top: how many classes, items or tokens to return.
+
+        Raises:
+            ExtractorMissingError: the extractor is missing.
+        """
+        model, parameters = self.model, self.parameters
+        if isinstance(model, HfTuning) and not model.classes:
+            return continuations(model, parameters, records, top)
+        if isinstance(model, NextItem) and isinstance(self.features, Interactions):
+            return _next_items(model, parameters, records, self.features, top)
+        given = _tokens(model, records) if isinstance(model, HfTuning) else self._records(records)
+        if TENSOR in parameters:
+            given = centered(given, parameters[TENSOR])
+        outputs = model.forward(parameters, given)
+        if isinstance(self.task, ClassificationTask):
+            return [_classes(each, self.task, top) for each in torch.softmax(outputs, dim=0).mT]
+        values = outputs[0]
+        if isinstance(self.task, RatingTask):
+            values = values.clamp(*self.task.scale)
+        return [{"value": finite(value)} for value in values.tolist()]
+
+    def _records(self, given: list[Any]) -> Records:
+        """The inputs as records of their kind; labels are ignored."""
+        labels = torch.zeros(len(given), dtype=torch.int64 if self.model.classification else torch.float64)
+        if self.extractor is not None:
+            return DenseRecords(self._extracted(given, self.extractor), labels)
+        match self.features:
+            case Interactions():
+                users, items = torch.tensor(given, dtype=torch.int64).unbind(dim=1)
+                return RatingRecords(users, items, labels)
+            case HashedText():
+                csr = hashed(given, self.features)
+                matrix = scipy.sparse.csr_matrix((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+                return SparseRecords(matrix, labels)
+            case Text():
+                raise PrivacyError("texts can be read only by an extractor")
+            case Columns() | TableFeatures() | TensorFeatures():
+                return DenseRecords(torch.tensor(given, dtype=torch.float32), labels)
+            case _:
+                assert_never(self.features)
+
+    def _extracted(self, given: list[Any], extractor: ExtractorRef) -> Tensor:
+        if self.models_root is None or extractor.sha256 is None:
+            raise ExtractorMissingError("this worker has no models root")
+        x = Texts.of(given) if isinstance(self.features, Text) else np.asarray(given, dtype=np.float32)
+        part = StoredPart(x, np.zeros(len(given)))
+        extract, inputs = opened(part, self.models_root / extractor.name, extractor.sha256, extractor.image)
+        return torch.stack([extract(each) for each in inputs])
 
 
 def predicted(asked: Predict) -> list[Answer]:
@@ -53,32 +152,28 @@ def predicted(asked: Predict) -> list[Answer]:
     root = Path(asked.models_root) if asked.models_root else None
     numerics = numerics_of(asked.spec, asked.shape.public_sizes(None), asked.features)
     # Nothing here is private, so passes need no padding rows.
-    numerics = numerics.model_copy(update={"rows_per_pass": min(numerics.rows_per_pass, len(asked.records))})
-    model = build_model(asked.spec, asked.shape, asked.task, asked.features, numerics, root)
-    parameters = _weights(asked.weights, model)
-    if isinstance(model, HfTuning) and not model.classes:
-        return continuations(model, parameters, asked.records, asked.top)
-    if isinstance(model, NextItem) and isinstance(asked.features, Interactions):
-        return _next_items(model, parameters, asked.records, asked.features, asked.top)
-    records = _tokens(model, asked) if isinstance(model, HfTuning) else _records(asked)
-    if center_of(asked.spec) is not None:
-        records = centered(records, parameters[TENSOR])
-    outputs = model.forward(parameters, records)
-    if isinstance(asked.task, ClassificationTask):
-        return [_classes(each, asked.task, asked.top) for each in torch.softmax(outputs, dim=0).mT]
-    values = outputs[0]
-    if isinstance(asked.task, RatingTask):
-        values = values.clamp(*asked.task.scale)
-    return [{"value": finite(value)} for value in values.tolist()]
+    rows = min(numerics.rows_per_pass, len(asked.records))
+    requested = asked.spec.model
+    model = build_model(requested, asked.shape, asked.task, asked.features, numerics.passes, rows, root)
+    weights = published(Path(asked.weights.path), asked.weights.sha256)
+    return Predictor.of(model, weights, requested, asked.task, asked.features, root).answers(asked.records, asked.top)
 
 
-def _weights(file: Part, model: Model) -> Parameters:
-    """The weights in float64, in the model's own order, without the other published tensors."""
-    path = Path(file.path)
+def published(path: Path, sha256: str) -> bytes:
+    """The content of a published file.
+
+    Raises:
+        DataDamagedError: it is missing or differs from the published one.
+    """
     content = path.read_bytes() if path.is_file() else b""
-    if hashlib.sha256(content).hexdigest() != file.sha256:
+    if hashlib.sha256(content).hexdigest() != sha256:
         raise DataDamagedError("the model's file differs from the published one")
-    tensors = safetensors.torch.load(content)
+    return content
+
+
+def _parameters(model: Model, weights: bytes) -> Parameters:
+    """The weights in float64, in the model's own order, without the other published tensors."""
+    tensors = safetensors.torch.load(weights)
     if isinstance(model, HfTuning):
         return trained_tensors(model, tensors)
     tensors = {name: value.double() for name, value in tensors.items()}
@@ -87,32 +182,9 @@ def _weights(file: Part, model: Model) -> Parameters:
     return tensors
 
 
-def _records(asked: Predict) -> Records:
-    """The inputs as records of their kind; labels are ignored."""
-    given, features = asked.records, asked.features
-    labels = torch.zeros(len(given), dtype=torch.int64 if asked.shape.outputs > 1 else torch.float64)
-    extractor = asked.spec.model.extractor if asked.spec.model.kind == "linear" else None
-    if extractor is not None:
-        if asked.models_root is None or extractor.sha256 is None:
-            raise ExtractorMissingError("this worker has no models root")
-        x = Texts.of(given) if features.kind == "text" else np.asarray(given, dtype=np.float32)
-        part = StoredPart(x, np.zeros(len(given)))
-        extract, inputs = opened(part, Path(asked.models_root) / extractor.name, extractor.sha256, extractor.image)
-        return DenseRecords(torch.stack([extract(each) for each in inputs]), labels)
-    if features.kind == "interactions":
-        users, items = torch.tensor(given, dtype=torch.int64).unbind(dim=1)
-        return RatingRecords(users, items, labels)
-    if features.kind == "hashed_text":
-        csr = hashed(given, features)
-        return SparseRecords(scipy.sparse.csr_matrix((csr.data, csr.indices, csr.indptr), shape=csr.shape), labels)
-    if features.kind == "text":
-        raise PrivacyError("texts can be read only by an extractor")
-    return DenseRecords(torch.tensor(given, dtype=torch.float32), labels)
-
-
-def _tokens(model: HfTuning, asked: Predict) -> Records:
+def _tokens(model: HfTuning, texts: list[str]) -> Records:
     """The texts as the model's tokens; labels are ignored."""
-    part = StoredPart(Texts.of(asked.records), np.zeros(len(asked.records), dtype=np.int64))
+    part = StoredPart(Texts.of(texts), np.zeros(len(texts), dtype=np.int64))
     return records_of(Tokens(model.folder, model.spec.max_length).of_part(part, lambda: None))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from app.contracts.job_spec import JobSpec, PrivateMean
+from app.contracts.job_spec import JobSpec, LinearModel, PrivateMean
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import RELEASE_SLACK
@@ -84,7 +84,7 @@ class Centering:
 
 def center_of(spec: JobSpec) -> PrivateMean | None:
     """The mean that a job requests."""
-    return spec.model.center if spec.model.kind == "linear" else None
+    return spec.model.center if isinstance(spec.model, LinearModel) else None
 
 
 def centered(records: Records, mean: Tensor) -> Records:

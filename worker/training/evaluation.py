@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.contracts.base import AccountName
-from app.contracts.dataset_spec import Task
+from app.contracts.dataset_spec import LanguageModelTask, Task
 from app.contracts.job_spec import JobSpec, Ranking
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
@@ -91,6 +91,6 @@ def _counted_in(
     """The public part whose labels or tokens form the groups, if scores are exact."""
     if data_public:
         return "train"
-    if task.kind == "language_model":
+    if isinstance(task, LanguageModelTask):
         return "holdout" if holdout_public and on == "holdout" else None
     raise PrivacyError("groups by frequency need public labels: label frequencies are private here")

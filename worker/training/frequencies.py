@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from app.contracts.dataset_spec import Features
+from app.contracts.dataset_spec import Features, Interactions
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig, TrainingMechanism
 from app.privacy.releases import NoisyHistogram
@@ -57,7 +57,7 @@ class ItemFrequencies:
             return None
         if mechanism is None:
             raise PrivacyError("re-attention corrects for noise, and this job has none")
-        given = features.item_frequencies if features.kind == "interactions" else None
+        given = features.item_frequencies if isinstance(features, Interactions) else None
         public = torch.tensor(given, dtype=torch.float64) if given is not None else None
         declared = next((each for each in mechanism.before if isinstance(each, NoisyHistogram)), None)
         errors, length = model.effective_errors, model.spec.max_length

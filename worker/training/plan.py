@@ -246,7 +246,7 @@ def build_plan(
     numerics = numerics or numerics_of(spec, shape.public_sizes(mechanism), features)
     if one_record:
         numerics = numerics.of_one_record()
-    model = build_model(spec, shape, task, features, numerics, models_root)
+    model = build_model(spec.model, shape, task, features, numerics.passes, numerics.rows_per_pass, models_root)
     counted = ItemFrequencies.of(model, mechanism, features, shape.records_train)
     training = mechanism.training if mechanism else None
     engine = build_engine(model, spec.clipping, training, positions=numerics.positions, sums=numerics.sums)
@@ -298,7 +298,7 @@ def _check_agreement(
         records_holdout=shape.records_holdout,
         records_per_unit=mechanism.training.records_per_unit,
         unit=mechanism.unit,
-        classification=task.kind == "classification",
+        classification=task.is_classification,
         holdout_is_private=not holdout_public,
         holdout_account=holdout_account,
         delta=mechanism.target_delta,

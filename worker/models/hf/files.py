@@ -20,29 +20,6 @@ from worker.models.hf.model import HfTuning
 
 ADAPTER_CONFIG = "adapter_config.json"
 
-_CAUSAL = """\
-prompt = tokenizer("a text", return_tensors="pt", return_token_type_ids=False)
-print(tokenizer.decode(model.generate(**prompt, max_new_tokens={tokens})[0]))
-"""
-_CLASSES = """\
-inputs = tokenizer("a text", return_tensors="pt", truncation=True, max_length={length}, return_token_type_ids=False)
-print(model.config.id2label[int(model(**inputs).logits[0].argmax())])
-"""
-_WHOLE = """\
-from transformers import {auto}, PreTrainedTokenizerFast
-model = {auto}.from_pretrained(".").eval()  # the folder of these files
-tokenizer = PreTrainedTokenizerFast(tokenizer_file="tokenizer.json")
-"""
-_ADAPTER = """\
-import os
-from peft import PeftModel
-from transformers import {auto}, PreTrainedTokenizerFast
-base = os.path.join(os.environ["SCRIMP_MODELS_ROOT"], {path!r})  # the folder of the model that was tuned
-model = {auto}.from_pretrained(base{labels})
-model = PeftModel.from_pretrained(model, ".").eval()  # the folder of these files
-tokenizer = PreTrainedTokenizerFast(tokenizer_file=f"{{base}}/tokenizer.json")
-"""
-
 
 def tuned_files(model: HfTuning, parameters: Parameters) -> dict[str, bytes]:
     """The files by name: for LoRA the adapter's configuration and tensors, else the whole model, config and tokenizer.
@@ -65,18 +42,6 @@ def trained_tensors(model: HfTuning, tensors: dict[str, Tensor]) -> Parameters:
     """The tensors in a job's weights file that the job trained."""
     found = {name.removeprefix(PEFT): value for name, value in tensors.items()}
     return {name: found[name].double() for name in model.folder.trained(model.spec, model.outputs)}
-
-
-def tuned_usage(model: HfTuning) -> str:
-    """Python code that loads the files and applies them to one text."""
-    auto = "AutoModelForSequenceClassification" if model.classes else "AutoModelForCausalLM"
-    labels = f", num_labels={len(model.classes)}" if model.classes else ""
-    names = f"model.config.id2label = dict(enumerate({list(model.classes)!r}))\n" if model.classes else ""
-    load = _WHOLE.format(auto=auto)
-    if model.spec.tuning == "lora":
-        load = _ADAPTER.format(auto=auto, path=model.spec.path, labels=labels) + names
-    tokens = min(20, model.folder.positions // 2)
-    return load + (_CLASSES.format(length=model.spec.max_length) if model.classes else _CAUSAL.format(tokens=tokens))
 
 
 def _whole(model: HfTuning, parameters: Parameters) -> dict[str, Tensor]:

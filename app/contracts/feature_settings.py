@@ -1,0 +1,39 @@
+"""What every kind of features says of itself before any data are read."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import StringConstraints
+
+from app.contracts.base import Document
+
+ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class FeatureSettings(Document):
+    """What a record's features are.
+
+    Attributes:
+        is_sparse: most of a record's numbers are zero and not stored.
+    """
+
+    is_sparse: ClassVar[bool] = False
+
+    @property
+    def names(self) -> list[str]:
+        """The columns or the array that hold them."""
+        return []
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The declared numbers of users and items; 0 where there are none."""
+        return (0, 0)
+
+    def numbers(self, stored: int) -> int:
+        """How many numbers a record has for a model.
+
+        Args:
+            stored: how many are stored for it.
+        """
+        return stored

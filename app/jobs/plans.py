@@ -1,0 +1,127 @@
+"""A planned job and a planned study, with the public facts about a data set that they depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.contracts.base import AccountName, Unit
+from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
+from app.contracts.filters import FilterName
+from app.contracts.hpo import Hpo
+from app.contracts.job_spec import Evaluation, JobSpec
+from app.hpo.space import Bounds
+from app.hpo.strategies import Slot
+from app.privacy.derive import ANY_FILTER, PublicFacts
+from app.privacy.numerics import Numerics
+from app.privacy.plans import FilterChoice, PlanRequest, StudyRequest
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """The facts about a data set that planning uses: all of them are public."""
+
+    id: str
+    name: str
+    spec: DatasetSpec
+    records_train: int
+    records_holdout: int
+    features: int
+    outputs: int
+    filter: FilterName | None  # None on public data: there is no account
+    order: float | None
+    cap_delta: float | None
+    declaration: int = 1  # the version of the declaration that all this comes from
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The declared numbers of users and items; 0 where there are none."""
+        return self.spec.features.rows
+
+    @property
+    def unit(self) -> Unit:
+        """The unit that ε protects; for next items one record holds a whole user."""
+        return "user" if self.spec.task.record_is_user else self.spec.privacy.unit
+
+    @property
+    def is_sparse(self) -> bool:
+        """True if the features are sparse."""
+        return self.spec.features.is_sparse
+
+    @property
+    def is_private(self) -> bool:
+        """True if the data set is private."""
+        return self.spec.privacy.sensitivity == "private"
+
+    @property
+    def records_per_unit(self) -> int:
+        """At most this many records share the protection of one unit."""
+        return self.spec.privacy.max_records_per_user or 1
+
+    @property
+    def holdout_is_private(self) -> bool:
+        """True if there is a hold-out and it is private."""
+        return self.is_private and isinstance(self.spec.holdout, SplitHoldout | LastItemHoldout)
+
+    @property
+    def holdout_account(self) -> AccountName:
+        """The account that pays for scores. Held-out last items belong to users in training: `train` pays."""
+        return "train" if isinstance(self.spec.holdout, LastItemHoldout) else "holdout"
+
+    @property
+    def public(self) -> PublicFacts:
+        """The facts that mechanisms depend on."""
+        return PublicFacts(
+            records_train=self.records_train,
+            records_holdout=self.records_holdout,
+            records_per_unit=self.records_per_unit,
+            unit=self.unit,
+            classification=self.spec.task.is_classification,
+            holdout_is_private=self.holdout_is_private,
+            holdout_account=self.holdout_account,
+            delta=self.cap_delta,
+            filter=FilterChoice(kind=self.filter, order=self.order) if self.filter else ANY_FILTER,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job, fixed in advance.
+
+    Attributes:
+        steps: T.
+        expected_batch_size: L, the divisor of every step.
+        sample_rate: q = L / records.
+        pricing: the request to the pricing process; None for a job without privacy on public data.
+        numerics: the shapes and number types of its computation.
+    """
+
+    spec: JobSpec
+    facts: DatasetFacts
+    steps: int
+    expected_batch_size: int
+    sample_rate: float
+    pricing: PlanRequest | None
+    numerics: Numerics
+    warnings: tuple[str, ...] = ()
+    study: StudyPlan | None = None  # set if the job is a study
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """A study, fixed in advance.
+
+    Attributes:
+        longest: the plan of the final trial at the space's largest point, which has the common part of all trials.
+        hpo: the study's settings.
+        slots: its trials, before their points are known.
+        evaluation: the trials' evaluation; None if there is none.
+        pricing: the request to the pricing process; None without privacy.
+    """
+
+    longest: Plan
+    spec: JobSpec
+    hpo: Hpo
+    bounds: Bounds
+    slots: list[Slot]
+    evaluation: Evaluation | None
+    pricing: StudyRequest | None

@@ -1,0 +1,54 @@
+"""The import graph: files import downwards alone, rooms but for known exceptions, and the page says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts import import_graph
+from scripts.import_graph import Graph, read, rooms, shape
+
+# Arrows between rooms that lead up, and why. A noun's folder has routes (high) and rules (low).
+KNOWN = {
+    ("app.audit", "app.keys"): "the audit log's routes need a caller; callers are recorded",
+    ("app.datasets", "app.jobs"): "registration asks the pricing process for an order",
+    ("app.grants", "app.lifecycle"): "the words for a job that is not there",
+    ("app.jobs", "app.lifecycle"): "submitting and cancelling change a job's state",
+    ("app.lifecycle", "app.retention"): "the relay deletes what has expired",
+    ("app.web", "app.datasets"): "requests get the parsing process",
+    ("app.web", "app.jobs"): "requests get the pricing process",
+    ("app.web", "app.ledger"): "requests get the recorded heads",
+    ("worker.attempt", "worker.predicting"): "one process answers predictions too; their supervisor forks it",
+}
+
+
+@pytest.fixture(scope="module")
+def graphs() -> dict[str, Graph]:
+    return {package: read(package) for package in import_graph.PACKAGES}
+
+
+def test_every_import_between_files_leads_down(graphs: dict[str, Graph]) -> None:
+    for package, files in graphs.items():
+        measured = shape(files)
+        assert (measured.upward, measured.circles) == (frozenset(), ()), package
+
+
+def test_the_rooms_upward_arrows_are_the_known_ones(graphs: dict[str, Graph]) -> None:
+    assert {arrow for files in graphs.values() for arrow in shape(rooms(files)).upward} == set(KNOWN)
+
+
+def test_the_page_shows_the_graph(graphs: dict[str, Graph]) -> None:
+    """Numbers of arrows change with every import: they are as of the last `python scripts/import_graph.py --write`."""
+    page, outdated = import_graph.PAGE.read_text(), "run `python scripts/import_graph.py --write`"
+    for row in import_graph.table(graphs).splitlines()[2:]:
+        name, _, _, *shown = (cell.strip() for cell in row.strip("|").split("|"))
+        (there,) = (line for line in page.splitlines() if line.startswith(f"| {name} |"))
+        assert [cell.strip() for cell in there.strip("|").split("|")][3:] == shown, outdated
+    drawn = import_graph.picture({package: rooms(files) for package, files in graphs.items()})
+    assert import_graph.PICTURE.read_text() == drawn, outdated
+
+
+def test_a_circle_is_found_and_broken_by_the_fewest_arrows() -> None:
+    graph = {"a": frozenset("bc"), "b": frozenset("c"), "c": frozenset("a"), "d": frozenset("a")}
+    measured = shape(graph)
+    assert measured.circles == (frozenset("abc"),) and measured.upward == {("c", "a")}
+    assert (measured.nodes, measured.arrows, measured.floors) == (4, 5, 4)

@@ -1,0 +1,171 @@
+"""A finished model from the folder of its files: `scrimp.load_model`. The forward passes are the worker's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
+from safetensors import SafetensorError
+
+from app.contracts.dataset_spec import Columns, Features, Interactions, NextItemTask, Task
+from app.contracts.hf import HfModel
+from app.contracts.job_spec import Model as Requested
+from app.contracts.table import TableFeatures
+from app.errors import InvalidRequest, PermanentError
+from app.formats.inputs import checked
+from app.formats.stored import DataDamagedError
+from app.privacy.numerics import BYTES, PASS_BYTES, ROW_UNIT, PassType
+from worker.extractors.files import ExtractorMissingError
+from worker.messages import Shape
+from worker.models.build import build_model
+from worker.models.files import CARD
+from worker.models.hf.loading import ModelMissingError
+from worker.predicting.predict import Answer, Predictor, published
+
+FORMAT = "scrimp-model/1"
+REQUESTED: TypeAdapter[Requested] = TypeAdapter(Annotated[Requested, Field(discriminator="kind")])
+TASK: TypeAdapter[Task] = TypeAdapter(Task)
+FEATURES: TypeAdapter[Features] = TypeAdapter(Features)
+# Kinds whose cards hold the settings themselves, and not a member `model`.
+OWN_MEMBERS = {"linear": ("bias", "extractor"), "matrix_factorization": ("dim", "bias")}
+
+
+class UnreadableModelError(ValueError):
+    """A folder holds no model that can be loaded, or a file in it differs from its card."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A finished model.
+
+    Attributes:
+        card: model.json.
+    """
+
+    card: Mapping[str, Any]
+    _predictor: Predictor
+
+    def predict(self, records: Iterable[Any], top: int = 10) -> list[Answer]:
+        """One answer for each record, as the service gives: classes, values, items or next tokens (docs/models.md).
+
+        Args:
+            records: for columns: objects, or rows of numbers in the columns' order; for tensors: arrays of any shape;
+                texts; (user, item) pairs or objects; items' ids of each user, oldest first. NumPy arrays or lists.
+                For tables the cells as they are in a file, before any scaling; None for a missing one.
+            top: how many classes, items or tokens to return.
+
+        Raises:
+            ValueError: a record does not fit the model, or the models root lacks the model's extractor.
+        """
+        if isinstance(records, str | bytes | Mapping):
+            raise ValueError("give a list of records, not a single one")
+        known = self._predictor
+        given = [_plain(each, known.task, known.features) for each in records]
+        try:
+            rows = checked(given, known.task, known.features, _width(known))
+        except InvalidRequest as error:
+            (first, *_) = error.members["errors"]
+            raise ValueError(f"{first['pointer'].removeprefix('/')}: {first['detail']}") from None
+        try:
+            return known.answers(rows, top) if rows else []
+        except (ExtractorMissingError, ModelMissingError) as error:
+            raise UnreadableModelError(_needed(known.models_root, error)) from None
+
+
+def load(folder: Path, models_root: Path | None) -> LoadedModel:
+    """Reads model.json and the weights beside it, and builds the model.
+
+    Args:
+        models_root: the folder of extractors and of the models that adapters were tuned from.
+
+    Raises:
+        UnreadableModelError: a file is missing or damaged, or the models root lacks what the model needs.
+    """
+    try:
+        card = json.loads((folder / CARD).read_text())
+    except (OSError, ValueError):
+        raise UnreadableModelError(f"{folder} has no {CARD}: give the folder that `scrimp jobs fetch` wrote") from None
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        raise UnreadableModelError(f"{folder / CARD} is not the card of a model")
+    try:
+        return LoadedModel(card, _predictor(folder, card, models_root))
+    except (DataDamagedError, SafetensorError):
+        raise UnreadableModelError(f"a file in {folder} differs from its card: fetch the model again") from None
+    except (ExtractorMissingError, ModelMissingError) as error:
+        raise UnreadableModelError(_needed(models_root, error)) from None
+    except (KeyError, ValidationError):
+        raise UnreadableModelError(f"{folder / CARD} does not describe its model: fetch it again") from None
+
+
+def _predictor(folder: Path, card: dict[str, Any], root: Path | None) -> Predictor:
+    requested = _requested(card)
+    task, features = TASK.validate_python(card["task"]), FEATURES.validate_python(card["features"])
+    whole = isinstance(requested, HfModel) and requested.tuning != "lora"
+    if isinstance(requested, HfModel) and whole:  # the folder holds the whole model, frozen tensors included
+        requested = requested.model_copy(update={"path": folder.resolve().name, "sha256": None})
+    sizes = {"features": card["inputs"], "outputs": card["outputs"], "sparse": False}
+    shape = Shape(records_train=1, records_holdout=0, **sizes)
+    passes: PassType = card.get("passes") or ("float64" if card["kind"] in OWN_MEMBERS else "float32")
+    models = folder.resolve().parent if whole else root
+    model = build_model(requested, shape, task, features, passes, _rows(requested, passes), models)
+    weights = _checked_files(folder, card)
+    return Predictor.of(model, weights, requested, task, features, root)
+
+
+def _requested(card: dict[str, Any]) -> Requested:
+    """The job's settings of the model."""
+    members = OWN_MEMBERS.get(card["kind"])
+    settings = card["model"] if members is None else {name: card.get(name) for name in members}
+    return REQUESTED.validate_python(settings | {"kind": card["kind"]})
+
+
+def _rows(requested: Requested, passes: PassType) -> int:
+    """How many records a pass holds: a fixed number, since the model is built before any record is known."""
+    held = requested.pass_numbers if isinstance(requested, HfModel) else None
+    return max(1, min(ROW_UNIT, PASS_BYTES // ((held or 1) * BYTES[passes])))
+
+
+def _checked_files(folder: Path, card: dict[str, Any]) -> bytes:
+    """The content of the weights' file. Checks every file that the card has a hash of; older cards have none."""
+    for name, sha256 in card.get("files", {}).items():
+        published(folder / name, sha256)
+    weights = folder / str(card["weights"])
+    if not weights.is_file():
+        raise DataDamagedError("the weights are missing")
+    return weights.read_bytes()
+
+
+def _width(known: Predictor) -> int:
+    """How many numbers one record has."""
+    image = known.extractor.image if known.extractor else None
+    return image.numbers if image else known.model.features
+
+
+def _plain(record: Any, task: Task, features: Features) -> Any:
+    """A record in JSON's types, as the service takes it."""
+    if isinstance(record, np.ndarray):
+        record = record.ravel().tolist() if not isinstance(features, Interactions) else record.tolist()
+    if isinstance(record, Mapping):
+        return {name: _cell(each) for name, each in record.items()}
+    if isinstance(record, list | tuple):
+        record = [_cell(each) for each in record]
+        if isinstance(features, Columns | TableFeatures) and len(record) == len(features.names):
+            return dict(zip(features.names, record, strict=True))
+        if isinstance(features, Interactions) and not isinstance(task, NextItemTask) and len(record) == 2:
+            return {"user": record[0], "item": record[1]}
+    return _cell(record)
+
+
+def _cell(value: Any) -> Any:
+    """A NumPy number as a number of Python; anything else unchanged."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _needed(models_root: Path | None, error: PermanentError) -> str:
+    where = "give `models_root`, or set SCRIMP_MODELS_ROOT" if models_root is None else f"looked in {models_root}"
+    return f"the model needs another one to work: {error} ({where})"
