@@ -78,7 +78,9 @@ class DateColumn(_Column):
         if self.range[0] >= self.range[1]:
             raise ValueError("`range` must be [first day, last day]")
         if self.format != "iso":
-            self.day(EPOCH.strftime(self.format))
+            for day in self.range:
+                if self.day(day.strftime(self.format)) != (day - EPOCH).days:
+                    raise ValueError("`format` must tell day, month and year, such as %d.%m.%Y")
         return self
 
     @property

@@ -22,14 +22,14 @@ from sqlalchemy.orm import Session
 from app.audit import record as audit
 from app.contracts import filters
 from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, LastItemHoldout, PublicHoldout, SplitHoldout
-from app.datasets import hashes, repository, storage
+from app.datasets import duplicates, hashes, repository, storage
 from app.datasets.parsing import Parsers
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
-from app.errors import Conflict, InvalidRequest, Unavailable
+from app.errors import Conflict, InvalidRequest
 from app.ids import new_id, now
 from app.keys.service import Caller
-from app.ledger import accounts, behind
+from app.ledger import accounts
 from app.ledger.heads import Heads
 from app.privacy.derive import default_delta
 from app.privacy.numerics import records_bound
@@ -79,7 +79,7 @@ def register(
     with db.read() as session:
         _check_name(session, spec.name)
     spec, parsed, chain = _parsed(settings, pricing, parsers, spec, folder)
-    _check_forgotten(db, settings, caller, parsed["known_as"])
+    duplicates.check_forgotten(db, settings, caller, parsed["known_as"])
     try:
         with db.write() as session:
             dataset, account = _insert(session, Heads.of(settings), caller, spec, parsed, chain)
@@ -130,7 +130,7 @@ def check(
         except Conflict as error:
             warnings.append(f"a registration would be refused: {error.message}")
         try:
-            _check_content(session, Heads.of(settings), caller, spec, parsed["contents"])
+            duplicates.check(session, Heads.of(settings), caller, spec, parsed["contents"])
         except Conflict as error:
             warnings.append(f"a registration would be refused: {error.message}")
     return Checked(spec, _shape(spec, parsed), parsed["counts"], warnings)
@@ -275,7 +275,7 @@ def _insert(
     repository.take_turns(session)
     hashes.check_renewed(session, chain)
     _check_name(session, spec.name)
-    _check_content(session, heads, caller, spec, parsed["contents"])
+    duplicates.check(session, heads, caller, spec, parsed["contents"])
     dataset_id = new_id("ds")
     hmacs = {(each["part"], each["kind"]): each["hmac"] for each in parsed["contents"]}
     dataset = Dataset(
@@ -313,57 +313,6 @@ def _open_account(session: Session, caller: Caller, spec: DatasetSpec, dataset_i
         has_holdout=isinstance(spec.holdout, SplitHoldout),
         actor=caller.id,
     )
-
-
-def _check_content(
-    session: Session, heads: Heads, caller: Caller, spec: DatasetSpec, contents: list[dict[str, str]]
-) -> None:
-    """Refuses content that this owner registered before, if either registration protects it.
-
-    The files of two public hold-outs may be the same, as no privacy is claimed for them.
-    """
-    sent: dict[str, set[str]] = {"data": set(), "holdout": set()}
-    for each in contents:
-        sent[each["part"]].add(each["hmac"])
-    if sent["data"] & sent["holdout"]:
-        raise InvalidRequest.at(
-            "/holdout_file", "the hold-out file is identical to the data file: send different records"
-        )
-    for part, dataset in repository.with_content(session, caller.id, sent["data"]):
-        protected = spec.privacy.sensitivity == "private" or (part == "data" and dataset.sensitivity == "private")
-        if protected and not _is_retired(heads, dataset):
-            raise _duplicate(dataset)
-    for part, dataset in repository.with_content(session, caller.id, sent["holdout"]):
-        if part == "data" and dataset.sensitivity == "private" and not _is_retired(heads, dataset):
-            raise _duplicate(dataset)
-
-
-def _duplicate(dataset: Dataset) -> Conflict:
-    detail = "you registered this content before, and one of the two is private: a second registration would be a"
-    return Conflict("duplicate-content", f"{detail} second budget", dataset=dataset.id)
-
-
-def _is_retired(heads: Heads, dataset: Dataset) -> bool:
-    """Returns True for private data whose ledger was closed before anything was held on it.
-
-    Public data may have been used by jobs without privacy before a backup was restored: their content stays public.
-
-    Raises:
-        Unavailable: its retirement is not recorded outside the database yet: a restored backup could forget it.
-    """
-    if dataset.retired_at is None or dataset.sensitivity == "public":
-        return False
-    recorded = behind.read_recorded(heads, dataset.id)
-    if recorded is None or recorded.joined_into != accounts.RETIRED:
-        raise Unavailable("the retirement of this content is being recorded: try again in a moment")
-    return True
-
-
-def _check_forgotten(db: Database, settings: Settings, caller: Caller, hmacs: set[str]) -> None:
-    forgotten = behind.forgotten_content(db, Heads.of(settings), caller.id, hmacs)
-    if forgotten is not None:
-        detail = f"you registered this content as {forgotten}, and the database lost that entry: restore a newer backup"
-        raise Conflict("ledger-behind", detail)
 
 
 def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:

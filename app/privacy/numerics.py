@@ -159,7 +159,7 @@ def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
 
 def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int) -> bool:
     """Returns True if sums over records may be in float32: a linear model's float32 passes of whole groups, with one
-    record per unit. Elsewhere float32 sums save nothing (decision 18)."""
+    record per unit. Elsewhere float32 sums save nothing (decision 19)."""
     linear = isinstance(spec.model, LinearModel) and (spec.clipping is None or spec.clipping.engine == "bookkeeping")
     return linear and passes == "float32" and rows % GROUP == 0 and sizes.records_per_unit == 1
 

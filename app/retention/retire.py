@@ -43,7 +43,9 @@ def retire(db: Database, settings: Settings, caller: Caller, dataset: str) -> st
     recorded = behind.read_recorded(heads, dataset_id)
     with db.write() as session:
         grants.require(session, caller, dataset_id, "own")
-        row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)
+        # The whole lock: the name is a key, and an admission whose job refers to this row would deadlock with a
+        # weaker one once the name changes.
+        row = session.get_one(Dataset, dataset_id, with_for_update=True, populate_existing=True)
         if row.retired_at is None:
             behind.require_current(session, recorded, dataset_id)
             _close(session, dataset_id, caller.id)

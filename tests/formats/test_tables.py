@@ -142,6 +142,7 @@ def test_what_is_not_declared_is_refused_with_counts(tmp_path: Path) -> None:
         {"name": "a", "kind": "number", "range": [1, 1]},
         {"name": "a", "kind": "date", "range": ["2020-01-02", "2020-01-01"]},
         {"name": "a", "kind": "date", "range": ["2020-01-01", "2020-01-02"], "format": "%Q%d"},
+        {"name": "a", "kind": "date", "range": ["2020-01-01", "2020-01-02"], "format": "%d.%m"},
         {"name": "a", "kind": "category", "values": [1, "1"]},
         {"name": "a", "kind": "category", "values": []},
         {"name": "y", "kind": "number"},

@@ -13,9 +13,10 @@ from sqlalchemy import select
 
 from app.datasets.repository import check_content, with_content
 from app.db.engine import Database
-from app.db.models import Artifact, AuditEntry, Dataset, DatasetContent, Job, Outbox, Prediction
+from app.db.models import Account, Artifact, AuditEntry, Dataset, DatasetContent, Job, Outbox, Prediction
 from app.errors import Conflict
 from app.ids import new_id, now
+from app.ledger.verify import verify
 from app.lifecycle.claims import claim
 from app.lifecycle.settle import settle
 from app.lifecycle.states import get_job
@@ -95,10 +96,16 @@ def test_nothing_is_trained_on_what_was_deleted(api: Roles, db: Database, datase
         assert (answer.status_code, answer.json()["type"]) == (409, "/problems/content-deleted"), path
 
 
+def retire(api: Roles, dataset: str) -> Any:
+    return api.client.post(f"/v1/datasets/{dataset}/retire", headers=api.headers("owner"))
+
+
+@pytest.mark.parametrize("remove", [delete, retire])
 def test_of_a_deletion_and_an_admission_at_once_one_wins(
-    api: Roles, db: Database, settings: Settings, dataset: str
+    api: Roles, db: Database, settings: Settings, dataset: str, remove: Callable[[Roles, str], Any]
 ) -> None:
-    """Either the job is there and the content stays, or the content goes and there is no job."""
+    """Either the job is there and the content stays, or the content goes and there is no job. Where the data set is
+    retired, nothing is held on the ledger that is closed."""
     spec = job_spec(dataset, **CHEAP)
     assert api.client.post("/v1/quotes", json=spec, headers=api.headers("owner")).status_code == 200  # prices it
     with ThreadPoolExecutor(8) as pool:
@@ -108,7 +115,7 @@ def test_of_a_deletion_and_an_admission_at_once_one_wins(
             )
             for number in range(6)
         ]
-        deleted = pool.submit(delete, api, dataset)
+        deleted = pool.submit(remove, api, dataset)
         statuses = {each.result().status_code for each in asked}
     kept = (settings.storage_root / "datasets" / dataset / "train.npz").exists()
     with db.read() as session:
@@ -116,6 +123,11 @@ def test_of_a_deletion_and_an_admission_at_once_one_wins(
     assert statuses <= {201, 409}
     assert (deleted.result().status_code == 200) == (not kept)
     assert kept == bool(jobs)
+    if remove is retire:
+        with db.read() as session:
+            account = session.get_one(Account, dataset)
+            assert (account.joined_into is None) == kept == (account.train_held > 0)
+            assert verify(session, dataset).valid
 
 
 def test_public_side_information_that_a_job_needs_stays(

@@ -1,0 +1,73 @@
+"""Refuses content that its owner registered before: a second registration would be a second budget.
+
+Other owners' content is not compared (decision 15). A retired registration does not count: its ledger is closed.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.datasets import repository
+from app.db.engine import Database
+from app.db.models import Dataset
+from app.errors import Conflict, InvalidRequest, Unavailable
+from app.keys.service import Caller
+from app.ledger import accounts, behind
+from app.ledger.heads import Heads
+from app.settings import Settings
+
+
+def check(session: Session, heads: Heads, caller: Caller, spec: DatasetSpec, contents: list[dict[str, str]]) -> None:
+    """Refuses content that this owner registered before, if either registration protects it.
+
+    The files of two public hold-outs may be the same, as no privacy is claimed for them.
+
+    Raises:
+        InvalidRequest: the hold-out file is the data file.
+        Conflict: `duplicate-content`.
+        Unavailable: as in `_is_retired`.
+    """
+    sent: dict[str, set[str]] = {"data": set(), "holdout": set()}
+    for each in contents:
+        sent[each["part"]].add(each["hmac"])
+    if sent["data"] & sent["holdout"]:
+        raise InvalidRequest.at(
+            "/holdout_file", "the hold-out file is identical to the data file: send different records"
+        )
+    for part, dataset in repository.with_content(session, caller.id, sent["data"]):
+        protected = spec.privacy.sensitivity == "private" or (part == "data" and dataset.sensitivity == "private")
+        if protected and not _is_retired(heads, dataset):
+            raise _duplicate(dataset)
+    for part, dataset in repository.with_content(session, caller.id, sent["holdout"]):
+        if part == "data" and dataset.sensitivity == "private" and not _is_retired(heads, dataset):
+            raise _duplicate(dataset)
+
+
+def _duplicate(dataset: Dataset) -> Conflict:
+    detail = "you registered this content before, and one of the two is private: a second registration would be a"
+    return Conflict("duplicate-content", f"{detail} second budget", dataset=dataset.id)
+
+
+def _is_retired(heads: Heads, dataset: Dataset) -> bool:
+    """Returns True for private data whose ledger was closed before anything was held on it.
+
+    Public data may have been used by jobs without privacy before a backup was restored: their content stays public.
+
+    Raises:
+        Unavailable: its retirement is not recorded outside the database yet: a restored backup could forget it.
+    """
+    if dataset.retired_at is None or dataset.sensitivity == "public":
+        return False
+    recorded = behind.read_recorded(heads, dataset.id)
+    if recorded is None or recorded.joined_into != accounts.RETIRED:
+        raise Unavailable("the retirement of this content is being recorded: try again in a moment")
+    return True
+
+
+def check_forgotten(db: Database, settings: Settings, caller: Caller, hmacs: set[str]) -> None:
+    """Raises Conflict, `ledger-behind`, if this owner registered the content and the database has lost it."""
+    forgotten = behind.forgotten_content(db, Heads.of(settings), caller.id, hmacs)
+    if forgotten is not None:
+        detail = f"you registered this content as {forgotten}, and the database lost that entry: restore a newer backup"
+        raise Conflict("ledger-behind", detail)
