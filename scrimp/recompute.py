@@ -179,10 +179,8 @@ def check_agreement(body: Json) -> list[str]:
 def check_count(body: Json, training: Json) -> list[str]:
     """If the clipping norm adapts, a step is two Gaussian mechanisms on one batch: σ⁻² = σ_g⁻² + σ_c⁻²."""
     adaptive = training.get("adaptive")
-    sigma, own = (
-        Fraction(training["noise_multiplier"]),
-        Fraction(body.get("gradient_noise_multiplier", training["noise_multiplier"])),
-    )
+    of = body if "gradient_noise_multiplier" in body else {"gradient_noise_multiplier": training["noise_multiplier"]}
+    sigma, own = Fraction(training["noise_multiplier"]), Fraction(of["gradient_noise_multiplier"])
     if adaptive is None:
         return (
             [] if own == sigma else ["the gradient's noise differs from the step's, although nothing else is released"]

@@ -84,6 +84,8 @@ def test_a_budgets_parts_are_the_whole_and_never_too_hopeful(budget: int, data: 
         spent=spent,
         held=held,
         remaining=budget - spent - held,
+        share_spent=spent / budget,
+        share_held=held / budget,
     )
     drawn = views._budget("train", account, 1e-5)
     assert drawn.spent_percent >= 100 * spent / budget * (1 - 1e-12)

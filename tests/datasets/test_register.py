@@ -188,10 +188,15 @@ def test_pages(api: Api) -> None:
 
 
 def test_the_body_is_documented(api: Api) -> None:
-    operation = api.get("/openapi.json").json()["paths"]["/v1/datasets"]["post"]
-    content = operation["requestBody"]["content"]
+    document = api.get("/openapi.json").json()
+    content = document["paths"]["/v1/datasets"]["post"]["requestBody"]["content"]
     assert set(content) == {"multipart/form-data", "application/json"}
-    assert "records" in json.dumps(content) and "$ref" not in json.dumps(content)
+    uploaded = content["multipart/form-data"]["schema"]["properties"]["spec"]["$ref"]
+    by_path = content["application/json"]["schema"]["$ref"]
+    schemas = document["components"]["schemas"]
+    required = [set(schemas[each.rpartition("/")[2]]["required"]) for each in (uploaded, by_path)]
+    assert "privacy" in required[0] and required[1] - required[0] == {"path"}
+    assert "records" in json.dumps(schemas["DatasetPrivacy"])
 
 
 def test_a_data_set_that_protects_users(api: Api) -> None:
