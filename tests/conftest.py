@@ -42,6 +42,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 BACKINGS = ("sqlite", "postgres")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`pytest -m attack` reads the files that have such tests alone: reading all takes ten seconds."""
+    if config.getoption("markexpr") != "attack" or collection_path.suffix != ".py":
+        return None
+    return True if "pytest.mark.attack" not in collection_path.read_text() else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=spread.slow_first)

@@ -13,6 +13,7 @@ SLOW_FIRST = (
     "tests/e2e/",
     "tests/contract/test_schemathesis.py",
     "tests/fuzz/",
+    "tests/hf/",
     "tests/contract/",
     "tests/worker/test_child.py",
     "tests/cli/",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -15,32 +16,35 @@ ENOUGH_CPU_S = 301
 class Warm:
     """The processes that services have closed, for the next ones of the same kind and limits.
 
-    One that is still at a call is ended, as the service would end it: its late answer is nobody's.
+    One that is still at a call, mostly the one that loads its libraries, is taken once its caller has the answer.
     """
 
     def __init__(self, fresh: Source) -> None:
         self.fresh = fresh
+        self.lock = threading.Lock()
         self.idle: dict[tuple[str, int, int | None], list[HelperProcess]] = defaultdict(list)
 
     def take(
         self, target: str, memory_bytes: int, preload: Sequence[str] = (), cpu_s: int | None = None
     ) -> HelperProcess:
-        idle = self.idle[target, memory_bytes, cpu_s]
-        while idle:
-            process = idle.pop()
-            if process.alive:
-                return process
+        with self.lock:
+            idle = self.idle[target, memory_bytes, cpu_s]
+            for process in [each for each in idle if not each.busy]:
+                idle.remove(process)
+                if process.alive:
+                    return process
         return self.fresh.take(target, memory_bytes, preload, cpu_s)
 
     def give_back(self, target: str, process: HelperProcess) -> None:
         kept = target in KEPT and process.cpu_s in (None, ENOUGH_CPU_S)
-        if kept and process.alive and not process.busy:
-            self.idle[target, process.memory_bytes, process.cpu_s].append(process)
+        if kept and process.alive:
+            with self.lock:
+                self.idle[target, process.memory_bytes, process.cpu_s].append(process)
         else:
             process.kill()
 
     def end(self) -> None:
-        """Ends all that are idle."""
+        """Ends them all."""
         for processes in self.idle.values():
             while processes:
                 processes.pop().kill()

@@ -75,6 +75,7 @@ class PricingService:
         # Composing many jobs for comparison takes long: its own process, so that no admission waits. Starts on demand.
         self.comparing = LimitedServer(PRICING, memory_bytes=memory_bytes, time_s=time_s)
         self._remembered: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._closed = threading.Event()
 
     def of(self, key_id: str) -> PricingService:
         """Returns this service for one request of a key, so that its prices take that key's turns."""
@@ -93,6 +94,8 @@ class PricingService:
 
     def _warm(self) -> None:
         for server in self.servers:
+            if self._closed.is_set():
+                return
             try:
                 server.call(_asked(questions.WARM, WarmRequest()))
             except ServiceError as error:
@@ -101,6 +104,7 @@ class PricingService:
 
     def close(self) -> None:
         """Ends the processes."""
+        self._closed.set()
         for server in self.servers:
             server.close()
         self.comparing.close()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import select
-from typer.testing import CliRunner
 
 from app import rotation
 from app.datasets import hashes
@@ -23,8 +23,8 @@ from app.lifecycle.attempts import AttemptLog
 from app.secrets import NAMES, SecretError, load_secret, load_secrets, secret_id
 from app.settings import Settings
 from app.webhooks import encryption
-from scrimp.cli import app as cli
 from scrimp.recompute import check_signature
+from tests import processes
 from tests.access.world import World
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Key
@@ -245,24 +245,20 @@ def scrimp(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
-def scrimp_here(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The same command in this process: each new one takes a second."""
-    done = CliRunner().invoke(cli, ["secrets", *arguments, "--home", str(settings.home)])
-    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
-
-
 def test_the_command_rotates_every_secret(settings: Settings, db: Database) -> None:
     before = {name: load_secret(settings, name) for name in NAMES}
+    here = partial(processes.scrimp, settings.home, "secrets")
     for name in NAMES:
-        done = (scrimp if name == NAMES[0] else scrimp_here)(settings, "rotate", name)
+        # The first as a process of its own.
+        done = scrimp(settings, "rotate", name) if name == NAMES[0] else here("rotate", name)
         assert done.returncode == 0, done.stderr
         assert secret_id(load_secret(settings, name)) in done.stdout and load_secret(settings, name) != before[name]
         path = settings.effective_secrets_dir / name
         assert path.stat().st_mode & 0o777 == 0o600
-    listed = scrimp_here(settings, "list").stdout
+    listed = here("list").stdout
     assert all(name in listed for name in NAMES)
     assert not any(each.hex() in listed for each in before.values())
-    assert scrimp_here(settings, "finish", "noise_secret").returncode == 0
+    assert here("finish", "noise_secret").returncode == 0
     assert load_secrets(settings, "noise_secret") == (load_secret(settings, "noise_secret"),)
     refused = scrimp(settings, "rotate", "nothing")
     assert refused.returncode == 1 and "there is no secret" in refused.stderr

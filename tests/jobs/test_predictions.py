@@ -17,6 +17,7 @@ from app.lifecycle.relay import Relay
 from app.main import create_app
 from app.predictions.claims import answer, claim, sweep
 from app.settings import Settings
+from tests.by_night import ON_SQLITE_BY_DAY
 from tests.dashboard.scene import Key, Scene
 from tests.lifecycle.test_relay import Notifier
 
@@ -112,6 +113,7 @@ def test_only_who_asked_sees_it(asking: Asking) -> None:
         ({"records": RECORDS, "path": "/etc/passwd"}, "/path"),
     ],
 )
+@ON_SQLITE_BY_DAY
 def test_bad_requests_say_what_is_wrong(asking: Asking, body: Any, pointer: str) -> None:
     refused = asking.ask(body)
     assert refused.status_code == 422 and refused.json()["errors"][0]["pointer"] == pointer, refused.text

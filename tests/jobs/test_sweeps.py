@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 
 from app.db.engine import Database
 from app.db.models import Job, LedgerEntry
+from tests.by_night import ON_SQLITE_BY_DAY
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 from tests.jobs.test_api import PUBLIC, RDP, post
@@ -82,6 +83,7 @@ def test_poisson_plans_are_composed_by_privacy_loss_distributions(api: Api, db: 
         ({}, {"more": 1}, "/more"),
     ],
 )
+@ON_SQLITE_BY_DAY
 def test_bad_sweeps_are_refused_with_a_pointer(
     api: Api, db: Database, change: dict[str, Any], more: dict[str, Any], pointer: str
 ) -> None:

@@ -14,6 +14,7 @@ from app.keys.service import Caller
 from app.lifecycle.failures import TOLD
 from app.settings import Settings
 from app.system.prometheus import make_registry, registry_for
+from tests.by_night import ON_SQLITE_BY_DAY
 from tests.factories import add_dataset
 from tests.lifecycle.conftest import Submit, claimed, job_row
 from worker.messages import FailureCode
@@ -29,6 +30,7 @@ def test_every_code_of_an_attempt_is_decided_on() -> None:
     assert not HIDDEN & set(TOLD)
 
 
+@ON_SQLITE_BY_DAY
 @pytest.mark.parametrize("code", OF_ATTEMPTS)
 def test_on_private_data_a_cause_that_may_follow_from_them_is_internal(
     db: Database, submit: Submit, settings: Settings, code: str, caplog: pytest.LogCaptureFixture

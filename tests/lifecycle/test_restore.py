@@ -27,7 +27,7 @@ from app.main import create_app
 from app.secrets import at_epoch, load_secret
 from app.settings import Settings
 from app.system import health
-from tests import servers
+from tests import processes, servers
 from tests.factories import add_dataset, job_spec
 from tests.lifecycle.conftest import claimed, job_row, no_wait
 from worker.attempt.fork_server import ForkServer, Process
@@ -259,10 +259,11 @@ def test_the_command_shows_the_gap_and_posts_it(world: World) -> None:
     assert shown.returncode == 1, shown.stderr
     assert dataset in shown.stdout and f"train {spent}, holdout 0" in shown.stdout
     assert world.heads.epoch() is None and world.account(dataset).train_spent == 0, "showing changes nothing"
-    posted = scrimp_restore(world, "--post", dataset, "--reason", "the disk died")
+    here = {"SCRIMP_DATABASE_URL": world.settings.effective_database_url}
+    posted = processes.scrimp(world.settings.home, "restore", "--post", dataset, "--reason", "the disk died", **here)
     assert posted.returncode == 0, posted.stderr
     assert world.heads.epoch() is not None and world.account(dataset).train_spent == spent
-    assert scrimp_restore(world, "--post", dataset).returncode == 1
+    assert processes.scrimp(world.settings.home, "restore", "--post", dataset, **here).returncode == 1
 
 
 def test_a_first_start_of_this_version_records_nothing_and_closes_nothing(world: World) -> None:

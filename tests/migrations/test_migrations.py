@@ -24,7 +24,7 @@ from app.db.migrate import SCRIPTS, current_revision, head_revision, is_current,
 from app.db.models import Base
 from app.ledger.anchors import Anchors
 from tests import servers
-from tests.by_night import but
+from tests.by_night import ON_SQLITE_BY_DAY
 from tests.conftest import BACKINGS, GUARD
 from tests.ledger.support import ENTRIES, OWNER, a_history, add_owner, check, open_ledger
 from tests.ledger.test_protection import ON_BOTH, OWN
@@ -93,10 +93,6 @@ def protection(engine: Engine) -> dict[str, set[str]]:
         }
 
 
-# What differs by backing, the database's shape, is compared on both by another test.
-ON_SQLITE = pytest.mark.parametrize("backing", but(BACKINGS, lambda backing: backing == "sqlite"), indirect=True)
-
-
 def offline_sql(url: str) -> str:
     output = io.StringIO()
     config = Config(cmd_opts=argparse.Namespace(x=[f"url={url}"]), output_buffer=output)
@@ -161,7 +157,7 @@ def test_upgrade_is_complete_and_repeatable(url: str) -> None:
     engine.dispose()
 
 
-@ON_SQLITE
+@ON_SQLITE_BY_DAY  # another test compares the databases on both
 def test_alembic_finds_no_difference_from_the_command_line(url: str) -> None:
     environment = os.environ | {"SCRIMP_DATABASE_URL": url}
     for arguments in (["upgrade", "head"], ["check"]):
