@@ -147,10 +147,10 @@ class Plan:
         return self.delayed.norms(step, 1.0) if self.delayed else (1.0,)
 
     def sampler(self, keys: Keys, records: int) -> Sampler:
-        """The sampler of one segment. `records` (private) determines only how many coins are tossed."""
+        """The sampler of one segment. `records` (private) determines only where its draw ends."""
         if self.sampling == "full_batch":
             return FullBatch()
-        return PoissonSampler(self._key(keys, "sampler"), self.sample_rate, records)
+        return PoissonSampler(self._key(keys, "sampler"), self.sample_rate, records, self.numerics.draw)
 
     def gradient_release(self, keys: Keys) -> GradientRelease:
         """The noise step of one segment."""
