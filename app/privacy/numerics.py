@@ -21,6 +21,7 @@ from app.contracts.model_settings import RecordSizes
 
 PassType = Literal["bfloat16", "float32", "float64"]
 SumType = Literal["float32", "float64"]
+Draw = Literal["coins", "gaps"]
 SelfTest = Literal["passed", "one_record", "public_data"]
 BYTES: dict[PassType, int] = {"bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -56,6 +57,8 @@ class Numerics(Document):
         records_bound: at most this many training records are summed; registration refuses larger data sets.
         sensitivity_slack: one unit changes a computed sum by at most this times C. The noise is scaled by it.
         filling: the expected share of padding among a step's rows.
+        draw: how Poisson batches are drawn from the sampler's key. "coins" is that of jobs stored before there was a
+            choice: they continue as they began, so a replay draws the same batches.
     """
 
     passes: PassType
@@ -65,6 +68,7 @@ class Numerics(Document):
     records_bound: Annotated[int, Field(ge=1)]
     sensitivity_slack: Annotated[float, Field(ge=1.0)]
     filling: Annotated[float, Field(ge=0.0, le=1.0)]
+    draw: Draw = "coins"
 
     @model_validator(mode="after")
     def _pays(self) -> Numerics:
@@ -147,6 +151,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
         records_bound=bound,
         sensitivity_slack=sensitivity_slack(bound, rows, positions, sums),
         filling=max(0.0, 1.0 - expected * per_unit / computed),
+        draw="gaps",
     )
 
 

@@ -16,10 +16,12 @@ from app.jobs.plans import DatasetFacts
 from app.jobs.pricing import PricingService
 from app.jobs.rows import new_job
 from app.keys.service import Caller
+from app.privacy.numerics import Numerics
 from tests.factories import dataset_spec
 from tests.hpo.conftest import PlainPricing
 from tests.jobs.stored_cases import CASES, job_of
 
+SINCE = [', "draw": "gaps"']  # members of a quote that admission writes since
 STORED = Path(__file__).with_name("stored_v1.json")
 
 
@@ -62,4 +64,13 @@ def mechanisms_of(column: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_stored_documents_are_those_of_version_1(name: str) -> None:
-    assert stored(name) == json.loads(STORED.read_text())[name]
+    now = stored(name)
+    for member in SINCE:
+        assert now["quote"].count(member) == 1
+        now["quote"] = now["quote"].replace(member, "")
+    assert now == json.loads(STORED.read_text())[name]
+
+
+def test_a_quote_of_version_1_is_read_as_it_was_meant() -> None:
+    quote = json.loads(json.loads(STORED.read_text())[next(iter(CASES))]["quote"])
+    assert Numerics.model_validate(quote["numerics"]).draw == "coins"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from app.errors import PrivacyError
+from app.privacy.numerics import Numerics
 from tests.worker.support import Supervisor, dense, keys_of, mechanism, plan_of, records, run_direct, spec, start_of
 from worker.clipping.linear import LinearClipping, LinearGradient
 from worker.messages import Keys
@@ -42,6 +44,21 @@ def test_poisson_takes_its_numbers_from_the_mechanism() -> None:
     assert (plan.sampling, plan.sample_rate, plan.expected_batch_size) == ("poisson", 0.2, 16)
     assert isinstance(plan.sampler(KEYS, 81), PoissonSampler)
     assert plan.numerics.rows_per_pass == plan.model.rows_per_pass == 48  # the least
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_job_draws_its_batches_as_it_began(stored: bool) -> None:
+    """Numerics that were stored before there was a choice name no draw: such a job's replay tosses the older coins."""
+    begun = plan_of(start_of(spec(sampling=POISSON, runtime={"physical_batch_size": 4}), SHAPE))
+    numerics = begun.numerics.model_dump(mode="json")
+    assert numerics["draw"] == "gaps"
+    if stored:
+        del numerics["draw"]
+    plan = replace(begun, numerics=Numerics.model_validate(numerics), sample_rate=0.01)
+    drawn, key = plan.sampler(KEYS, 5000).draw(3), bytes.fromhex(KEYS.sampler_key)
+    expected = PoissonSampler(key, 0.01, 5000, "coins" if stored else "gaps").draw(3)
+    assert drawn is not None and drawn.tolist() == expected.tolist()
+    assert plan.numerics.of_one_record().draw == plan.numerics.draw
 
 
 def test_public_data_get_a_plan_without_noise() -> None:

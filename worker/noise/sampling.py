@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import PrivacyError
-from worker.noise.generator import KeyedStream
+from app.privacy.numerics import Draw
+from worker.noise.generator import WORD_BITS, KeyedStream
+from worker.noise.rounding import GUARD_BITS, Digits, mp
+
+COINS, GAPS = 0, 1  # the tensors of the stream that hold their words
+GAPS_BELOW = 1 / 16  # at larger rates tossing every coin is faster, and q·2⁶⁴ is an integer
+# Gaps in float64: NumPy's logarithms are assumed to be within 2⁻⁴⁶ of their value (tests find 2⁻⁵²).
+TOLERANCE = 2.0**-45
+LEAST_TAIL = 2.0**-20  # nearer to the end, a gap is settled exactly
 
 
 class Sampler(Protocol):
@@ -32,14 +41,19 @@ class FullBatch:
 
 
 class PoissonSampler:
-    """Record i joins step t iff u(t, i) < q, with u from a keyed stream: independent over records and steps.
+    """Each record joins each step with probability q, independently over records and steps.
 
-    The threshold ⌊q·2⁵³⌋ never exceeds q. A step with an empty draw releases noise alone.
+    Below a rate of 1/16 it draws the gaps between joining records, in time O(q · records). Gap G is geometric: with V
+    uniform on [0, 1), G = ⌊ln(1−V) / ln(1−q)⌋, so P(G ≥ k) = (1−q)^k for the very q that is charged. Float64 computes G
+    unless the quotient is within its error of an integer; then V's digits are compared with 1 − (1−q)^k, as many as
+    needed. Above 1/16 record i joins iff U_i < q, on 64 bits, where q · 2⁶⁴ is an integer. So both are exact, and the
+    same on every machine. A step with an empty draw releases noise alone.
 
     Args:
         key: the sampler's own 32 secret bytes: amplification needs batches that nobody can predict.
         sample_rate: q, a public number of the plan.
-        records: the number of records (private). It determines only how many coins are tossed.
+        records: the number of records (private). It determines only where the draw ends.
+        draw: "gaps"; "coins" for a job that began before there was a choice: every coin, with ⌊q·2⁵³⌋·2⁻⁵³ ≤ q.
 
     Raises:
         PrivacyError: no key, or q outside (0, 1].
@@ -50,14 +64,77 @@ class PoissonSampler:
     array([0, 1, 2])
     """
 
-    def __init__(self, key: bytes | None, sample_rate: float, records: int) -> None:
+    def __init__(self, key: bytes | None, sample_rate: float, records: int, draw: Draw = "gaps") -> None:
         if not 0.0 < sample_rate <= 1.0:
             raise PrivacyError("a sampling rate must lie in (0, 1]")
-        self._stream = KeyedStream(key)
-        # The largest signed word with u < q, where u is the word's first 53 bits and words count from −2⁶³.
-        self._last = (math.floor(sample_rate * 2**53) - 2**52) * 2**11 - 1
-        self._records = records
+        self._stream, self._rate, self._records = KeyedStream(key), sample_rate, records
+        self._by_gaps = draw == "gaps" and sample_rate < GAPS_BELOW
+        bits = 53 if draw == "coins" else WORD_BITS
+        # The largest signed word whose first bits are below q; words count from −2⁶³.
+        below = math.floor(Fraction(sample_rate) * 2**bits) << (WORD_BITS - bits)
+        self._last = below - 2 ** (WORD_BITS - 1) - 1
 
     def draw(self, step: int) -> NDArray[np.int64]:
         """The step's record indices, ascending."""
-        return np.flatnonzero(self._stream.words(step, 0, 0, 0, self._records) <= self._last)
+        if not self._by_gaps:
+            return np.flatnonzero(self._stream.words(step, COINS, 0, 0, self._records) <= self._last)
+        found, number, last = [], 0, -1
+        while last < self._records:  # the last gap ends beyond the last record
+            expected = (self._records - last) * self._rate
+            count = math.ceil(expected + 4.0 * math.sqrt(expected)) + 16
+            found.append(last + np.cumsum(self._gaps(step, number, count) + 1))
+            number, last = number + count, int(found[-1][-1])
+        places: NDArray[np.int64] = np.concatenate(found)
+        return places[: np.searchsorted(places, self._records)]
+
+    def _gaps(self, step: int, first: int, count: int) -> NDArray[np.int64]:
+        """Gaps first … first+count−1 of a step; those that lead beyond the last record count as `records`."""
+        words = self._stream.words(step, GAPS, 0, first, count).view(np.uint64) ^ np.uint64(2**63)
+        v, left = (words + 0.5) * 2.0**-64, (~words + 0.5) * 2.0**-64  # V and 1 − V, both to 53 bits
+        per_record = -math.log1p(-self._rate)
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # log1p(−1), unused; rates below 10⁻³⁰⁰
+            quotient = -np.where(v < 0.5, np.log1p(-v), np.log(left)) / per_record
+            off = quotient * TOLERANCE + 2.0**-64 / (left * per_record)
+            beyond = quotient - off >= self._records
+        gaps = np.floor(np.minimum(quotient, float(self._records)))
+        certain = ((quotient > gaps + off) | (gaps == 0)) & (quotient + off < gaps + 1) & (left >= LEAST_TAIL)
+        result: NDArray[np.int64] = gaps.astype(np.int64)
+        for index in np.flatnonzero(~(certain | beyond)).tolist():
+            digits = Digits(self._stream, step, GAPS, first + index)
+            result[index] = exact_gap(self._rate, digits, int(result[index]), self._records)
+        return result
+
+
+def exact_gap(rate: float, digits: Digits, guess: int, most: int) -> int:
+    """min(G, most) with G = ⌊ln(1−V) / ln(1−q)⌋, exactly.
+
+    Args:
+        rate: q, a float taken as an exact real.
+        digits: V.
+        guess: where to start the search, from 0 to `most`.
+    """
+    near, far = max(guess - 2, 0), min(guess + 2, most)
+    low = near if _reaches(near, rate, digits) else 0
+    high = most if far == most or _reaches(far, rate, digits) else far
+    if high == most and _reaches(most, rate, digits):
+        return most
+    while high - low > 1:  # it reaches `low`, and not `high`
+        middle = (low + high) // 2
+        low, high = (middle, high) if _reaches(middle, rate, digits) else (low, middle)
+    return low
+
+
+def _reaches(gap: int, rate: float, digits: Digits) -> bool:
+    """Returns True if G ≥ gap, that is V ≥ 1 − (1−q)^gap."""
+    words = 1
+    while gap > 0:
+        bits = WORD_BITS * words
+        mp.context.prec = bits + GUARD_BITS + gap.bit_length()
+        boundary = mp.context.ldexp(-mp.context.expm1(gap * mp.context.log1p(-mp.context.mpf(rate))), bits)
+        ahead = digits.leading(words) - boundary
+        if ahead >= 2.0**-16:  # exceeds the error of the guarded arithmetic
+            return True
+        if ahead <= -(1.0 + 2.0**-16):
+            return False
+        words += 1
+    return True

@@ -148,10 +148,10 @@ class Plan:
         return self.delayed.norms(step, 1.0) if self.delayed else (1.0,)
 
     def sampler(self, keys: Keys, records: int) -> Sampler:
-        """The sampler of one segment. `records` (private) determines only how many coins are tossed."""
+        """The sampler of one segment. `records` (private) determines only where its draw ends."""
         if self.sampling == "full_batch":
             return FullBatch()
-        return PoissonSampler(self._key(keys, "sampler"), self.sample_rate, records)
+        return PoissonSampler(self._key(keys, "sampler"), self.sample_rate, records, self.numerics.draw)
 
     def order(self, keys: Keys) -> RandomOrder | None:
         """The secret order of the records in one segment's batches, if sums over private records need one."""
