@@ -110,6 +110,11 @@ class NoisyHistogram(Document):
 
     account: ClassVar[AccountName] = "train"
     line: ClassVar[str] = "frequencies"
+    # Pointer and detail: a study's trials share no release but the mean.
+    refused_in_studies: ClassVar[tuple[str, str]] = (
+        "/model/re_attention/frequencies",
+        "a study's trials would each count the items again: declare them with the data set, and use `public`",
+    )
     what: Literal["frequencies"] = "frequencies"
     noise_mu: Annotated[float, Field(gt=0.0)]
     max_items: Annotated[int, Field(ge=1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.contracts.dataset_spec import Features
 from app.contracts.job_spec import JobSpec
+from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from worker.messages import Shape
 from worker.models.base import Model
@@ -18,10 +19,13 @@ def releases_of(
     """The statistics that a job releases, in the order of their lines on the bill.
 
     Raises:
-        PrivacyError: the model needs one that the job may not release.
+        PrivacyError: the model needs one that the job may not release, or nobody makes one that was charged.
     """
     found: tuple[Release | None, ...] = (
         ItemFrequencies.of(model, mechanism, features, shape.records_train),
         Centering.of(spec, mechanism, shape),
     )
-    return tuple(each for each in found if each is not None)
+    releases = tuple(each for each in found if each is not None)
+    if sum(each.charged for each in releases) != len(mechanism.before if mechanism else ()):
+        raise PrivacyError("a release that was charged is made by nobody here")
+    return releases
