@@ -37,8 +37,8 @@ def test_the_rooms_upward_arrows_are_the_known_ones(graphs: dict[str, Graph]) ->
 
 
 def test_the_page_shows_the_graph(graphs: dict[str, Graph]) -> None:
-    """Counts that change with every file are as of the last `python scripts/import_graph.py --write`."""
-    page, outdated = import_graph.PAGE.read_text(), "run `python scripts/import_graph.py --write`"
+    """Counts that change with every file are as of the last `make graph`."""
+    page, outdated = import_graph.PAGE.read_text(), "run `make graph`"
     for row in import_graph.table(graphs).splitlines()[2:]:
         name, *shown = (cell.strip() for cell in row.strip("|").split("|"))
         (line,) = (line for line in page.splitlines() if line.startswith(f"| {name} |"))

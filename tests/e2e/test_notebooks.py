@@ -37,7 +37,7 @@ def test_a_notebook_runs(
 def test_stored_outputs_are_whole_and_name_no_machine(path: Path) -> None:
     book = nbformat.read(path, as_version=4)
     code = [cell for cell in book.cells if cell.cell_type == "code"]
-    again = "run `python scripts/run_notebooks.py`"
+    again = "run `make notebooks`"
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), again
     assert sum(bool(cell.outputs) for cell in code) > len(code) / 2, again
     assert not any(output.output_type == "error" for cell in code for output in cell.outputs)
