@@ -6,7 +6,7 @@ REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-dp2 rep
   reproduce-linear-scaling
 NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-services
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint bench nightly docs openapi wheel clean $(NIGHTLY) $(REPRODUCE)
+.PHONY: help demo serve test check lint bench nightly docs openapi notebooks graph wheel clean $(NIGHTLY) $(REPRODUCE)
 
 help:
 	@echo "make demo    trains on 25,000 real reviews from start to end, in under 3 minutes (KEEP=1 leaves it running)"
@@ -21,6 +21,8 @@ help:
 	@echo "make docs    builds the documentation site into build/site"
 	@echo "make openapi writes docs/openapi.json and docs/api.md"
 	@echo "make wheel   builds dist/scrimp-*.whl for every Linux since 2014, the compiled noise step included"
+	@echo "make notebooks  stores the outputs of the notebooks in examples/"
+	@echo "make graph   measures and draws the import graph, for docs/architecture.md"
 	@echo "make clean   removes .venv and the demo's home"
 
 demo: .venv/.demo
@@ -83,6 +85,14 @@ wheel:
 	build/wheel/bin/python -m pip install -qq -c constraints.txt 'setuptools>=70.1' ziglang
 	build/wheel/bin/python -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/scrimp-*-py3-none-manylinux*.whl
+
+# Stores the outputs of the notebooks in examples/.
+notebooks: .venv/.dev
+	$(BIN)/python scripts/run_notebooks.py
+
+# Measures the import graph, for docs/architecture.md.
+graph: .venv/.dev
+	$(BIN)/python scripts/import_graph.py --write
 
 clean:
 	rm -rf .venv .scrimp-demo

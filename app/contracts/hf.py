@@ -26,7 +26,6 @@ ModelPath = Annotated[
 ]
 LayerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"  # the delivered files
-FROM_FOLDER = "filled in from the model's folder"
 
 
 class Lora(Document):

@@ -5,7 +5,7 @@ A round trip to the database costs more than all work on its answer. Who may see
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,6 @@ from sqlalchemy import (
     FromClause,
     Integer,
     Label,
-    RowMapping,
     Select,
     and_,
     bindparam,
@@ -74,12 +73,12 @@ class _Part:
     """Columns of one source. Several sources have columns of one name, so each gets its source's name in front."""
 
     def __init__(self, source: str, columns: Sequence[ColumnElement[Any]]) -> None:
+        self.names = [column.name for column in columns]
         self.columns: list[Label[Any]] = [column.label(f"{source}_{column.name}") for column in columns]
-        self._labels = {column.name: f"{source}_{column.name}" for column in columns}
 
-    def read(self, row: RowMapping) -> SimpleNamespace:
-        """The source's columns in a row, by their own names."""
-        return SimpleNamespace(**{name: row[label] for name, label in self._labels.items()})
+    def read(self, values: Iterable[Any]) -> SimpleNamespace:
+        """The source's columns, by their own names; takes no more values than there are names."""
+        return SimpleNamespace(**dict(zip(self.names, values, strict=False)))
 
 
 # The job's columns are repeated in each of its details: there are few.
@@ -102,13 +101,14 @@ def _select(job: _Part, row: _Part, source: FromClause, on: ColumnElement[bool])
 
 
 def _ask(connection: Connection, statement: Select[Any], job: _Part, row: _Part, sent: dict[str, str | int]) -> Polled:
-    found = connection.execute(statement, sent).mappings().all()
+    found = connection.execute(statement, sent).all()
     if not found:
         return Polled(None, None, SimpleNamespace(), [])
-    first = found[0]
-    shown = job.read(first) if first["job_id"] is not None else None
-    rows = [row.read(each) for each in found if each[row.columns[0].name] is not None]  # never null in a row that is
-    return Polled(CALLER.read(first), shown, ACCESS.read(first), rows)
+    values = iter(found[0])
+    key, shown, looked_at = (part.read(values) for part in (CALLER, job, ACCESS))
+    own = slice(-len(row.names), None)
+    rows = [row.read(each[own]) for each in found if each[own.start] is not None]  # its first column is never null
+    return Polled(key, shown if shown.id is not None else None, looked_at, rows)
 
 
 WHOLE = _select(SHOWN_JOB, DETAIL, DETAILS, DETAILS.c.job_id == JOB.c.id).order_by(DETAILS.c.place, DETAILS.c.name)

@@ -30,7 +30,7 @@ from app.jobs.plans import DatasetFacts, Plan, StudyPlan
 from app.lifecycle.studies import run_spec
 from app.privacy import derive
 from app.privacy.plans import StudyRequest, StudyRun
-from app.privacy.releases import NoisyHistogram, NoisyMean
+from app.privacy.releases import NoisyMean, NoisyScore
 
 # The spec's members that the study replaces, and the pointers to report instead.
 _SEARCHED = {
@@ -152,10 +152,12 @@ def _pricing(
     plan = longest.pricing
     if plan is None or spec.privacy is None or spec.privacy.target_epsilon is None:
         return None
-    mean = next((each for each in plan.releases if isinstance(each, NoisyMean)), None)
-    if any(isinstance(each, NoisyHistogram) for each in plan.releases):
-        detail = "a study's trials would each count the items again: declare them with the data set, and use `public`"
-        raise InvalidRequest.at("/model/re_attention/frequencies", detail)
+    mean: NoisyMean | None = None
+    for release in plan.releases:
+        if isinstance(release, NoisyMean):
+            mean = release  # one for all trials
+        elif not isinstance(release, NoisyScore):
+            raise InvalidRequest.at(*release.refused_in_studies)
     facts = longest.facts.public
     scored, final = (derive.scores_of(each, facts, spec.model) for each in (evaluation, spec.evaluation))
     runs = (

@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 from itertools import pairwise
 
-from app.contracts.base import AccountantName, Document, Epsilon
+from app.contracts.base import Document, Epsilon
 from app.contracts.hpo import GridOracle, LinearScaling, ScoredSearch
 from app.errors import InvalidRequest
 from app.hpo.stored import StoredRun, StoredStudy
 from app.jobs.plans import StudyPlan
+from app.privacy.accounting import of_record
 from app.privacy.plans import StudyRequest
 from app.privacy.prices import Charge, Line, PricedRun, StudyPrice, Units
 from app.privacy.releases import NoisyCount, NoisySum
@@ -129,7 +130,7 @@ def epsilon_of_run(request: StudyRequest, value: float | None) -> Epsilon | None
     """Wraps a trial's ε by the accountant of record; None gives None."""
     if value is None:
         return None
-    accountant: AccountantName = "pld" if request.training.sampling == "poisson" else "gdp"
+    accountant = of_record(sampled=request.training.sampling == "poisson")
     return Epsilon(value=value, delta=request.target_delta, accountant=accountant, unit=request.unit)
 
 

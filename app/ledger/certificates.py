@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.contracts.base import WITHIN_A_JOB
 from app.contracts.hf import weights_file
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
@@ -214,7 +215,7 @@ def _accountant(job: Job) -> dict[str, Any]:
     from app.privacy.pld import GRID  # noqa: PLC0415
 
     name = job.quote["epsilon"]["accountant"]
-    if name not in ("gdp", "pld"):
+    if name not in WITHIN_A_JOB:
         raise PrivacyError("within a job the accountant is the exact one of full batch, or the PLD")
     return {
         "name": name,

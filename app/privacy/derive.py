@@ -18,16 +18,14 @@ from app.contracts.job_spec import (
     Clipping,
     Evaluation,
     JobSpec,
-    LinearModel,
     Model,
-    TransformerRecModel,
     token_ranks,
 )
 from app.contracts.optimizers import Dp2Settings, Optimizer
 from app.errors import InvalidRequest, PrivacyError
 from app.privacy.mechanism import DelayedMechanism, MechanismConfig
 from app.privacy.plans import FilterChoice, PlanRequest, TrainingPlan
-from app.privacy.releases import SCORE, BeforeFirstStep, NoisyCount, NoisyHistogram, NoisyMean, NoisySum
+from app.privacy.releases import BEFORE, SCORE, BeforeFirstStep, NoisyCount, NoisySum
 
 # Public data have no account: a job on them is priced too, but charged nothing (app.jobs.service).
 ANY_FILTER = FilterChoice(kind="rdp", order=8.0)
@@ -185,16 +183,9 @@ def scores_of(evaluation: Evaluation | None, facts: PublicFacts, model: Model) -
 
 
 def before_of(model: Model, records: int) -> tuple[BeforeFirstStep, ...]:
-    """Returns the model's releases about the training part before the first step: the items' frequencies, or the mean
-    that centres the features."""
-    match model:
-        case TransformerRecModel() if model.re_attention.noise_mu is not None:
-            return (NoisyHistogram(noise_mu=model.re_attention.noise_mu, max_items=model.max_length),)
-        case LinearModel() if model.center is not None:
-            asked = model.center
-            return (NoisyMean(noise_mu=asked.noise_mu, max_norm=asked.max_norm, records=records),)
-        case _:
-            return ()
+    """Returns the model's releases about the training part before the first step."""
+    found = (each.of(model, records) for each in BEFORE)
+    return tuple(each for each in found if each is not None)
 
 
 def default_delta(records: int) -> float:

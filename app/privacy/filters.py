@@ -21,10 +21,11 @@ from typing import ClassVar, assert_never
 
 from app.contracts.base import AccountName
 from app.contracts.dataset_spec import TypicalJob
-from app.contracts.filters import FILTERS, FilterName, FilterRule, is_filter, rule_of
+from app.contracts.filters import FILTERS, FilterName, is_filter
 from app.errors import InvalidRequest, PrivacyError
 from app.privacy import calibration, events, gdp, rdp
 from app.privacy.events import Event, Leaf
+from app.privacy.filter_base import CAP, LedgerFilter, positive_budget
 from app.privacy.mechanism import MechanismConfig
 
 # The orders that `choose_order` tries. Below 1.25 no useful cap has a budget; a cap of 0.1 at δ = 1e-5 needs > 64.
@@ -38,29 +39,6 @@ _PER_NANO = Fraction(1_000_000_000, 1_000_000_000_000)  # units of rdp (1e-9) in
 _ROUNDING = 1e-12  # relative: far above the error of the few float operations here, far below any job's share
 _DEFAULT_EPOCHS, _DEFAULT_BATCH, _DEFAULT_SHARE = 20.0, 512, 0.25
 _MOST_STEPS = 10_000_000  # the contract's bound for a job
-_CAP = "/privacy/cap/epsilon"
-
-
-class LedgerFilter:
-    """What all filters share.
-
-    Attributes:
-        kind: its name.
-        unit: what an account's integers count.
-        order: α*, of filters that have one.
-    """
-
-    kind: ClassVar[FilterName]
-    unit: ClassVar[str]
-
-    @property
-    def rule(self) -> FilterRule:
-        """What admission knows of it."""
-        return rule_of(self.kind)
-
-    def carried(self, amount: int, to: LedgerFilter) -> int | None:
-        """Converts `amount` of its units into units of another filter, rounded up; None if no bound is known."""
-        return amount if self == to else None
 
 
 @dataclass(frozen=True)
@@ -77,7 +55,7 @@ class GdpFilter(LedgerFilter):
         Raises:
             InvalidRequest: the cap is worth less than one unit.
         """
-        return _positive(math.floor(gdp.mu_from_epsilon(epsilon, delta) ** 2 * (1.0 - 4.0 * _ROUNDING) * 1e12))
+        return positive_budget(math.floor(gdp.mu_from_epsilon(epsilon, delta) ** 2 * (1.0 - 4.0 * _ROUNDING) * 1e12))
 
     def charge(self, mechanism: MechanismConfig, account: AccountName) -> int:
         """Charges `mechanism` on `account`: the sum of ⌈T/σ²⌉ units over its lines.
@@ -132,7 +110,7 @@ class RdpFilter(LedgerFilter):
         Raises:
             InvalidRequest: the order leaves no budget under this cap.
         """
-        return _positive(math.floor((epsilon - self._conversion(delta)) * 1e9), self.order)
+        return positive_budget(math.floor((epsilon - self._conversion(delta)) * 1e9), self.order)
 
     def charge(self, mechanism: MechanismConfig, account: AccountName) -> int:
         """Charges `mechanism` on `account`: the sum of ⌈T · ε_step(α*)⌉ units over its lines."""
@@ -232,7 +210,7 @@ def choose_order(cap_epsilon: float, cap_delta: float, records: int, typical_job
     budgets = {order: cap_epsilon - added for order, added in budgets.items() if cap_epsilon - added > 1e-9}
     if not budgets:
         raise InvalidRequest.at(
-            _CAP, "the `rdp` filter has no budget under this cap at any order: raise the cap, or use `gdp`"
+            CAP, "the `rdp` filter has no budget under this cap at any order: raise the cap, or use `gdp`"
         )
     sample_rate, steps, target = _typical_plan(cap_epsilon, records, typical_job)
     try:
@@ -256,10 +234,3 @@ def _typical_plan(cap_epsilon: float, records: int, job: TypicalJob | None) -> t
     if steps > _MOST_STEPS:
         raise InvalidRequest.at("/privacy/typical_job", f"the typical job has {steps} steps, more than {_MOST_STEPS}")
     return batch / records, steps, target
-
-
-def _positive(budget: int, order: float | None = None) -> int:
-    if budget <= 0:
-        at_order = "" if order is None else f" at order {order:g}"
-        raise InvalidRequest.at(_CAP, f"this cap has no positive budget{at_order}: raise it, or choose another order")
-    return budget

@@ -18,8 +18,6 @@ from app.privacy.events import AccountEvents, Composed, SelfComposed, composed, 
 from app.privacy.releases import (
     BeforeFirstStep,
     NoisyCount,
-    NoisyHistogram,
-    NoisyMean,
     NoisyScore,
     NoisySum,
     Release,
@@ -227,10 +225,7 @@ class MechanismConfig(Document):
         if len(sizes) > 1 or (self.unit == "example" and sizes != {1}):
             raise ValueError("`records_per_unit` must be 1 for examples, and the same in all parts for users")
         for each in self.before:
-            if isinstance(each, NoisyHistogram) and sizes != {1}:
-                raise ValueError("a histogram of items needs one record per unit")
-            if isinstance(each, NoisyMean) and self.unit != "example":
-                raise ValueError("a mean of features needs the unit `example`")
+            each.check_unit(self.unit, sizes)
         return self
 
     @model_validator(mode="before")

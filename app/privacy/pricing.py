@@ -14,7 +14,7 @@ from scipy import optimize
 from app.contracts.base import AccountName, Epsilon
 from app.errors import InvalidRequest
 from app.privacy import calibration, events, rdp
-from app.privacy.accounting import comparison, epsilon_of
+from app.privacy.accounting import comparison, epsilon_of, of_record
 from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN
 from app.privacy.events import Event, of_two_queries
 from app.privacy.filters import Filter
@@ -108,7 +108,7 @@ def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
     if target is not None and sigma is None:
         others = request.released_on("train")
         sigma, value = calibration.calibrate(target, delta, training.sampling, rate, steps, others, double)
-        calibrated = Epsilon(value=value, delta=delta, accountant="gdp" if rate == 1.0 else "pld")
+        calibrated = Epsilon(value=value, delta=delta, accountant=of_record(sampled=rate < 1.0))
     elif target is not None or sigma is None:
         raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")
     elif not SIGMA_MIN <= sigma <= SIGMA_MAX:

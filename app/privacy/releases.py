@@ -1,18 +1,19 @@
 """Released statistics: each class knows its event, account, line on the bill, sensitivity and noise.
 
-A new statistic needs a class here, in the union `Release`, and code in the worker that releases it
-(worker.training.before for releases before the first step, worker.metrics.scores for scores).
+A new statistic needs a class here, in the union `BeforeFirstStep`, and a class in the worker that releases it
+(worker.training.releases). Scores are metrics: app.contracts.metrics.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from app.contracts.base import AccountName, Document
+from app.contracts.base import AccountName, Document, Unit
 from app.contracts.hf import rank_groups
+from app.contracts.job_spec import LinearModel, Model, TransformerRecModel
 from app.contracts.metrics import CountedMetric, SummedMetric
 from app.privacy.events import SelfComposed, noisy_sums
 
@@ -131,9 +132,26 @@ class NoisyHistogram(Document):
 
     account: ClassVar[AccountName] = "train"
     line: ClassVar[str] = "frequencies"
+    # Pointer and detail: a study's trials share no release but the mean.
+    refused_in_studies: ClassVar[tuple[str, str]] = (
+        "/model/re_attention/frequencies",
+        "a study's trials would each count the items again: declare them with the data set, and use `public`",
+    )
     what: Literal["frequencies"] = "frequencies"
     noise_mu: Annotated[float, Field(gt=0.0)]
     max_items: Annotated[int, Field(ge=1)]
+
+    @classmethod
+    def of(cls, model: Model, records: int) -> Self | None:
+        """The histogram that a job's model asks for, if it does."""
+        if not isinstance(model, TransformerRecModel) or model.re_attention.noise_mu is None:
+            return None
+        return cls(noise_mu=model.re_attention.noise_mu, max_items=model.max_length)
+
+    def check_unit(self, unit: Unit, records_per_unit: set[int]) -> None:
+        """Raises ValueError unless a unit is one record."""
+        if records_per_unit != {1}:
+            raise ValueError("a histogram of items needs one record per unit")
 
     @property
     def sensitivity(self) -> float:
@@ -165,6 +183,17 @@ class NoisyMean(Document):
     max_norm: Annotated[float, Field(gt=0.0)]
     records: Annotated[int, Field(ge=1)]
 
+    @classmethod
+    def of(cls, model: Model, records: int) -> Self | None:
+        """The mean that a job's model asks for, if it does."""
+        asked = model.center if isinstance(model, LinearModel) else None
+        return cls(noise_mu=asked.noise_mu, max_norm=asked.max_norm, records=records) if asked is not None else None
+
+    def check_unit(self, unit: Unit, records_per_unit: set[int]) -> None:
+        """Raises ValueError unless records are protected."""
+        if unit != "example":
+            raise ValueError("a mean of features needs the unit `example`")
+
     @property
     def sensitivity(self) -> float:
         """The sum's ℓ₂ sensitivity: `max_norm`."""
@@ -184,4 +213,5 @@ class NoisyMean(Document):
 Score = Annotated[NoisyCount | NoisySum, Field(discriminator="what")]
 SCORE: TypeAdapter[NoisyCount | NoisySum] = TypeAdapter(Score)
 BeforeFirstStep = NoisyHistogram | NoisyMean
-Release = Annotated[NoisyCount | NoisySum | NoisyHistogram | NoisyMean, Field(discriminator="what")]
+BEFORE: tuple[type[BeforeFirstStep], ...] = get_args(BeforeFirstStep)
+Release = Annotated[NoisyCount | NoisySum | BeforeFirstStep, Field(discriminator="what")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from app.catalogue.models import CATALOGUE
+from app.contracts.dataset_spec import Task
 from app.contracts.job_spec import JobSpec, Model
 from app.db.engine import Database
 from tests.conftest import Api
@@ -21,6 +22,11 @@ def test_the_catalogue_holds_every_kind_of_model(api: Api) -> None:
         assert each["schema"]["properties"]["kind"]["const"] == each["kind"]
         assert each["schema"]["additionalProperties"] is False
     assert api.client.get("/v1/models").status_code == 401
+
+
+def test_every_task_has_a_model() -> None:
+    tasks = {task.model_fields["kind"].default for task in get_args(get_args(Task)[0])}
+    assert {kind for entry in CATALOGUE.values() for kind in entry.tasks} == tasks
 
 
 def quoted(api: Api, body: dict[str, Any]) -> Any:

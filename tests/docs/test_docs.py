@@ -7,14 +7,18 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from app import errors
-from app.contracts.dataset_spec import TableFormat
+from app.contracts.base import AccountantName
+from app.contracts.dataset_spec import TableFormat, Task
 from app.contracts.filters import FILTERS
+from app.contracts.job_spec import Model
 from app.contracts.metrics import METRICS, rule_of
+from app.contracts.optimizers import Optimizer
+from app.privacy.releases import BEFORE
 from scripts import build_site, write_openapi
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,9 +112,25 @@ def test_every_format_is_documented() -> None:
     }
 
 
-def test_every_filter_is_documented() -> None:
-    page = (ROOT / "docs" / "privacy.md").read_text()
-    assert [name for name in FILTERS if f"`{name}`" not in page] == []
+def kinds_of(union: Any) -> list[str]:
+    """The kinds of a union of documents."""
+    return [each.model_fields["kind"].default for each in get_args(union)]
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("models.md", kinds_of(Model)),
+        ("optimizers.md", kinds_of(Optimizer)),
+        ("data.md", kinds_of(get_args(Task)[0])),
+        ("privacy.md", [*FILTERS, *get_args(AccountantName)]),
+        ("privacy.md", [each.line for each in BEFORE]),
+    ],
+    ids=["models", "optimizers", "tasks", "filters and accountants", "released statistics"],
+)
+def test_every_kind_has_its_page(page: str, names: list[str]) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    assert [name for name in names if f"`{name}`" not in text and f'"{name}"' not in text] == [], page
 
 
 def test_every_route_is_documented() -> None:

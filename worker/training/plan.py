@@ -39,9 +39,8 @@ from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
 from worker.optimizers.build import build_optimizer
 from worker.training.before import Release
-from worker.training.center import Centering
 from worker.training.evaluation import Scores
-from worker.training.frequencies import ItemFrequencies
+from worker.training.releases import releases_of
 from worker.training.side import PublicSide
 
 BLOCKS = 25
@@ -247,7 +246,7 @@ def build_plan(
     if one_record:
         numerics = numerics.of_one_record()
     model = build_model(spec.model, shape, task, features, numerics.passes, numerics.rows_per_pass, models_root)
-    counted = ItemFrequencies.of(model, mechanism, features, shape.records_train)
+    before = releases_of(model, spec, mechanism, features, shape)
     training = mechanism.training if mechanism else None
     engine = build_engine(model, spec.clipping, training, positions=numerics.positions, sums=numerics.sums)
     return Plan(
@@ -262,7 +261,7 @@ def build_plan(
         engine=engine,
         adaptive_norm=_adaptive_norm(engine, mechanism.training) if mechanism else None,
         optimizer=build_optimizer(spec.optimizer, steps),
-        before=tuple(each for each in (counted, Centering.of(spec, mechanism, shape)) if each is not None),
+        before=before,
         scores=Scores.of(spec, mechanism, task, data_public=data_public, holdout_public=holdout_public),
         delayed=delayed_of(spec.optimizer),
         public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
