@@ -82,7 +82,7 @@ class KeyedStream:
         piece = len(ZEROS) // 8
         for at in range(0, len(out), piece):
             part = out[at : at + piece]
-            encryptor.update_into(ZEROS[: 8 * len(part)], part.view(np.uint8))
+            encryptor.update_into(ZEROS[: 8 * len(part)], part.data.cast("B"))
 
 
 class GaussianGenerator:
