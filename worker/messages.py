@@ -194,6 +194,8 @@ class Start(Document):
         score_only: the job is a trial of a study. Only its score leaves: no other release and no norm.
         keeps_weights: the job's model is published.
         allowed_steps: how many further steps may still be charged.
+        self_tested: an earlier attempt on the same data set, with the same model, shapes and types, passed the
+            self-test on this worker since its fork server started.
         extractor_dir: the extractor's folder, if the job uses one.
         models_root: the folder of Hugging Face models, if the job uses one.
         cache_dir: the cache of extracted features, within the data set's own folder.
@@ -220,6 +222,7 @@ class Start(Document):
     allowed_steps: Annotated[int, Field(ge=0)]
     score_only: bool = False
     keeps_weights: bool = True
+    self_tested: bool = False
     extractor_dir: str | None = None
     cache_dir: str | None = None
     models_root: str | None = None

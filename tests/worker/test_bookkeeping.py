@@ -183,10 +183,9 @@ class Reusing(nn.Module):
 
 def test_what_would_spoil_the_books_is_an_error() -> None:
     case = CASES["linear over positions"]
-    spoilers = ((Folded(), PrivacyError), (Overwriting(), RuntimeError), (Reusing(), PrivacyError))
-    for module, error in ((made.double(), error) for made, error in spoilers):
+    for module in (made.double() for made in (Folded(), Overwriting(), Reusing())):
         parameters = parameters_of(module)
-        with pytest.raises(error):
+        with pytest.raises(PrivacyError):
             engine(module).private_sum(parameters, Tensors(*case.batch(3)))
         with pytest.raises(PrivacyError):
             engine(case.module()).private_sum(parameters | {"more": torch.zeros(1)}, Tensors(*case.batch(3)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from app.contracts.extractor import ImageInput
 from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, dense, plan_of, records, run_thread, spec, start_of, stored_part
 from tests.worker.test_preconditioned import dp2
+from worker.attempt.fork_server import ForkServer
+from worker.attempt.tested import tested_key
 from worker.data.records import DenseRecords, SparseRecords
 from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
@@ -367,3 +371,46 @@ def test_public_data_are_not_tested(tmp_path: Any, monkeypatch: pytest.MonkeyPat
     assert run_thread(supervisor).status == 0
     assert [each.numerics.self_test for each in supervisor.of(Ready)] == ["public_data"]
     assert np.array_equal(x, dense(80, 5, 3)[0])
+
+
+def test_an_attempt_whose_like_passed_is_not_tested_again(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_test, "holds", lambda plan: pytest.fail("it was tested before"))
+    x, y = dense(100, 5, 3)
+    parts = {
+        "train": stored_part(tmp_path / "train.npz", x[:80], y[:80]),
+        "holdout": stored_part(tmp_path / "holdout.npz", x[80:], y[80:]),
+    }
+    like = start_of(spec(model=MLP), SHAPE, parts=parts, output_dir=tmp_path) | {"self_tested": True}
+    supervisor = Supervisor(like)
+    assert run_thread(supervisor).status == 0
+    assert [each.numerics.self_test for each in supervisor.of(Ready)] == ["passed"]
+
+
+def test_what_a_self_test_depends_on_is_in_its_key() -> None:
+    """Another rate or number of steps is the same test; another shape, model or data set is another one."""
+
+    def key(of: dict[str, Any], dataset: str = "ds_1") -> str:
+        return tested_key(Supervisor(of).message(), dataset)
+
+    first = key(start())
+    assert key(start(optimizer={"kind": "dp_sgd", "learning_rate": 0.7})) == first
+    others = [
+        key(start(), "ds_2"),
+        key(start_of(spec(model={"kind": "mlp", "hidden": [16]}), SHAPE)),
+        key(start_of(spec(model=MLP), SHAPE | {"features": 6})),
+        key(start(runtime={"dtype": "float64"})),
+        key(start(clipping={"engine": "opacus"})),
+        key(start(optimizer=dp2("dp2_rmsprop"))),
+    ]
+    assert first not in others and len(set(others)) == len(others)
+
+
+def test_a_fork_server_remembers_until_it_is_replaced() -> None:
+    server = ForkServer()
+    server.note_passed("a")
+    assert server.has_passed("a") and not server.has_passed("b")
+    with contextlib.closing(server):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            server.start(theirs.fileno())  # its first process: nothing passed in it
+        assert not server.has_passed("a")

@@ -32,6 +32,7 @@ from app.settings import Settings
 from worker import messages
 from worker.attempt.folders import output_folder
 from worker.attempt.fork_server import ForkServer, Process
+from worker.attempt.tested import tested_key
 from worker.attempt.watch import TICK_S, Watch
 from worker.noise.keys import Purpose, derive_key
 
@@ -123,6 +124,7 @@ class _Supervised:
         self.exit = "no process was started"
         self.watch = Watch(log, settings, self.kill, STOPPING, time_left_s)
         self.told_to_stop = False
+        self.dataset_id = self.tested_key = ""
 
     def run(self) -> bool:
         """Talks to the process until its last message. Returns True if its artifacts are published."""
@@ -137,7 +139,9 @@ class _Supervised:
                 logger.info("starts")
                 if self.watch.ended is not None:  # the watch may have decided before a process existed
                     self.kill()
-                channel.send(start)
+                self.tested_key = tested_key(start, self.dataset_id)
+                tested = self.fork_server.has_passed(self.tested_key)
+                channel.send(start.model_copy(update={"self_tested": tested}))
                 while True:
                     if self.watch.cancelled_at is not None:
                         return self._cancel()
@@ -236,6 +240,8 @@ class _Supervised:
                 pass  # keep-alive: nothing else to do
             case messages.Ready():
                 self.log.ready(said.device, said.numerics, said.fallbacks)
+                if said.numerics.self_test == "passed":
+                    self.fork_server.note_passed(self.tested_key)
             case messages.BlockStart():
                 granted = self.log.start_block(said.first_step, said.last_step)
                 self._answer(channel, messages.Go() if granted else messages.Stop())
@@ -305,6 +311,7 @@ class _Supervised:
             job, blocks, released = self.log.recorded()
         with self.log.db.read() as session:
             dataset = session.get_one(Dataset, job.dataset_id)
+            self.dataset_id = dataset.id
             allowed = max(0, covered_steps(session, job) - job.steps_started)
             said = declared(session, job)
             side, claim = self._side(session, job), self._claim(session, job)

@@ -11,7 +11,7 @@ Source: Bu et al. 2023, "Differentially private optimization on large model at s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -22,7 +22,9 @@ from torch import Tensor, nn
 from app.errors import PrivacyError
 from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
-from worker.clipping.rules import Found, Rule, rule_of, shift
+from worker.clipping.examined import ROWS as EXAMPLES
+from worker.clipping.examined import Examples, autograd_of, examine
+from worker.clipping.rules import RULES, Found, Rule, rule_of, shift
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
 from worker.data.norms import root_bound
@@ -49,6 +51,7 @@ class _Pass:
     records: int
     wanted: frozenset[int]  # the trainable parameters, by id
     terms: dict[int, list[Term]] = field(default_factory=dict)
+    lengths: set[int] = field(default_factory=set)  # dimension 1 of what layers got
 
 
 Note = Callable[[tuple[Tensor, ...], Tensor], None]  # the held tensors, and the gradient at the output
@@ -90,6 +93,8 @@ class Bookkeeping(Generic[B]):
         losses: each record's loss (P,) in a pass, a function of that record alone.
         rows: P, of every pass; public.
         dtype: of the passes, the module's floating type.
+        examples: three random public records, to try the engine on the module as it is filled now
+            (worker.clipping.examined). Give them for any module whose layers were not written for this engine.
         kind: "flat", "automatic" or "per_layer" (each layer's block to C/√layers).
         max_grad_norm: C.
         records_per_unit: k: each record is clipped to C/k.
@@ -100,7 +105,8 @@ class Bookkeeping(Generic[B]):
         fallbacks: the layers without a rule, by name and kind. Opacus forms their per-record gradients.
 
     Raises:
-        PrivacyError: a layer mixes records or has no per-record gradients. The error names a replacement.
+        PrivacyError: a layer mixes records or has no per-record gradients, or an example's gradient is not autograd's.
+            The error names the layer or the parameter.
     """
 
     def __init__(
@@ -114,6 +120,7 @@ class Bookkeeping(Generic[B]):
         records_per_unit: int = 1,
         positions: int | None = None,
         dtype: torch.dtype = torch.float32,
+        examples: Examples[B] | None = None,
     ) -> None:
         refuse_mixing(module)
         self._module, self._losses, self._rows, self._dtype = module, losses, rows, dtype
@@ -124,6 +131,39 @@ class Bookkeeping(Generic[B]):
         self._scratch = Scratch()
         self.fallbacks: tuple[str, ...] = ()
         self._attach()
+        if examples is not None:
+            self.examine(examples)
+
+    def examine(self, examples: Examples[B], parameters: Parameters | None = None) -> None:
+        """Tries the engine on three public records, at these parameters or at those that the module has.
+
+        Raises:
+            PrivacyError: a gradient is not autograd's, or a record's result depends on others.
+        """
+        if parameters is not None:
+            fill_in(self._trainable, parameters)
+        with without_dropout(self._module):
+            examine(self, examples, self._dtype)
+
+    def one_pass(self, records: Batch[B], rows: int) -> tuple[Tensor, Parameters]:
+        """See Examined.one_pass."""
+        total = self._zeros({name: p.detach() for name, p in self._trainable.items()})
+        (each,) = records.passes(rows, self._dtype)
+        losses, opened = self._run(each.records, rows)
+        with torch.no_grad():
+            for name, accumulator in self._accumulators(opened.terms, self._clip).items():
+                accumulator.add_to(total[name], each.weights(rows))
+        return losses.detach().double(), total
+
+    def by_autograd(self, records: Batch[B], rows: int) -> Parameters:
+        """See Examined.by_autograd."""
+        (each,) = records.passes(rows, self._dtype)
+        return autograd_of(self._trainable, lambda: self._losses(self._module, each.records))
+
+    def lengths(self, records: Batch[B]) -> Sequence[int]:
+        """See Examined.lengths."""
+        (each,) = records.passes(EXAMPLES, self._dtype)
+        return sorted(self._run(each.records, EXAMPLES)[1].lengths)
 
     def private_sum(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> Parameters:
         """See GradientEngine.private_sum."""
@@ -184,16 +224,23 @@ class Bookkeeping(Generic[B]):
             )
         return accumulators
 
-    def _run(self, piece: B) -> tuple[Tensor, _Pass]:
-        """One forward and one backward pass: returns each row's loss, and the layers' terms."""
-        self._open = opened = _Pass(self._rows, self._wanted)
+    def _run(self, piece: B, rows: int | None = None) -> tuple[Tensor, _Pass]:
+        """One forward and one backward pass over P rows, or `rows`: returns each row's loss, and the layers' terms."""
+        self._open = opened = _Pass(rows or self._rows, self._wanted)
         try:
             with torch.enable_grad():
                 losses = self._losses(self._module, piece)
-                if losses.shape != (self._rows,):
+                if losses.shape != (opened.records,):
                     raise PrivacyError("a model must give exactly one loss per record")
                 losses.sum().backward()
             return losses, opened
+        except RuntimeError as error:
+            if "modified inplace" not in str(error):
+                raise
+            raise PrivacyError(
+                "a layer's output is changed in place: use an operation that makes a new tensor, such as ReLU without "
+                "inplace=True, or h = h + x"
+            ) from None
         finally:
             self._open = None
 
@@ -204,26 +251,35 @@ class Bookkeeping(Generic[B]):
             own = [p for p in module.parameters(recurse=False) if id(p) in self._wanted]
             if not own:
                 continue
+            _refuse_unruled(name, module)
             rule = rule_of(module, own)
+            alone = rule is None
             if rule is None:
                 from worker.clipping.opacus_layers import opacus_rule  # noqa: PLC0415 - slow, and rarely needed
 
                 rule = opacus_rule(module)
                 fallbacks.append(f"{name or 'the model'} ({type(module).__name__})")
-            module.register_forward_hook(partial(self._tap, rule))
+            module.register_forward_hook(partial(self._tap, rule, alone), with_kwargs=True)
         self.fallbacks = tuple(fallbacks)
         for parameter in self._trainable.values():
             parameter.requires_grad_(False)
 
-    def _tap(self, rule: Rule, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    def _tap(
+        self, rule: Rule, alone: bool, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any
+    ) -> Any:
+        """`alone`: the rule knows the first input only."""
         opened = self._open
         if opened is None:
             return output  # a forward pass outside the engine
-        x = inputs[0].detach()
-        others = [each for each in inputs[1:] if isinstance(each, Tensor) and each.requires_grad]
-        alone = isinstance(output, Tensor) and not others
-        if not alone or len(x) != opened.records or len(output) != opened.records:
-            raise PrivacyError(f"dimension 0 of {type(module).__name__} does not count records")
+        given = [each for each in (*inputs, *named.values()) if isinstance(each, Tensor)]
+        kind = type(module).__name__
+        if not given or (alone and len(given) > 1) or any(each.requires_grad for each in given[1:]):
+            raise PrivacyError(f"{kind} needs exactly one tensor as its input: combine tensors outside of the layer")
+        x = given[0].detach()
+        if not isinstance(output, Tensor) or len(x) != opened.records or len(output) != opened.records:
+            raise PrivacyError(f"dimension 0 of {kind} does not count records")
+        if x.dim() > 2 or (x.dim() == 2 and not x.is_floating_point()):
+            opened.lengths.add(x.shape[1])
         noted = module.noted() if isinstance(module, ItemLoss) else (x,)
         first = not output.requires_grad
         if first:
@@ -317,6 +373,16 @@ def refuse_mixing(module: nn.Module) -> None:
             raise PrivacyError(f"{name} (Embedding): max_norm and scale_grad_by_freq mix records: leave them out")
         if nn.utils.parametrize.is_parametrized(layer):
             raise PrivacyError(f"{name} is parametrized: its gradients have no rule; use the plain layer")
+
+
+def _refuse_unruled(name: str, module: nn.Module) -> None:
+    """Refuses parameters that no call of a layer uses, or that a layer's rule does not know."""
+    if isinstance(module, nn.ParameterList | nn.ParameterDict):
+        raise PrivacyError(f"{name} ({type(module).__name__}): it is never called: use a layer with its own forward")
+    known = {"weight", "bias"}
+    unknown = {each for each, _ in module.named_parameters(recurse=False)} - known
+    if type(module) in RULES and unknown:
+        raise PrivacyError(f"{name} ({type(module).__name__}) has {', '.join(sorted(unknown))}: use the plain layer")
 
 
 def _layers(trainable: Iterable[str]) -> dict[str, list[str]]:

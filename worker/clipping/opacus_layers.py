@@ -47,6 +47,8 @@ def _formed(sampler: Sampler, module: nn.Module, x: Tensor, g: Tensor) -> Found:
         parameter.requires_grad_(True)
     try:
         return [(parameter, Dense(each.detach())) for parameter, each in sampler(module, [x], g).items()]
+    except (IndexError, TypeError, ValueError):
+        raise PrivacyError(f"{type(module).__name__} has no per-record gradients when it is called so") from None
     finally:
         for parameter in frozen:
             parameter.requires_grad_(False)

@@ -70,7 +70,7 @@ class Replay:
 
     def records_after(self, step: int) -> bool:
         """True if a later state can contradict a record: steps after this one were started, or have digests."""
-        return step < self._started or any(recorded > step for recorded in self._digests)
+        return step < max((self._started, *self._digests))
 
     def next_block(self, step: int) -> tuple[int, int] | None:
         """First and last step of the block after `step`: as recorded, else by the plan. None at the end."""

@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 
 from app.errors import WorkerError
+from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
+from worker.clipping.examined import ROWS as EXAMPLES
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords
@@ -57,6 +59,18 @@ class NumericsError(WorkerError):
 def holds(plan: Plan) -> bool:
     """Returns True if the plan's passes pass the self-test."""
     return next(failures(plan), None) is None
+
+
+def require_exact(plan: Plan) -> None:
+    """Tries the engine on three random public records, if the model's layers were not written for it.
+
+    Raises:
+        PrivacyError: a record's gradient is not autograd's, or depends on other records.
+    """
+    if isinstance(plan.model, HfTuning) and isinstance(plan.engine, Bookkeeping):
+        generator = torch.Generator().manual_seed(1)
+        parameters = random_parameters(plan.model, generator, gain=1.0)
+        plan.engine.examine(random_records(plan.model, EXAMPLES, generator), parameters)
 
 
 def failures(plan: Plan) -> Iterator[Part]:
