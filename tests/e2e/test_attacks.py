@@ -168,7 +168,7 @@ def test_a_greedy_tenant_delays_another_by_one_turn(service: Service, tmp_path: 
         answers = set()
         while not enough.is_set():  # each time another price, which no cache holds
             answers.add(greedy.quote(0.1 + next(numbers) * 1e-5))
-            enough.wait(0.1)
+            enough.wait(0.3)
         return answers
 
     with ThreadPoolExecutor(24) as pool:
