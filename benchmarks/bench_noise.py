@@ -1,4 +1,4 @@
-"""Measures the keyed noise's cost: per number, and in a step of the sparse linear model. Writes reports/noise.md.
+"""Measures the keyed noise's cost per number, per Poisson batch and per sparse linear step. Writes reports/noise.md.
 
 All compared variants take turns in one process, so that all see the same machine.
 """
@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,94 +20,94 @@ import torch  # noqa: E402
 from bench_training import BUCKETS, PARTS, ROOT, Reviews, Steps, key, machine, reviews, stand_in  # noqa: E402
 
 from worker.models.linear import Linear  # noqa: E402
-from worker.noise.ahead import StepNoise  # noqa: E402
+from worker.noise import native  # noqa: E402
 from worker.noise.gaussian import NoisedGradient, PublicRelease  # noqa: E402
-from worker.noise.generator import CHUNK, GaussianGenerator, gaussians  # noqa: E402
-from worker.noise.rounding import add_noise  # noqa: E402
+from worker.noise.generator import KeyedStream, gaussians  # noqa: E402
+from worker.noise.native import PATHS, Native  # noqa: E402
+from worker.noise.release import SHIFT, Address, noised_mean  # noqa: E402
+from worker.noise.sampling import PoissonSampler  # noqa: E402
 
 REPORT = ROOT / "benchmarks" / "reports" / "noise.md"
 NUMBERS = 2**20
+DRAWS = [(10_000_000, 1e-4), (1_000_000, 1e-3), (1_000_000, 0.05), (100_000, 0.01), (100_000, 0.5)]
 
 
 class FloatRelease(PublicRelease):
-    """Adds noise in plain floating point, for comparison only: it protects nothing, or falls to known attacks."""
-
-    def __init__(self, divisor: int, draw: Callable[[int, int], torch.Tensor]) -> None:
-        super().__init__(divisor)
-        self._draw = draw
+    """Adds torch.randn in plain floating point, for comparison only: it protects nothing."""
 
     def release(self, private_sum: dict[str, torch.Tensor], step: int) -> NoisedGradient:
-        noised = {name: self._draw(step, v.numel()).view_as(v).mul_(10.0).add_(v) for name, v in private_sum.items()}
-        return super().release(noised, step)
+        return super().release(
+            {name: randn(v.numel()).view_as(v).mul_(10.0).add_(v) for name, v in private_sum.items()}, step
+        )
 
 
-def randn(step: int, size: int) -> torch.Tensor:
+class InPython(Steps):
+    """Steps where no library was built."""
+
+    def run(self, steps: int) -> None:
+        kept, native.NATIVE = native.NATIVE, None
+        super().run(steps)
+        native.NATIVE = kept
+
+
+def randn(size: int) -> torch.Tensor:
     return torch.randn(size, dtype=torch.float64)
 
 
-def sum_of_four(generator: GaussianGenerator) -> Callable[[int, int], torch.Tensor]:
-    """Adds four Gaussians of the same generator and halves the sum, as in Holohan & Braghin 2021."""
-
-    def draw(step: int, size: int) -> torch.Tensor:
-        result = torch.empty(size, dtype=torch.float64)
-        for start in range(0, size, CHUNK):
-            out = result[start : start + CHUNK]
-            bits = torch.empty(len(out), dtype=torch.int64)
-            for tensor in range(4):
-                generator.fill_bits(bits, step, tensor, start)
-                if tensor == 0:
-                    gaussians(bits, out)
-                else:
-                    out += gaussians(bits)
-            out *= 0.5
-        return result
-
-    return draw
+def processor_times(kinds: dict[str, Callable[[int], Any]], rounds: int) -> dict[str, tuple[float, float]]:
+    """Runs all kinds in turns. Returns the median and the least processor time of each, in seconds."""
+    taken: dict[str, list[float]] = {name: [] for name in kinds}
+    for step in range(1, rounds + 2):
+        for name, run in kinds.items():
+            began = time.process_time()
+            run(step)
+            if step > 1:
+                taken[name].append(time.process_time() - began)
+    return {name: (statistics.median(each), min(each)) for name, each in taken.items()}
 
 
 def numbers(rounds: int) -> list[str]:
-    """Measures nanoseconds per number on one thread, by the clock and by the processor."""
-    generator, sums = GaussianGenerator(key("n")), torch.randn(NUMBERS, dtype=torch.float64)
-    four = sum_of_four(generator)
+    """Measures nanoseconds per number on one thread."""
+    stream, sums = KeyedStream(key("n")), randn(NUMBERS) * 40
+    words, out, kept = (torch.empty(NUMBERS, dtype=torch.int64) for _ in range(3))
+    stream.fill(kept.numpy(), 0, 0, 0, 0)
 
-    def plain(step: int) -> torch.Tensor:
-        return StepNoise(generator, step, [NUMBERS]).take()[0]
+    def finish(library: Native | None, words: torch.Tensor, step: int) -> None:
+        before, native.NATIVE = native.NATIVE, library
+        noised_mean(sums, words, 10.0, 1000, Address(stream, step, 0), out=out.view(torch.float64))
+        native.NATIVE = before
 
-    def words(step: int) -> None:
-        for start in range(0, NUMBERS, CHUNK):
-            generator.stream.words(step, 0, 0, start, CHUNK)
+    def whole(library: Native | None, step: int) -> None:
+        stream.fill(words.numpy(), step, 0, 0, 0)
+        finish(library, words, step)
 
-    ready, memory = plain(0), torch.empty(NUMBERS, dtype=torch.float64)
+    libraries = {f"compiled, {path}": native.load(path=path) for path in reversed(PATHS)}
+    libraries = {name: library for name, library in libraries.items() if library is not None}
     kinds: dict[str, Callable[[int], Any]] = {
-        "words alone (AES-256-CTR)": words,
-        "plain: words and Gaussians": plain,
-        "rounding alone (adds to the sum, settles what is not certain)": lambda step: add_noise(
-            sums, memory.copy_(ready), 10.0, generator.stream, 0, 0
-        ),
-        "**as shipped: plain and rounding**": lambda step: add_noise(
-            sums, plain(step), 10.0, generator.stream, step, 0
-        ),
-        "sum of four, then added in floats (what it replaces)": lambda step: four(step, NUMBERS).mul_(10.0).add_(sums),
-        "torch.randn, float64, not cryptographic, added in floats": lambda step: (
-            randn(step, NUMBERS).mul_(10).add_(sums)
-        ),
-        "torch.randn, float32, alone": lambda step: torch.randn(NUMBERS),
+        "words alone (AES-256-CTR)": lambda step: stream.fill(words.numpy(), step, 0, 0, 0)
     }
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
-    for step in range(1, rounds + 2):
-        for name, draw in kinds.items():
-            clock, processor = time.perf_counter(), time.process_time()
-            draw(step)
-            if step > 1:
-                ended = time.perf_counter() - clock, time.process_time() - processor
-                taken[name].append((ended[0] / NUMBERS * 1e9, ended[1] / NUMBERS * 1e9))
-    lines = [
-        "| a million at a time, one thread | ns each, median | least | processor ns, median | least |",
-        "|---|---|---|---|---|",
-    ]
-    for name, pairs in taken.items():
-        row = [f"{pick(each):.1f}" for each in zip(*pairs, strict=True) for pick in (statistics.median, min)]
-        lines.append(f"| {name} | " + " | ".join(row) + " |")
+    for name, library in [*libraries.items(), ("Python", None)]:
+        kinds[f"{name}: Gaussians, addition, rounding, division"] = partial(finish, library, kept)
+        kinds[f"**{name}: words and all of it**"] = partial(whole, library)
+    kinds["Python: Gaussians alone (erf⁻¹)"] = lambda step: gaussians(kept >> SHIFT)
+    kinds["torch.randn, float64, not cryptographic, added in floats"] = lambda step: (
+        randn(NUMBERS).mul_(10).add_(sums).div_(1000)
+    )
+    kinds["torch.randn, float32, alone"] = lambda step: torch.randn(NUMBERS)
+    lines = ["| a million at a time, one thread | processor ns each, median | least |", "|---|---|---|"]
+    for name, times in processor_times(kinds, rounds).items():
+        lines.append(f"| {name} | " + " | ".join(f"{each / NUMBERS * 1e9:.1f}" for each in times) + " |")
+    return lines
+
+
+def draws(rounds: int) -> list[str]:
+    """Measures milliseconds per Poisson batch."""
+    lines = ["| records | rate q | processor ms, median | every coin (older jobs) |", "|---|---|---|---|"]
+    for records, rate in DRAWS:
+        kinds = {draw: PoissonSampler(key("s"), rate, records, draw).draw for draw in ("gaps", "coins")}
+        times = processor_times(kinds, rounds)
+        row = [f"{1000 * times[draw][0]:.2f}" for draw in ("gaps", "coins")]
+        lines.append(f"| {records:,} | {rate} | " + " | ".join(row) + " |")
     return lines
 
 
@@ -118,13 +119,12 @@ def steps(data: Reviews, rounds: int, count: int) -> list[str]:
         "non-private": Steps(records, model, private=False),
         "clipping alone, no noise": Steps(records, model, private=True),
         "torch.randn, not cryptographic": Steps(records, model, private=True),
-        "sum of four (what is replaced)": Steps(records, model, private=True),
+        "in Python, where no library was built": InPython(records, model, private=True),
         "as shipped, without look-ahead": Steps(records, model, private=True, ahead=False),
         "**as shipped**": Steps(records, model, private=True),
     }
     kinds["clipping alone, no noise"].release = PublicRelease(n)
-    kinds["torch.randn, not cryptographic"].release = FloatRelease(n, randn)
-    kinds["sum of four (what is replaced)"].release = FloatRelease(n, sum_of_four(GaussianGenerator(key("n"))))
+    kinds["torch.randn, not cryptographic"].release = FloatRelease(n)
     for each in kinds.values():
         each.run(3)
         each.times = {name: [] for name in PARTS}
@@ -155,8 +155,13 @@ HEAD = """\
 
 Made by `python benchmarks/bench_noise.py`. Machine: {machine}.
 
-A release is the correctly rounded sum with a true Gaussian (`worker/noise/rounding.py`). Another thread makes a
-step's noise while the step computes its gradient. All compared kinds take turns in one process."""
+A release is the correctly rounded sum with a true Gaussian (`worker/noise/rounding.py`). Words are made ahead on
+another thread while the step computes its gradient. One compiled pass (`worker/noise/native.c`) makes Gaussians of
+them, adds, rounds and divides; Python does the same, to the bit, where no library was built. All compared kinds take
+turns in one process."""
+
+DRAW = """\
+Below q = 1/16 a draw goes from one joining record to the next (`worker/noise/sampling.py`)."""
 
 STEP = """\
 Full batch, sparse: {what}, hashed to {buckets:,} buckets, two classes: {coordinates:,} coordinates. "Share" is the part
@@ -173,6 +178,7 @@ def main() -> None:
     data = stand_in("synthetic data of the shape of the IMDB reviews") if arguments.stand_in else reviews()
     torch.set_num_threads(1)
     text = HEAD.format(machine=where) + "\n\n## A number\n\n" + "\n".join(numbers(arguments.rounds))
+    text += "\n\n## A Poisson batch\n\n" + DRAW + "\n\n" + "\n".join(draws(arguments.rounds))
     text += "\n\n## A step\n\n" + STEP.format(what=data.what, buckets=BUCKETS, coordinates=2 * BUCKETS)
     for count in sorted({1, threads}):
         torch.set_num_threads(count)
