@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 PIECE = 2**15  # numbers for each thread
-JOINED = 2**18  # gradients of up to this many numbers are joined first: many small tensors cost more than a copy
+JOINED = 2**20  # gradients of up to this many numbers are joined first: many small tensors cost more than a copy
 
 Group = Mapping[str, Tensor]
 
