@@ -90,10 +90,13 @@ def _units(parsers: Parsers, parts: dict[str, Any]) -> dict[str, int]:
     Raises:
         Unavailable: a part cannot be read.
     """
+    unreadable = Unavailable("the stored records cannot be read at the moment")
+    if "train" not in parts:
+        raise unreadable
     try:
         counted: dict[str, int] = parsers.recount({"parts": parts})["units"]
     except DataDamagedError:
-        raise Unavailable("the stored records cannot be read at the moment") from None
+        raise unreadable from None
     return counted
 
 
