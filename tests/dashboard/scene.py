@@ -7,11 +7,13 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Dataset
+from app.formats.stored import StoredPart, save_part
 from app.jobs import repository, service
 from app.jobs.planning import plan
 from app.keys import service as keys
@@ -72,11 +74,24 @@ class Scene:
             "filter": "gdp",
         }
         order = 6.0 if privacy.get("filter") == "rdp" else None
-        return add_dataset(self.db, owner=self.owner.id, name=name, order=order, privacy=declared | privacy)
+        return add_dataset(
+            self.db, owner=self.owner.id, name=name, order=order, parts=self._parts(name), privacy=declared | privacy
+        )
 
     def public_dataset(self, name: str) -> str:
         privacy = {"sensitivity": "public", "records": 1_797}
-        return add_dataset(self.db, owner=self.owner.id, name=name, privacy=privacy)
+        return add_dataset(self.db, owner=self.owner.id, name=name, parts=self._parts(name), privacy=privacy)
+
+    def _parts(self, name: str) -> dict[str, Any]:
+        """Two stored parts of a few records."""
+        parts = {}
+        for part, count in (("train", 8), ("holdout", 2)):
+            path = self.settings.storage_root / "scene" / f"{name}-{part}.npz"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            x = np.arange(2.0 * count, dtype=np.float32).reshape(count, 2)
+            sha256 = save_part(path, StoredPart(x=x, y=np.arange(count) % 2))
+            parts[part] = {"path": str(path.relative_to(self.settings.storage_root)), "sha256": sha256}
+        return parts
 
     def job(self, dataset: str, name: str = "", by: Key | None = None, **changes: Any) -> str:
         """An admitted job: its row, its hold, its first event."""
