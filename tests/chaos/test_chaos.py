@@ -1,5 +1,5 @@
 """What looks for faults finds planted ones, and a campaign goes on where it was killed. The attacks themselves run in
-`make nightly-chaos`, the six worst in `pytest -m attack`."""
+`make nightly-chaos`, the seven worst in `pytest -m attack`."""
 
 from __future__ import annotations
 
