@@ -67,10 +67,13 @@ class Numerics(Document):
         return self
 
     def of_one_record(self) -> Numerics:
-        """Returns the same numerics with passes of one record: sound on any machine, but slow. It sums more passes, so
-        the slack grows."""
-        slack = sensitivity_slack(self.records_bound, 1, self.positions)
-        return self.model_copy(update={"rows_per_pass": 1, "sensitivity_slack": slack, "filling": 0.0})
+        """Returns the same numerics with passes of one record: sound on any machine, but slow."""
+        return self.of_rows(1).model_copy(update={"filling": 0.0})
+
+    def of_rows(self, rows: int) -> Numerics:
+        """Returns the same numerics with passes of fewer rows. It sums more passes, so the slack grows."""
+        slack = sensitivity_slack(self.records_bound, rows, self.positions)
+        return self.model_copy(update={"rows_per_pass": rows, "sensitivity_slack": max(self.sensitivity_slack, slack)})
 
 
 class NumericsReport(Document):
@@ -135,6 +138,17 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
         sensitivity_slack=sensitivity_slack(bound, rows, positions),
         filling=max(0.0, 1.0 - expected * per_unit / computed),
     )
+
+
+def fewer_rows(rows: int) -> int | None:
+    """Returns the next smaller P to try where a pass does not fit in memory: about half; None after 1.
+
+    >>> fewer_rows(240), fewer_rows(48), fewer_rows(1)
+    (96, 24, None)
+    """
+    if rows >= 2 * ROW_UNIT:
+        return rows // 2 // ROW_UNIT * ROW_UNIT
+    return max((each for each in FEW_ROWS if each <= rows // 2), default=None)
 
 
 def pass_type(spec: JobSpec) -> PassType:

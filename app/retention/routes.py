@@ -11,7 +11,7 @@ from app.jobs import repository as jobs
 from app.jobs.schemas import JobView
 from app.keys.auth import CurrentKey
 from app.retention import service
-from app.web.deps import Db, ServiceSettings
+from app.web.deps import Db, Gpus, ServiceSettings
 
 router = APIRouter(prefix="/v1")
 
@@ -30,7 +30,7 @@ def delete_content(dataset_id: str, db: Db, settings: ServiceSettings, caller: C
 
 
 @router.delete("/jobs/{job_id}/artifacts", tags=["jobs"])
-def delete_artifacts(job_id: str, db: Db, caller: CurrentKey) -> JobView:
+def delete_artifacts(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Deletes a job's model files; for a study its trials' files too.
 
     The spent budget stays spent, and the certificate stays. For the key that submitted it and the data set's owner. 409
@@ -39,4 +39,4 @@ def delete_artifacts(job_id: str, db: Db, caller: CurrentKey) -> JobView:
     service.delete_artifacts(db, caller, job_id)
     with db.read() as session:
         job = grants.require_job(session, caller, job_id)
-        return JobView.of(job, jobs.details(session, [job_id])[job_id])
+        return JobView.of(job, jobs.details(session, [job_id])[job_id], gpus)

@@ -98,7 +98,7 @@ def one_record_plan(of: dict[str, Any]) -> Plan:
         steps=asked.steps,
         data_public=False,
         holdout_public=False,
-        one_record=True,
+        rows=1,
     )
 
 

@@ -214,7 +214,7 @@ def build_plan(
     holdout_account: AccountName = "holdout",
     models_root: Path | None = None,
     numerics: Numerics | None = None,
-    one_record: bool = False,
+    rows: int | None = None,
 ) -> Plan:
     """Builds the plan of an attempt.
 
@@ -227,7 +227,8 @@ def build_plan(
         holdout_account: the account that scores on a private hold-out are charged to.
         models_root: the folder of Hugging Face models.
         numerics: the stored numerics; None for a job that was admitted before they were stored.
-        one_record: passes hold one record each, for a machine whose products depend on neighbours.
+        rows: of a pass, if not the numerics': fewer where more do not fit in memory, or 1 for a machine whose products
+            depend on neighbours.
 
     Raises:
         PrivacyError: specification and mechanism disagree, or private data lack a mechanism or have a seed.
@@ -237,8 +238,8 @@ def build_plan(
     if mechanism is not None:
         _check_agreement(spec, mechanism, shape, task, steps, holdout_public, holdout_account)
     numerics = numerics or numerics_of(spec, shape.public_sizes(mechanism), features)
-    if one_record:
-        numerics = numerics.of_one_record()
+    if rows is not None:
+        numerics = numerics.of_one_record() if rows == 1 else numerics.of_rows(rows)
     model = build_model(spec, shape, task, features, numerics, models_root)
     counted = ItemFrequencies.of(model, mechanism, features, shape.records_train)
     training = mechanism.training if mechanism else None
