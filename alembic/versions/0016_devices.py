@@ -17,7 +17,7 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("workers", sa.Column("devices", sa.JSON(none_as_null=True), nullable=True))
     op.add_column("jobs", sa.Column("device", sa.String(length=200), nullable=True))
-    op.add_column("jobs", sa.Column("fitted_rows", sa.Integer(), nullable=True))
+    op.add_column("jobs", sa.Column("fitted_rows", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True))
     op.add_column("attempts", sa.Column("device", sa.String(length=200), nullable=True))
     # Until now every attempt ran on the processor: a job that was begun there is repeated there.
     op.execute("UPDATE attempts SET device = 'cpu'")

@@ -293,9 +293,9 @@ class Attempt(Base):
     number: Mapped[int] = mapped_column(primary_key=True)
     worker: Mapped[str]
     status: Mapped[str]  # running | succeeded | failed | cancelled | lost | crashed
-    device: Mapped[str | None]  # "cpu" or "cuda", once it is ready
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
+    device: Mapped[str | None]  # "cpu" or "cuda", once it is ready
 
 
 class Block(Base):
@@ -531,5 +531,5 @@ class Worker(Base):
     started_at: Mapped[datetime]
     seen_at: Mapped[datetime]  # by the database's clock
     sandbox: Mapped[dict[str, Any] | None]  # the isolation of its attempts
-    devices: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))  # what it computes on
     skew_s: Mapped[float | None]  # how far its own clock is ahead of the database's
+    devices: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))  # what it computes on
