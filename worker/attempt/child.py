@@ -68,6 +68,7 @@ from worker.telemetry import Telemetry
 from worker.training import self_test
 from worker.training.loop import Training
 from worker.training.plan import Plan, build_plan
+from worker.training.rehearsal import rehearse
 from worker.training.replay import Replay
 
 PR_SET_PDEATHSIG = 1
@@ -142,7 +143,7 @@ class SupervisorLink:
 def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     """Runs one attempt, from the start message to `finished`."""
     device = _device(start)
-    plan, tested, fitted = _fitting_plan(start)
+    plan, tested, fitted = _fitting_plan(start, device)
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
     telemetry = Telemetry(
         link,
@@ -187,12 +188,12 @@ def _device(start: Start) -> torch.device:
     Raises:
         DeviceFailed: it is a GPU that torch cannot use here.
     """
-    if start.device == "cuda":  # the loop cannot use it yet
+    if start.device == "cuda" and not torch.cuda.is_available():
         raise DeviceFailed
-    return torch.device(start.device)
+    return torch.device("cpu") if start.device == "cpu" else torch.device("cuda", 0)  # the only one that it sees
 
 
-def _fitting_plan(start: Start) -> tuple[Plan, SelfTest, int | None]:
+def _fitting_plan(start: Start, device: torch.device) -> tuple[Plan, SelfTest, int | None]:
     """The plan, its self-test, and the rows of a pass if fewer fit in memory than were admitted.
 
     Everything here computes on random public records. Only a job's first ready attempt may choose smaller passes: a
@@ -204,8 +205,10 @@ def _fitting_plan(start: Start) -> tuple[Plan, SelfTest, int | None]:
     """
     fitted = start.fitted_rows
     while True:
-        plan = _plan(start, rows=fitted)
+        plan = _plan(start, device, rows=fitted)
         try:
+            if device.type != "cpu":
+                rehearse(plan)
             return (*_tested_plan(start, plan), fitted)
         except (MemoryError, RuntimeError) as error:
             fitted = fewer_rows(plan.numerics.rows_per_pass)
@@ -213,7 +216,7 @@ def _fitting_plan(start: Start) -> tuple[Plan, SelfTest, int | None]:
                 raise
         del plan  # with its buffers
         gc.collect()
-        if start.device == "cuda":
+        if device.type == "cuda":
             torch.cuda.empty_cache()
 
 
@@ -227,13 +230,13 @@ def _tested_plan(start: Start, plan: Plan) -> tuple[Plan, SelfTest]:
         return plan, "public_data"
     if self_test.holds(plan):
         return plan, "passed"
-    plan = _plan(start, rows=1)
+    plan = _plan(start, plan.device, rows=1)
     if self_test.holds(plan):
         return plan, "one_record"
     raise self_test.NumericsError("a record's results depend on other records")
 
 
-def _plan(start: Start, *, rows: int | None = None) -> Plan:
+def _plan(start: Start, device: torch.device, *, rows: int | None = None) -> Plan:
     return build_plan(
         start.spec,
         start.mechanism,
@@ -247,6 +250,7 @@ def _plan(start: Start, *, rows: int | None = None) -> Plan:
         models_root=Path(start.models_root) if start.models_root else None,
         numerics=start.numerics,
         rows=rows,
+        device=device,
     )
 
 
@@ -370,6 +374,8 @@ def main(fd: int, memory_limit_bytes: int) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold data and keys
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the supervisor decides
     torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False  # it chooses an algorithm by how long each takes
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     # Nothing reads uninitialized memory, and filling it would cost a pass.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 

@@ -22,6 +22,7 @@ from app.privacy.numerics import NORM_FLOOR
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 from worker.data.norms import ROUNDING
+from worker.data.placed import chunk_bytes
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
@@ -163,7 +164,7 @@ class ParameterAccumulator:
             factors = [merged.outer.left, merged.outer.right] if merged.outer else []
             factors += [merged.rows.values] if merged.rows else []
             numbers = sum(each[0].numel() for each in factors)
-        return even_rows(len(merged), CHUNK_BYTES // (8 * max(1, numbers)))
+        return even_rows(len(merged), chunk_bytes(merged.device, CHUNK_BYTES) // (8 * max(1, numbers)))
 
     def _slices(self) -> Iterator[slice]:
         rows = self._rows()

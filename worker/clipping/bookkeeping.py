@@ -27,6 +27,7 @@ from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
 from worker.data.norms import root_bound
 from worker.data.passes import Batch
+from worker.data.placed import device_of, passes_on
 from worker.models.base import Parameters
 from worker.models.dropout import without_dropout
 from worker.models.item_loss import ItemLoss
@@ -136,10 +137,10 @@ class Bookkeeping(Generic[B]):
         clip = clip or self._clip
         total = self._zeros(parameters)
         fill_in(self._trainable, parameters)
-        device = next((value.device for value in parameters.values()), None)
+        device = device_of(parameters)
         count = torch.zeros(1, dtype=torch.float64, device=device)
         norm = clip.max_grad_norm / self._records_per_unit
-        for each in records.passes(self._rows, self._dtype):
+        for each in passes_on(device, records, self._rows, self._dtype):
             accumulators = self._accumulators(self._run(each.records)[1].terms, clip)
             add_clipped(total, count, accumulators, self._trainable, self._kind, norm, each.weights(self._rows, device))
         return clip.divided({name: value.double() for name, value in total.items()}), count
@@ -148,7 +149,8 @@ class Bookkeeping(Generic[B]):
         """Losses, the layers' inputs, the gradients at their outputs, and norms; dropout is off."""
         fill_in(self._trainable, parameters)
         with without_dropout(self._module):
-            return traced(records.passes(self._rows, self._dtype), partial(self._numbers, clip or self._clip))
+            passes = passes_on(device_of(parameters), records, self._rows, self._dtype)
+            return traced(passes, partial(self._numbers, clip or self._clip))
 
     def _numbers(self, clip: Clip, piece: B) -> list[Tensor]:
         losses, opened = self._run(piece)

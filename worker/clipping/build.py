@@ -81,7 +81,7 @@ def unclipped_engine(model: Model) -> GradientEngine:
 def _module_model(model: Model) -> ModuleModel:
     if isinstance(model, Linear):
         spec = LinearModel(bias=model.bias)
-        return Network(model.features, model.outputs, spec, torch.float64, model.rows_per_pass)
+        return Network(model.features, model.outputs, spec, torch.float64, model.rows_per_pass, model.device)
     if isinstance(model, ModuleModel):
         return model
     raise TypeError("no engine for this kind of model")

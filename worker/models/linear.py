@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from app.privacy.numerics import ROW_UNIT
+from worker.data.placed import CPU
 from worker.data.records import FeatureRecords
 from worker.models.base import Model, Parameters
 
@@ -31,6 +32,7 @@ class Linear(Model):
     outputs: int
     bias: bool = False
     rows_per_pass: int = ROW_UNIT
+    device: torch.device = CPU
 
     def init(self, key: bytes | None = None) -> Parameters:
         """Zeros: {"weight": float64 (K, d), "bias": float64 (K,)}. Depends only on the public shape."""

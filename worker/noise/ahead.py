@@ -46,7 +46,8 @@ class StepNoise:
         self._generator = generator
         self._on_cpu = _on_cpu(torch.device(device))
         dtype = torch.float64 if self._on_cpu else torch.int64
-        self._buffers = [torch.empty(checked_size(size), dtype=dtype) for size in sizes]
+        pinned = torch.device(device).type == "cuda"  # nothing waits for the copy
+        self._buffers = [torch.empty(checked_size(size), dtype=dtype, pin_memory=pinned) for size in sizes]
         self._chunks = deque((index, at) for index, size in enumerate(sizes) for at in range(0, size, CHUNK))
         self._helpers: list[Future[None]] = []
         self._is_small = sum(sizes) <= CHUNK
@@ -67,7 +68,11 @@ class StepNoise:
             helper.result()
         if self._helpers:
             torch.set_num_threads(threads)  # new threads start with this number, which a helper thread changed
-        return self._buffers if self._on_cpu else [gaussians(bits.to(self.address[3])) for bits in self._buffers]
+        return (
+            self._buffers
+            if self._on_cpu
+            else [gaussians(bits.to(self.address[3], non_blocking=True)) for bits in self._buffers]
+        )
 
     def drop(self) -> None:
         """Stops the work; the noise is not needed."""

@@ -10,6 +10,7 @@ import torch
 from app.errors import PrivacyError
 from worker.clipping.engine import Clip
 from worker.data.passes import Batch
+from worker.data.placed import CPU, placed, prepared_on
 from worker.data.records import Records
 from worker.data.units import Users
 from worker.messages import Resalt, WarningCode
@@ -166,7 +167,7 @@ class Training:
             return self._everything
         if self._users is not None:
             indices = self._users.records(indices)
-        return self._train.select(indices)
+        return self._drawn.select(indices)
 
     def _close_block(self, position: Position) -> Position:
         """Compares the state with its record, then releases what may leave. Returns the position to continue from."""
@@ -199,7 +200,8 @@ class Training:
             bool(torch.isfinite(value.float()).all()) for value in parameters.values()
         )  # in float32, as published
         self._note(finite, "parameters-not-finite")
-        return Outcome(position.step, {**parameters, **self._handed_out}, tuple(self._warnings))
+        published = placed({**parameters, **self._handed_out}, CPU)
+        return Outcome(position.step, published, tuple(self._warnings))
 
     def _evaluate(self, position: Position, parameters: Parameters) -> None:
         """Scores the model: exactly on public data, else by a noisy sum that is still paid for. Also releases C."""
@@ -243,13 +245,14 @@ class Training:
         """Sets the training records."""
         plan = self._plan
         self._train: Records = train
-        self._everything: Batch[Any] = train
+        self._drawn = plan.resident(train) if plan.sampling == "poisson" else train
+        self._everything: Batch[Any] = plan.resident(train)
         if plan.keeps_passes:
-            self._everything = train.prepared(plan.numerics.rows_per_pass, plan.model.dtype)
+            self._everything = prepared_on(plan.device, self._everything, plan.numerics.rows_per_pass, plan.model.dtype)
 
     def _initial(self) -> Position:
         self._release_before()
-        parameters = self._plan.model.init(self._plan.init_key(self._replay.initial_keys))
+        parameters = self._plan.initial(self._replay.initial_keys)
         adaptive = self._plan.adaptive_norm
         norm = adaptive.first if adaptive else None
         return Position(0, parameters, self._plan.optimizer.init(parameters), norm)
