@@ -159,7 +159,10 @@ class HfTuning(ModuleModel):
 
     @cached_property
     def _loaded(self) -> Any:
-        return loading.load(self.folder, self.spec, self.classes, self.dtype).to(self.device)
+        made: Any = loading.load(self.folder, self.spec, self.classes, self.dtype).to(self.device)
+        if self.device.type != "cpu":
+            made.tie_weights()  # a move may part tied tensors
+        return made
 
     @cached_property
     def _scored(self) -> nn.Module:
