@@ -6,7 +6,7 @@ REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-dp2 rep
   reproduce-linear-scaling
 NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-services
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint bench nightly docs openapi notebooks graph wheel clean $(NIGHTLY) $(REPRODUCE)
+.PHONY: help demo serve test check lint bench gpu nightly docs openapi notebooks graph wheel clean $(NIGHTLY) $(REPRODUCE)
 
 help:
 	@echo "make demo    trains on 25,000 real reviews from start to end, in under 3 minutes (KEEP=1 leaves it running)"
@@ -14,6 +14,7 @@ help:
 	@echo "make test    runs all tests, of long sweeps a representative part"
 	@echo "make check   runs ruff, mypy, import-linter and the fast tests"
 	@echo "make bench   runs the benchmarks"
+	@echo "make gpu     runs the tests and measurements that need a GPU, on a machine that has one"
 	@echo "make $(REPRODUCE)"
 	@echo "             repeats an experiment from the literature with the service's own code: hours"
 	@echo "make nightly runs $(NIGHTLY):"
@@ -54,6 +55,13 @@ $(REPRODUCE): reproduce-%: .venv/.bench
 
 # Each part takes less than an hour and writes a dated report.
 nightly: $(NIGHTLY)
+
+# On a machine with an NVIDIA GPU and a CUDA build of torch; less than ten minutes.
+gpu: .venv/.dev .venv/.bench
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \
+	  echo "torch sees no GPU here: this target checks a machine that has one" >&2; exit 1; }
+	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python benchmarks/bench_gpu.py
 
 nightly-fuzz: .venv/.dev
 	$(BIN)/python -m tests.fuzz.campaign --inputs 100000 --report benchmarks/reports/fuzz.md

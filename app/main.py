@@ -19,6 +19,7 @@ from app.audit.routes import router as audit_router
 from app.catalogue.routes import router as catalogue_router
 from app.dashboard.routes import router as dashboard_router
 from app.dashboard.webhooks import router as webhook_pages_router
+from app.dashboard.workers import router as worker_pages_router
 from app.datasets import service as datasets
 from app.datasets.parsing import Parsers
 from app.datasets.routes import router as datasets_router
@@ -68,6 +69,7 @@ ROUTERS = (
     webhooks_router,
     audit_router,
     webhook_pages_router,
+    worker_pages_router,
     catalogue_router,
     dashboard_router,
     docs_router,

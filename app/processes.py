@@ -12,6 +12,8 @@ ATTEMPT_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    # cuBLAS sums in a fixed order only with this workspace. It is read when CUDA is initialized.
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
 
 

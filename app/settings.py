@@ -123,6 +123,12 @@ class Settings(BaseSettings):
         description="How long an attempt's process may be silent (or 20 times its longest silence) before it is ended.",
     )
     cancel_grace_s: float = Field(10.0, description="How long a cancelled attempt may take to end by itself.")
+    devices: str = Field(
+        "auto",
+        pattern=r"^(auto|cuda|(cpu|cuda:\d{1,3})(,(cpu|cuda:\d{1,3}))*)$",
+        description="What this machine's workers compute on, such as cuda:0,cuda:1, with a process for each; "
+        "cuda: every GPU; auto: every GPU, or the processor if there is none.",
+    )
     attempt_memory_bytes: int | None = Field(
         None, ge=2**28, description="Memory limit of an attempt's process; none: nine tenths of the machine's."
     )

@@ -9,9 +9,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
+from typing import IO
 
 PR_SET_PDEATHSIG = 1
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
@@ -28,12 +30,21 @@ class Child:
     Args:
         name: its name on the terminal and in the log file.
         arguments: its command line.
-        log: the file to which its output is appended.
+        log: the file to which its output is appended; None: our own output.
         keep: file descriptors that it inherits.
+        settings: its environment, besides ours.
     """
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path, keep: Sequence[int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path | None,
+        keep: Sequence[int] = (),
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.name, self.arguments, self.log, self.keep = name, list(arguments), log, tuple(keep)
+        self.settings = dict(settings)
         self.deaths = 0
         self._wait_s = FIRST_WAIT_S
         self._process: subprocess.Popen[bytes] | None = None
@@ -69,12 +80,12 @@ class Child:
 
     def last_words(self, lines: int = 12) -> str:
         """The last lines of its log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return "" if self.log is None else "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _rotate(self) -> None:
         """log → log.1 → log.2 → …: copied and truncated, because the process keeps writing to the same open file. Lines
         written between copy and truncation are lost: one or so in 16 MiB."""
-        if not self.log.exists() or self.log.stat().st_size < LOG_BYTES:
+        if self.log is None or not self.log.exists() or self.log.stat().st_size < LOG_BYTES:
             return
         older = [self.log.with_name(f"{self.log.name}.{number}") for number in range(1, LOGS_KEPT + 1)]
         for newer, old in reversed(list(itertools.pairwise(older))):
@@ -91,19 +102,20 @@ class Child:
         wait, self._wait_s = self._wait_s, min(2 * self._wait_s, LONGEST_WAIT_S)
         self._start_at = time.monotonic() + wait
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
-        return f"{self.name} {how}; starting again in {wait:g} s (see {self.log})"
+        where = "" if self.log is None else f" (see {self.log})"
+        return f"{self.name} {how}; starting again in {wait:g} s{where}"
 
     def _start(self) -> subprocess.Popen[bytes]:
         parent = os.getpid()
         # Our own packages, whatever folder the service starts in: `app` is a common name.
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as log:
+        with self._output() as log:
             return subprocess.Popen(
                 self.arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+                stderr=None if log is None else subprocess.STDOUT,
+                env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | self.settings,
                 pass_fds=self.keep,
                 # A Ctrl-C in the terminal reaches `scrimp serve` alone, which then stops its children in order.
                 start_new_session=True,
@@ -111,6 +123,14 @@ class Child:
                 # it ends.
                 preexec_fn=lambda: _die_with(parent),  # noqa: PLW1509
             )
+
+    @contextmanager
+    def _output(self) -> Iterator[IO[bytes] | None]:
+        if self.log is None:
+            yield None
+            return
+        with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as log:
+            yield log
 
 
 def _die_with(parent: int) -> None:

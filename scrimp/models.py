@@ -302,6 +302,7 @@ class Job(Resource):
     name: str = ""
     dataset: str
     status: str
+    waiting_for: str | None = None
     spec: dict[str, Any]
     quote: Quote
     progress: Progress

@@ -16,11 +16,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from app.settings import Settings
 from scrimp.children import Child, stop
+from worker.attempt.devices import DevicesError, on_this_machine
 
 READY_TIMEOUT_S = 60.0
 # Celery checks every two seconds if it must stop; a running attempt is ended and its job queued again.
@@ -37,19 +39,70 @@ class ServeError(Exception):
     """The service cannot start; the message says what to change."""
 
 
-def commands() -> dict[str, list[str]]:
-    """The command line of each process of the service; each reads its settings from the environment.
+PYTHON = (sys.executable, "-P", "-m")  # -P: no module is imported from the folder in which the service was started
 
-    -P: no module is imported from the folder in which the service was started.
+
+def commands() -> dict[str, list[str]]:
+    """The command lines of API and relay; they read their settings from the environment."""
+    return {"api": [*PYTHON, "scrimp.api"], "relay": [*PYTHON, "app.lifecycle.relay"]}
+
+
+@dataclass(frozen=True)
+class WorkerLine:
+    """A worker's process, which computes on one device: its name, command line and settings."""
+
+    name: str
+    arguments: list[str]
+    settings: dict[str, str]
+
+
+def worker_lines() -> list[WorkerLine]:
+    """One worker's process for each device of SCRIMP_DEVICES.
+
+    Raises:
+        ServeError: a device is not there, or the GPUs cannot be asked for.
     """
+    from app.lifecycle.broker import queues_of  # loads Celery's transports, which takes a while
+
     settings = Settings()
-    python = [sys.executable, "-P", "-m"]
-    celery = ["celery", "--app", "worker.celery_app", "worker", "--pool", "solo", "--concurrency", "1"]
-    return {
-        "api": [*python, "scrimp.api"],
-        "relay": [*python, "app.lifecycle.relay"],
-        "worker": [*python, *celery, "--loglevel", settings.log_level, "--without-gossip", "--without-mingle"],
-    }
+    try:
+        devices = on_this_machine(settings.devices)
+    except DevicesError as error:
+        raise ServeError(str(error)) from None
+    celery = [*PYTHON, "celery", "--app", "worker.celery_app", "worker", "--pool", "solo", "--concurrency", "1"]
+    plain = ["--loglevel", settings.log_level, "--without-gossip", "--without-mingle"]
+    return [
+        WorkerLine(
+            "worker" if len(devices) == 1 else f"worker-{device.label.replace(':', '')}",
+            [*celery, *plain, "--queues", queues_of([device])],
+            {"SCRIMP_DEVICES": device.label},
+        )
+        for device in devices
+    ]
+
+
+def work() -> int:
+    """Runs one worker for each device of SCRIMP_DEVICES until SIGINT, SIGTERM or SIGHUP. Returns the exit code.
+
+    Raises:
+        ServeError: see `worker_lines`.
+    """
+    lines = worker_lines()
+    if len(lines) == 1:
+        os.environ.update(lines[0].settings)
+        os.execv(lines[0].arguments[0], lines[0].arguments)  # noqa: S606 - our own interpreter, a fixed list
+    with _stop_signals() as signals:
+        children = [Child(line.name, line.arguments, None, (), line.settings) for line in lines]
+        try:
+            while not signals:
+                for child in children:
+                    news = child.tend()
+                    if news is not None:
+                        print(news, flush=True)
+                time.sleep(TICK_S)
+        finally:
+            stop(children, STOP_TIMEOUT_S)
+    return 0
 
 
 def prepare() -> Path:
@@ -90,6 +143,7 @@ def serve() -> int:
         ServeError: another service uses the home or the port, or a process does not start.
     """
     settings = Settings()
+    workers = worker_lines()
     _make_folders(settings)
     with _stop_signals() as signals, _locked(settings) as lock, _listening(settings) as listener:
         admin_key = prepare()
@@ -101,6 +155,9 @@ def serve() -> int:
         lines["api"].append(str(listener.fileno()))
         keep = {"api": [lock, listener.fileno()]}
         children = [Child(name, line, logs / f"{name}.log", keep.get(name, [lock])) for name, line in lines.items()]
+        children += [
+            Child(line.name, line.arguments, logs / f"{line.name}.log", [lock], line.settings) for line in workers
+        ]
         try:
             _tend(children, settings, signals)
         finally:

@@ -59,6 +59,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return spread.make_scheduler(config, log)
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Names the tests that were not run because there is no GPU."""
+    skipped = [each for each in terminalreporter.stats.get("skipped", []) if "no CUDA device" in str(each.longrepr)]
+    names = sorted({each.nodeid.partition("[")[0] for each in skipped})
+    if names:
+        terminalreporter.write_line(f"Not run, as there is no CUDA device (make gpu): {', '.join(names)}")
+
+
 @pytest.fixture(autouse=True)
 def loopback_only() -> Iterator[None]:
     """Fails a test that tried to reach another machine, also where something swallowed the refusal."""

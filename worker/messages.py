@@ -27,6 +27,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, mod
 
 from app.contracts.base import AccountName, Document, Epsilon
 from app.contracts.dataset_spec import Features, Task
+from app.contracts.devices import Kind
 from app.contracts.job_spec import JobSpec
 from app.contracts.metrics import METRICS
 from app.errors import WorkerError
@@ -49,6 +50,7 @@ FailureCode = Literal[
     "extractor-missing",
     "model-missing",
     "numerics",
+    "device",
     "internal",
 ]
 FAILURE_TEXTS: dict[FailureCode, str] = {
@@ -60,6 +62,7 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "model-missing": "The model is missing from this worker's models root, or differs from the admitted one.",
     "extractor-missing": "The extractor is missing from this worker's models root, or differs from the admitted one.",
     "numerics": "On this worker a record's results depend on other records; nothing private was computed.",
+    "device": "The worker's GPU cannot be used; another attempt follows.",
     "internal": "The attempt failed.",
 }
 
@@ -69,7 +72,6 @@ WarningCode = Literal[
     "evaluation-skipped",  # a score was not measured again: it was charged only once
     "parameters-not-finite",
     "metric-not-finite",  # an exact score on public data is not finite
-    "device-unavailable",  # the model was trained on the CPU instead
     "one-record-passes",  # the self-test found that products depend on neighbouring records
 ]
 
@@ -186,7 +188,11 @@ class Start(Document):
             free.
         holdout_account: the account that noisy scores are charged to; `train` if the hold-out belongs to the training
             users.
+        device: the kind of device that the attempt runs on; nothing else is used in its place.
         numerics: the stored numerics; null for a job that was admitted before numerics were stored.
+        fitted_rows: the rows of a pass that fit in the memory of the device of earlier attempts, if they are fewer than
+            the numerics'.
+        begun: an earlier attempt became ready. The size of passes is fixed.
         steps: T of the stored plan.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
@@ -210,7 +216,10 @@ class Start(Document):
     task: Task
     features: Features
     shape: Shape
+    device: Kind = "cpu"
     numerics: Numerics | None = None
+    fitted_rows: Annotated[int, Field(ge=1)] | None = None
+    begun: bool = False
     parts: Parts
     data_public: bool
     holdout_public: bool
@@ -292,11 +301,13 @@ class Ready(Document):
     """The data are loaded.
 
     `fallbacks`: layers without a rule; their gradients are formed record by record. `numerics`: what the attempt
-    computes in.
+    computes in. `fitted_rows`: the rows of a pass that fit in the device's memory, if they are fewer than the stored
+    numerics'.
     """
 
     kind: Literal["ready"] = "ready"
-    device: str
+    device: Kind
+    fitted_rows: Annotated[int, Field(ge=1)] | None = None
     fallbacks: tuple[str, ...] = ()
     numerics: NumericsReport
 

@@ -11,7 +11,9 @@ from typing import Any
 
 from celery.signals import worker_ready, worker_shutdown
 
+from app.contracts.devices import Device, Kind
 from app.contracts.events import RUN_JOB
+from app.contracts.sandbox import Sandbox
 from app.db.engine import Database
 from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog
@@ -20,6 +22,7 @@ from app.lifecycle.presence import Presence
 from app.lifecycle.states import notify
 from app.predictions import claims as predictions
 from app.settings import get_settings
+from worker.attempt.devices import on_this_machine
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.log import about
 from worker.attempt.sandbox import default_memory_bytes, probe
@@ -28,8 +31,6 @@ from worker.celery_app import app
 from worker.predicting.supervise import predict
 
 logger = logging.getLogger(__name__)
-# The devices that this worker takes jobs for. If an attempt's device is missing, it runs on the CPU and warns.
-DEVICES = frozenset(("cpu", "cuda"))
 
 
 @cache
@@ -38,16 +39,32 @@ def _database() -> Database:
 
 
 @cache
+def _device() -> Device:
+    """The one device of this process. `scrimp worker` and `scrimp serve` start a process for each device."""
+    devices = on_this_machine(get_settings().devices)
+    if len(devices) > 1:
+        rest = ", ".join(each.label for each in devices[1:])
+        logger.warning("this process uses %s alone; `scrimp worker` starts one more for each of %s", devices[0], rest)
+    return devices[0]
+
+
+@cache
 def _presence() -> Presence:
-    return Presence(_database(), socket.gethostname(), os.getpid(), get_settings().heartbeat_s, _sandbox())
+    heartbeat_s = get_settings().heartbeat_s
+    return Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), [_device()])
 
 
 @cache
 def _fork_server() -> ForkServer:
-    return ForkServer(get_settings().attempt_memory_bytes)
+    return ForkServer(get_settings().attempt_memory_bytes, _device())
 
 
-def _sandbox() -> dict[str, object] | None:
+def _kinds() -> frozenset[Kind]:
+    """The kinds of device that jobs may ask this process for. One with a GPU runs jobs for the processor too."""
+    return frozenset(("cpu", _device().kind))
+
+
+def _sandbox() -> Sandbox | None:
     """Probes once how attempts on this worker are confined; None if the probe fails."""
     try:
         found = probe(get_settings().attempt_memory_bytes or default_memory_bytes())
@@ -59,7 +76,7 @@ def _sandbox() -> dict[str, object] | None:
         logger.warning(
             "attempts run without these confinements: %s", ", ".join([*off, *["network"] * (found.network == "host")])
         )
-    return found.model_dump()
+    return found
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
@@ -90,8 +107,8 @@ def run_job(job_id: str) -> None:
         with db.write() as session:
             notify(session, job_id)
         return
-    held = claim_next(db, Heads.of(settings), _presence().name, settings.lease_s, DEVICES)
+    held = claim_next(db, Heads.of(settings), _presence().name, settings.lease_s, _kinds())
     if held is not None:
         log = AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts)
         with about(f"{held.job_id}/{held.attempt}"):
-            run_attempt(log, settings, _fork_server())
+            run_attempt(log, settings, _fork_server(), has_gpu="cuda" in _kinds())

@@ -46,7 +46,8 @@ from app.keys.auth import authenticated
 from app.keys.service import Caller
 from app.ledger import summary
 from app.ledger.routes import verified
-from app.web.deps import Db, RecordedHeads, ServiceSettings
+from app.lifecycle.presence import GpuWorkers
+from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, gpus_of
 from app.web.headers import is_head
 from app.web.pagination import After
 
@@ -142,15 +143,15 @@ AskedJobs = Annotated[JobsQuery, Depends()]
 
 
 @router.get("")
-def jobs_page(request: Request, db: Db, viewer: CurrentViewer, asked: AskedJobs) -> Response:
+def jobs_page(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked: AskedJobs) -> Response:
     """Shows the list of jobs."""
-    return render(request, "jobs.html", viewer=viewer, **_jobs(db, viewer.caller, asked))
+    return render(request, "jobs.html", viewer=viewer, **_jobs(db, viewer.caller, gpus, asked))
 
 
 @router.get("/live/jobs")
-def live_jobs(request: Request, db: Db, viewer: CurrentViewer, asked: AskedJobs) -> Response:
+def live_jobs(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked: AskedJobs) -> Response:
     """The changing part of the list of jobs."""
-    return render(request, "_jobs.html", viewer=viewer, **_jobs(db, viewer.caller, asked))
+    return render(request, "_jobs.html", viewer=viewer, **_jobs(db, viewer.caller, gpus, asked))
 
 
 @router.get("/jobs/{job_id}")
@@ -215,7 +216,7 @@ def dataset_page(
     with db.read() as session:
         page = views.dataset_page(session, dataset_id, viewer, before)
     checked = asdict(verified(db, heads, page.dataset.id)) if check and page.ledger else None
-    recent = page_of_jobs(db, viewer.caller, dataset=page.dataset.id, limit=views.JOBS_ON_DATASET)
+    recent = page_of_jobs(db, viewer.caller, gpus_of(request), dataset=page.dataset.id, limit=views.JOBS_ON_DATASET)
     return render(request, "dataset.html", viewer=viewer, page=page, checked=checked, jobs=recent.items)
 
 
@@ -249,16 +250,16 @@ def nothing_here(path: str, _viewer: CurrentViewer) -> Response:
 def _job(request: Request, db: Database, viewer: Viewer, job_id: str) -> views.JobPage:
     """A job's page. It shows the whole certificate, so the audit log records the viewer."""
     with db.read() as session:
-        page = views.job_page(session, job_id, viewer)
+        page = views.job_page(session, job_id, viewer, gpus_of(request))
     if page.certificate is not None and not is_head(request.scope):
         with db.write() as session:
             audit.record(session, "certificate.shown", job_id)
     return page
 
 
-def _jobs(db: Database, caller: Caller, asked: JobsQuery) -> dict[str, Any]:
+def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, asked: JobsQuery) -> dict[str, Any]:
     """One page of jobs, and the data that its filters need."""
-    page = page_of_jobs(db, caller, dataset=asked.dataset, status=asked.status, after=asked.after, limit=ROWS)
+    page = page_of_jobs(db, caller, gpus, dataset=asked.dataset, status=asked.status, after=asked.after, limit=ROWS)
     with db.read() as session:
         return {
             "asked": asked,

@@ -25,6 +25,7 @@ from app.ledger import repository as ledger
 from app.ledger import summary
 from app.ledger.accounts import filter_for, remaining_of
 from app.ledger.schemas import AccountView, LedgerView
+from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.prices import Units
@@ -132,7 +133,7 @@ class JobPage:
         return self.job.status not in FINISHED or (self.certificate_due and self.certificate is None)
 
 
-def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
+def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) -> JobPage:
     """Gathers a job's page.
 
     Raises:
@@ -147,7 +148,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer) -> JobPage:
     events = jobs.events_after(session, job_id, max(0, job.events - EVENTS_SHOWN), EVENTS_SHOWN)
     entries = ledger.page_of_entries(session, dataset.id, after=0, job=job_id, limit=10)
     account = session.get(Account, dataset.id)
-    view = JobView.of(job, details)
+    view = JobView.of(job, details, gpus)
     found, trial = trials(session, job) if job.study is not None else None, job.trial or {"role": "final"}
     return JobPage(
         job=view,

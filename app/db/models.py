@@ -285,6 +285,11 @@ class Job(Base):
     lease_clock: Mapped[str | None]
     ran_s: Mapped[float] = mapped_column(default=0.0, server_default="0")  # in all attempts, without waiting
     declaration: Mapped[int] = mapped_column(default=1, server_default="1")  # the version that the price depends on
+    # Fixed when the first attempt becomes ready, before its first private pass: "cpu" or "cuda"; later attempts repeat
+    # it bit for bit only on the same kind of device.
+    device: Mapped[str | None]
+    # The rows of a pass that fit in that device's memory, where they are fewer than the quote's.
+    fitted_rows: Mapped[int | None]
 
 
 class ClaimTurn(Base):
@@ -308,6 +313,7 @@ class Attempt(Base):
     status: Mapped[str]  # running | succeeded | failed | cancelled | lost | crashed
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
+    device: Mapped[str | None]  # "cpu" or "cuda", once it is ready
 
 
 class Block(Base):
@@ -532,7 +538,7 @@ class PriceCache(Base):
 
 
 class Worker(Base):
-    """A worker process, by its last report. Nothing depends on it: claims and leases say who runs what."""
+    """A worker process, by its last report. For people: claims and leases say who runs what."""
 
     __tablename__ = "workers"
     __table_args__ = (Index("ix_workers_seen", "seen_at"),)
@@ -544,3 +550,4 @@ class Worker(Base):
     seen_at: Mapped[datetime]  # by the database's clock
     sandbox: Mapped[dict[str, Any] | None]  # the isolation of its attempts
     skew_s: Mapped[float | None]  # how far its own clock is ahead of the database's
+    devices: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))  # what it computes on

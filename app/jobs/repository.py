@@ -57,7 +57,7 @@ _TIME: ColumnElement[Any] = cast(null(), UtcDateTime())
 # Their columns besides part, job_id, place and name, each with the null of its type.
 DETAIL_COLUMNS: dict[str, ColumnElement[Any]] = {
     **dict.fromkeys(("number", "step", "size_bytes", *AMOUNTS), _NUMBER),
-    **dict.fromkeys(("worker", "status", "on", "released_by", "sha256"), _TEXT),
+    **dict.fromkeys(("worker", "device", "status", "on", "released_by", "sha256"), _TEXT),
     **dict.fromkeys(("value", "std"), _FLOAT),
     **dict.fromkeys(("started_at", "ended_at", "damaged_at"), _TIME),
 }
@@ -104,6 +104,7 @@ SHOWN = [
     JOB.parent_id,
     JOB.study,
     JOB.declaration,
+    JOB.device,
 ]
 
 
@@ -183,7 +184,7 @@ def details_where(
         last_metrics: if True, includes only the last value of each metric.
     """
     attempt, metric, artifact, entry = (table_of(each).c for each in (Attempt, Metric, Artifact, LedgerEntry))
-    timed = ("number", "worker", "status", "started_at", "ended_at")
+    timed = ("number", "worker", "device", "status", "started_at", "ended_at")
     attempts = _rows("attempts", attempt, (attempt.number, attempt.worker), timed)
     numbers = _rows("metrics", metric, (metric.step, metric.name), ("step", "value", "std", "released_by"))
     stored = ("sha256", "size_bytes", "damaged_at")

@@ -40,9 +40,10 @@ from app.jobs.sweeps import SweepView
 from app.jobs.trials import TrialList, trials
 from app.keys.auth import Credentials, CurrentKey, admitted, shown_token, token_in
 from app.keys.service import Caller, id_in
+from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
 from app.web.answers import as_json
-from app.web.deps import Db, RecordedHeads, ServiceSettings, database_of, get_pricing
+from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, database_of, get_pricing, gpus_of
 from app.web.examples import EVENT_STREAM
 from app.web.headers import is_head
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
@@ -81,12 +82,13 @@ async def _priced(request: Request, work: Callable[[], T]) -> T:
 
 @router.post("/quotes", operation_id="quote_job", response_model=Quote)
 async def quote(
-    request: Request, spec: JobSpec, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey
+    request: Request, spec: JobSpec, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey, gpus: Gpus
 ) -> Response:
     """Quotes a job's cost, line by line, and tells if it fits now. Charges and reserves nothing."""
 
     def made() -> Response:
-        return as_json(service.quote(db, pricing.of(caller.id), caller, spec, models_root=settings.models_root))
+        asked = pricing.of(caller.id)
+        return as_json(service.quote(db, asked, caller, spec, gpus, models_root=settings.models_root))
 
     return await _priced(request, made)
 
@@ -131,6 +133,7 @@ async def submit(
     settings: ServiceSettings,
     caller: CurrentKey,
     heads: RecordedHeads,
+    gpus: Gpus,
     idempotency_key: IdempotencyKey,
 ) -> Response:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec returns the same job."""
@@ -141,8 +144,8 @@ async def submit(
         job_id, job = service.submit(db, asked, caller, spec, idempotency_key, limit, heads, models_root=models_root)
         headers = {"Location": f"/v1/jobs/{job_id}"}
         if job is not None:
-            return as_json(JobView.of(job, {part: [] for part in repository.PARTS}), 201, headers)
-        return as_json(_view(db, caller, job_id), 201, headers | {"Idempotent-Replayed": "true"})
+            return as_json(JobView.of(job, {part: [] for part in repository.PARTS}, gpus), 201, headers)
+        return as_json(_view(db, caller, job_id, gpus), 201, headers | {"Idempotent-Replayed": "true"})
 
     return await _priced(request, made)
 
@@ -151,18 +154,20 @@ async def submit(
 def list_jobs(
     db: Db,
     caller: CurrentKey,
+    gpus: Gpus,
     dataset: Annotated[str | None, Query(max_length=100)] = None,
     status: Status | None = None,
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
     """Lists jobs on the data sets that this key may see, newest first; `dataset` is an id or a name."""
-    return as_json(page_of_jobs(db, caller, dataset=dataset, status=status, after=after, limit=limit))
+    return as_json(page_of_jobs(db, caller, gpus, dataset=dataset, status=status, after=after, limit=limit))
 
 
 def page_of_jobs(
     db: Database,
     caller: Caller,
+    gpus: GpuWorkers,
     *,
     dataset: str | None = None,
     status: Status | None = None,
@@ -182,7 +187,7 @@ def page_of_jobs(
         more, jobs = len(jobs) > limit, jobs[:limit]
         details = repository.details(session, [job.id for job in jobs])
         last = encode_cursor(rfc3339(jobs[-1].created_at), jobs[-1].id) if more else None
-    return JobList(items=[JobView.of(job, details[job.id]) for job in jobs], next=last)
+    return JobList(items=[JobView.of(job, details[job.id], gpus) for job in jobs], next=last)
 
 
 @router.get("/jobs/{job_id}", response_model=JobView)
@@ -193,14 +198,14 @@ def show_job(job_id: str, request: Request, _credentials: Credentials) -> Respon
     with database_of(request).quick_read() as connection:
         found = job_of(connection, id_in(token), job_id)
     caller = admitted(request, found.key, token)
-    return as_json(JobView.of(check_job(found.job, found.access(caller)), found.details))
+    return as_json(JobView.of(check_job(found.job, found.access(caller)), found.details, gpus_of(request)))
 
 
 @router.post("/jobs/{job_id}/cancel", status_code=202)
-def cancel_job(job_id: str, db: Db, caller: CurrentKey) -> JobView:
+def cancel_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Stops a job. Started steps stay charged; the rest of the hold is released."""
     service.cancel(db, caller, job_id)
-    return _view(db, caller, job_id)
+    return _view(db, caller, job_id, gpus)
 
 
 @router.get("/jobs/{job_id}/events", response_model=EventList, responses=STREAM)
@@ -309,7 +314,7 @@ def _no_certificate(job: Job) -> RequestError:
     return Conflict("certificate-pending", "the certificate is being issued: ask again in a moment")
 
 
-def _view(db: Db, caller: Caller, job_id: str) -> JobView:
+def _view(db: Db, caller: Caller, job_id: str, gpus: GpuWorkers) -> JobView:
     with db.read() as session:
         job = require_job(session, caller, job_id)
-        return JobView.of(job, repository.details(session, [job_id])[job_id])
+        return JobView.of(job, repository.details(session, [job_id])[job_id], gpus)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from sqlalchemy import Row
 
 from app.contracts.base import Epsilon
+from app.contracts.devices import needs_gpu
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.ids import now
 from app.jobs.trials import StudyView
+from app.lifecycle.presence import GpuWorkers
 from app.privacy.numerics import Numerics
 from app.privacy.prices import Units
 from app.privacy.releases import ScoreNoise
@@ -72,6 +74,7 @@ class AttemptView(BaseModel):
     number: int
     worker: str
     status: str
+    device: str | None = None  # "cpu" or "cuda", once it has loaded the data
     started_at: datetime
     ended_at: datetime | None
 
@@ -153,6 +156,7 @@ class JobView(BaseModel):
     name: str
     dataset: str
     status: str
+    waiting_for: Literal["cuda", "worker"] | None = None  # queued: for a living GPU worker, or for any free worker
     spec: dict[str, Any]
     quote: Quote
     progress: Progress
@@ -171,13 +175,14 @@ class JobView(BaseModel):
     finished_at: datetime | None
 
     @classmethod
-    def of(cls, job: JobLike, details: dict[str, list[Any]]) -> JobView:
+    def of(cls, job: JobLike, details: dict[str, list[Any]], gpus: GpuWorkers) -> JobView:
         quote = Quote.model_validate(job.quote)
         return cls(
             id=job.id,
             name=job.name,
             dataset=job.dataset_id,
             status=job.status,
+            waiting_for=_waiting_for(job, gpus),
             spec=job.spec,
             quote=quote,
             progress=progress_of(job, details["attempts"]),
@@ -253,6 +258,17 @@ def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
         elapsed_s=float(round(elapsed)),
         remaining_s=None if left is None else float(round(left)),
     )
+
+
+def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "worker"] | None:
+    """Says what a queued job waits for. A study waits like its trials while no worker can take them."""
+    is_study = job.study is not None
+    if job.status != "queued" and not (is_study and job.status == "running"):
+        return None
+    asked = job.spec.get("runtime", {}).get("device", "auto")
+    if needs_gpu(asked, job.device) and not gpus.alive():
+        return "cuda"
+    return None if is_study else "worker"
 
 
 def _spent(job: JobLike, planned: Epsilon | None) -> Epsilon | None:

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.catalogue import extractors, model_folders
+from app.contracts.devices import needs_gpu
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
 from app.datasets.repository import check_content, check_there
@@ -39,17 +40,29 @@ from app.keys.service import Caller, KeyLike
 from app.ledger import accounts, behind
 from app.ledger.heads import Heads
 from app.ledger.repository import dataset_with_account
+from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.settle import settle
 from app.lifecycle.states import append_event, get_job, notify, write_event
 from app.lifecycle.studies import begin
 from app.lifecycle.studies import cancel as cancel_study
 from app.privacy.prices import Charge, Price, StudyPrice, Units
 
+NO_GPU = (
+    "no GPU worker is alive now: a job that asks for a GPU waits until there is one (`waiting_for`: cuda), and can be "
+    "cancelled free of charge while it waits"
+)
+
 
 def quote(
-    db: Database, pricing: PricingService, caller: Caller, spec: JobSpec, *, models_root: Path | None = None
+    db: Database,
+    pricing: PricingService,
+    caller: Caller,
+    spec: JobSpec,
+    gpus: GpuWorkers,
+    *,
+    models_root: Path | None = None,
 ) -> Quote:
-    """Quotes a job's cost, and tells if it fits now. Writes only the price, into the cache.
+    """Quotes a job's cost, and tells if it fits and can run now. Writes only the price, into the cache.
 
     Raises:
         InvalidRequest, NotFound, Forbidden: as in `submit`.
@@ -66,6 +79,8 @@ def quote(
     found.declaration = planned.facts.declaration
     found.scores = list(planned.scores)
     found.estimated_duration_s = round(pace * planned.steps, 1) if pace is not None else None
+    if needs_gpu(spec.runtime.device, None) and not gpus.alive():
+        found.warnings.append(NO_GPU)
     if left is None or planned.pricing is None:
         return found.model_copy(update={"fits": True})
     charge = priced.charge

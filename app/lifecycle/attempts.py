@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app.contracts.devices import Kind
 from app.db.engine import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
 from app.errors import PrivacyError
@@ -140,12 +141,36 @@ class AttemptLog:
                 self._news, self._cancelling = [], cancelling
             return self._cancelling
 
-    def ready(self, device: str, numerics: NumericsReport, fallbacks: Sequence[str] = ()) -> None:
-        """Reports that the data are loaded; `fallbacks` names the layers with gradients formed record by record."""
+    def ready(
+        self,
+        device: Kind,
+        numerics: NumericsReport,
+        fallbacks: Sequence[str] = (),
+        fitted_rows: int | None = None,
+    ) -> None:
+        """Reports that the data are loaded. Later attempts run on the same kind of device, in passes of the same size.
+
+        Args:
+            fallbacks: the layers with gradients formed record by record.
+            fitted_rows: the rows of a pass that fit in the device's memory, if they are fewer than the quote's.
+
+        Raises:
+            PrivacyError: earlier attempts ran on another kind of device, or in passes of another size.
+        """
         said = {"device": device, "fallbacks": list(fallbacks), "numerics": numerics.model_dump(mode="json")}
+
+        def tell(session: Session, job: Job) -> None:
+            mine = (Attempt.job_id == job.id, Attempt.number == job.attempt)
+            session.execute(update(Attempt).where(*mine).values(device=device))
+            append_event(session, job.id, "ready", said)
+
         with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
-            self._tell(session, job, "ready", lambda session, job: append_event(session, job.id, "ready", said))
+            if job.device is None:
+                job.device, job.fitted_rows = device, fitted_rows
+            elif (job.device, job.fitted_rows) != (device, fitted_rows):
+                raise PrivacyError("an attempt must run on the kind of device, and in passes of the size, of the first")
+            self._tell(session, job, "ready", tell)
 
     def start_block(self, first_step: int, last_step: int) -> bool:
         """Records in advance that steps first…last START. Returns False if the attempt must stop instead (cancelled).

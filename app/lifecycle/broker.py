@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from app.contracts.devices import Device
 from app.lifecycle import spool  # noqa: F401 - registers spool://
 from app.settings import Settings
 
 QUEUE = "scrimp"
+GPU_QUEUE = "scrimp-cuda"  # wake-ups for jobs that only GPU workers may take; a CPU worker would use them up
+
+
+def queues_of(devices: Iterable[Device]) -> str:
+    """Returns the queues that a worker on these devices listens to, as `--queues` takes them."""
+    return ",".join([QUEUE, *[GPU_QUEUE] * any(each.kind == "cuda" for each in devices)])
 
 
 def celery_options(settings: Settings) -> dict[str, Any]:

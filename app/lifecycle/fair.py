@@ -25,7 +25,7 @@ from app.db.models import ApiKey, ClaimTurn, Dataset, Job, table_of
 from app.ledger.behind import may_run
 from app.ledger.heads import Heads
 from app.lifecycle.claims import Claim, claim
-from app.lifecycle.states import ACTIVE, IS_DUE
+from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE
 
 Pair = tuple[str, str]  # owner of the data, key of the job
 
@@ -68,7 +68,8 @@ def claim_next(db: Database, heads: Heads, worker: str, lease_s: float, devices:
 
     Args:
         heads: the recorded heads; jobs on a data set whose ledger is behind them are skipped, as they may have run.
-        devices: this worker's kinds of devices; a job that names none runs on any.
+        devices: this worker's kinds of devices; a job that names none runs on any. A job that became ready on one kind
+            stays on it: its replay is the same only there.
     """
     passed: set[str] = set()
     current: dict[str, bool] = {}  # by data set, as checked for this claim
@@ -122,12 +123,11 @@ def _waiting(
     """Returns the oldest job that may be taken, for each pair."""
     pair, age = (Dataset.owner_key, Job.key_id), (Job.created_at, Job.id)
     place = func.row_number().over(partition_by=pair, order_by=age).label("place")
-    device = Job.spec["runtime"]["device"].as_string()
     queued = (
         select(Dataset.owner_key, Job.key_id, Job.dataset_id, Job.id, Job.created_at, place)
         .join(Dataset, Dataset.id == Job.dataset_id)
         .where(Job.status == "queued", Job.study.is_(None), IS_DUE)
-        .where(func.coalesce(device, "auto").in_(["auto", *devices]))
+        .where(DEVICE.in_(["auto", *devices]))
         .where(Job.id.not_in(passed), Job.dataset_id.not_in(behind))
         .subquery()
     )

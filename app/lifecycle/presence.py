@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app.contracts.devices import Device
+from app.contracts.sandbox import Sandbox
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Job, Worker
@@ -26,14 +28,21 @@ class Presence:
     """Keeps one worker's row fresh from a separate thread, as the worker itself may be busy with a job for hours.
 
     Args:
-        sandbox: the limits on its attempts (app.contracts.sandbox); None: unknown.
+        sandbox: the limits on its attempts; None: unknown.
+        devices: what it computes on; None: unknown.
     """
 
     def __init__(
-        self, db: Database, host: str, pid: int, interval_s: float, sandbox: dict[str, object] | None = None
+        self,
+        db: Database,
+        host: str,
+        pid: int,
+        interval_s: float,
+        sandbox: Sandbox | None = None,
+        devices: Sequence[Device] | None = None,
     ) -> None:
         self.db, self.host, self.pid, self.interval_s = db, host, pid, interval_s
-        self.sandbox = sandbox
+        self.sandbox, self.devices = sandbox, devices
         self.started_at = now()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
@@ -58,8 +67,16 @@ class Presence:
         skew = skew_s(self.db)
         with self.db.write() as session:
             seen_at = now_there(session)
-            seen = {"started_at": self.started_at, "seen_at": seen_at, "skew_s": skew, "sandbox": self.sandbox}
-            row = Worker(name=self.name, host=self.host, pid=self.pid, **seen)
+            row = Worker(
+                name=self.name,
+                host=self.host,
+                pid=self.pid,
+                started_at=self.started_at,
+                seen_at=seen_at,
+                skew_s=skew,
+                sandbox=None if self.sandbox is None else self.sandbox.model_dump(mode="json"),
+                devices=None if self.devices is None else [each.model_dump(mode="json") for each in self.devices],
+            )
             session.merge(row)  # a restarted container has the same host and pid
             session.execute(delete(Worker).where(Worker.seen_at < seen_at - FORGOTTEN_AFTER))
 
@@ -98,3 +115,20 @@ def workers(session: Session) -> list[tuple[Worker, str | None]]:
 def is_alive(worker: Worker, lease_s: float, at: datetime) -> bool:
     """Returns True if a worker was seen within a lease's time before `at`, a moment by the database's clock."""
     return worker.seen_at > at - timedelta(seconds=lease_s)
+
+
+class GpuWorkers:
+    """Tells if a GPU worker is alive. Asks the database when it is first asked, so other requests pay nothing."""
+
+    def __init__(self, db: Database, lease_s: float) -> None:
+        self._db, self._lease_s = db, lease_s
+        self._alive: bool | None = None
+
+    def alive(self) -> bool:
+        """Returns True if a worker with a GPU was seen within a lease's time."""
+        if self._alive is None:
+            with self._db.read() as session:
+                since = now_there(session) - timedelta(seconds=self._lease_s)
+                seen = session.scalars(select(Worker.devices).where(Worker.seen_at > since))
+                self._alive = any(each["kind"] == "cuda" for devices in seen for each in devices or ())
+        return self._alive

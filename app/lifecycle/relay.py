@@ -33,9 +33,9 @@ from app.ledger.checks import check_due
 from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish, signing_key
 from app.lifecycle import spool
-from app.lifecycle.broker import QUEUE, celery_options
+from app.lifecycle.broker import GPU_QUEUE, QUEUE, celery_options
 from app.lifecycle.states import append_event
-from app.lifecycle.sweeper import count_queued, reap_expired, unclaimed
+from app.lifecycle.sweeper import count_queued, gpu_only, reap_expired, unclaimed
 from app.predictions import claims as predictions
 from app.repeat import in_thread, repeat
 from app.retention import service as retention
@@ -56,10 +56,13 @@ DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).wher
 class Notifier(Protocol):
     """Sends wake-up messages with the id of a job or a prediction to workers; may lose or double them."""
 
-    def notify(self, job_id: str) -> None: ...
+    def notify(self, job_id: str, *, gpu: bool = False) -> None:
+        """Wakes a worker; `gpu`: a GPU worker, as no other may take the job."""
+        ...
 
-    def waiting(self) -> int:
-        """Returns how many messages no worker has taken yet."""
+    def waiting(self, *, gpu: bool = False) -> int:
+        """Returns how many messages no worker has taken yet; `gpu` as in `notify`."""
+        ...
 
 
 class CeleryBell:
@@ -69,14 +72,15 @@ class CeleryBell:
         self.app = Celery("scrimp")
         self.app.conf.update(celery_options(settings))
 
-    def notify(self, job_id: str) -> None:
+    def notify(self, job_id: str, *, gpu: bool = False) -> None:
         """Sends a wake-up message, without retries."""
-        self.app.send_task(RUN_JOB, args=[job_id], ignore_result=True, retry=False)
+        queue = GPU_QUEUE if gpu else QUEUE
+        self.app.send_task(RUN_JOB, args=[job_id], ignore_result=True, retry=False, queue=queue)
 
-    def waiting(self) -> int:
+    def waiting(self, *, gpu: bool = False) -> int:
         """Asks the broker how many messages no worker has taken yet."""
         with self.app.connection_for_write() as connection, connection.channel() as channel:
-            return int(channel.queue_declare(QUEUE).message_count)
+            return int(channel.queue_declare(GPU_QUEUE if gpu else QUEUE).message_count)
 
 
 class Relay:
@@ -146,9 +150,10 @@ class Relay:
     def _notify(self, due: list[tuple[int, str]]) -> None:
         """Sends wake-ups, then records the sent ones in one transaction, even if the broker fails half-way."""
         notified = []
+        gpu = gpu_only(self.db, [job_id for _, job_id in due]) if due else set()
         try:
             for row_id, job_id in due:
-                self.notifier.notify(job_id)
+                self.notifier.notify(job_id, gpu=job_id in gpu)
                 notified.append((row_id, job_id))
         finally:
             if notified:
@@ -186,10 +191,11 @@ class Relay:
 
         Without this check each sweep would add messages to a backlog that takes days.
         """
-        lost = unclaimed(self.db, self.settings.notify_again_s, NOTIFICATIONS)
-        if lost:
-            missing = count_queued(self.db) - self.notifier.waiting()
-            self._notify([(NO_ROW, job_id) for job_id in lost[: max(0, missing)]])
+        for gpu in (False, True):
+            lost = unclaimed(self.db, self.settings.notify_again_s, NOTIFICATIONS, gpu=gpu)
+            if lost:
+                missing = count_queued(self.db, gpu=gpu) - self.notifier.waiting(gpu=gpu)
+                self._notify([(NO_ROW, job_id) for job_id in lost[: max(0, missing)]])
 
     def _certify(self, row_id: int, job_id: str) -> None:
         with self.db.write() as session:

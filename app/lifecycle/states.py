@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, String, bindparam, exists, insert, or_, select, update
+from sqlalchemy import BigInteger, String, bindparam, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.contracts.events import ANNOUNCED, EventType
@@ -25,6 +25,9 @@ ACTIVE = ("running", "cancelling")
 FINISHED = ("succeeded", "cancelled", "failed")
 # True for a queued job that may be claimed now; a job that was taken back waits a little.
 IS_DUE = or_(Job.lease_until.is_(None), has_passed(Job.lease_until, Job.lease_clock))
+# The kind of device that a job may run on, in SQL: as its first ready attempt fixed it, else as the job asks.
+DEVICE = func.coalesce(Job.device, Job.spec["runtime"]["device"].as_string(), "auto")
+NEEDS_GPU = DEVICE == "cuda"
 NO_SUCH_JOB = "there is no such job"
 INSERT_EVENT, INSERT_DUE = insert(table_of(JobEvent)), insert(table_of(Outbox))
 # Only if there are webhooks at all; the relay decides which ones to call. A study's trials are not announced.

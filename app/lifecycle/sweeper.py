@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -16,11 +16,12 @@ from app.errors import ServiceError
 from app.ids import now
 from app.lifecycle import studies
 from app.lifecycle.claims import give_back
-from app.lifecycle.states import ACTIVE, IS_DUE
+from app.lifecycle.states import ACTIVE, IS_DUE, NEEDS_GPU
 from app.privacy.filters import load_numerics
 
 logger = logging.getLogger(__name__)
 LAPSED = (Job.status.in_(ACTIVE), has_passed(Job.lease_until, Job.lease_clock))
+CLAIMABLE = (Job.status == "queued", Job.study.is_(None), IS_DUE)
 PAST = "none"  # names no clock: all its moments have passed
 
 
@@ -59,14 +60,17 @@ def expire_all_leases(db: Database) -> None:
         session.execute(update(Job).where(*leased).values(lease_until=0.0, lease_clock=PAST))
 
 
-def unclaimed(db: Database, notify_again_s: float, limit: int) -> list[str]:
-    """Finds jobs that a worker could claim, oldest first, whose message was never sent or must be lost by its age."""
+def unclaimed(db: Database, notify_again_s: float, limit: int, *, gpu: bool = False) -> list[str]:
+    """Finds jobs that a worker could claim, oldest first, whose message was never sent or must be lost by its age.
+
+    Args:
+        gpu: True for the jobs that only GPU workers may take, False for all others.
+    """
     stale = now() - timedelta(seconds=notify_again_s)
     query = (
         select(Job.id)
-        .where(
-            Job.status == "queued", Job.study.is_(None), IS_DUE, or_(Job.notified_at.is_(None), Job.notified_at < stale)
-        )
+        .where(*CLAIMABLE, NEEDS_GPU if gpu else ~NEEDS_GPU)
+        .where(or_(Job.notified_at.is_(None), Job.notified_at < stale))
         .order_by(Job.created_at, Job.id)
         .limit(limit)
     )
@@ -74,8 +78,14 @@ def unclaimed(db: Database, notify_again_s: float, limit: int) -> list[str]:
         return list(session.scalars(query))
 
 
-def count_queued(db: Database) -> int:
-    """Counts the jobs that a worker could claim now."""
+def count_queued(db: Database, *, gpu: bool = False) -> int:
+    """Counts the jobs that a worker could claim now; `gpu` as in `unclaimed`."""
     with db.read() as session:
-        queued = select(func.count()).select_from(Job).where(Job.status == "queued", Job.study.is_(None), IS_DUE)
+        queued = select(func.count()).select_from(Job).where(*CLAIMABLE, NEEDS_GPU if gpu else ~NEEDS_GPU)
         return session.scalar(queued) or 0
+
+
+def gpu_only(db: Database, job_ids: Collection[str]) -> set[str]:
+    """Returns those of these jobs that only GPU workers may take."""
+    with db.read() as session:
+        return set(session.scalars(select(Job.id).where(Job.id.in_(job_ids), NEEDS_GPU)))

@@ -87,6 +87,13 @@ class Numerics(Document):
         changes = {"rows_per_pass": 1, "sums": "float64", "sensitivity_slack": slack, "filling": 0.0}
         return self.model_copy(update=changes)
 
+    def of_rows(self, rows: int) -> Numerics:
+        """Returns the same numerics with passes of fewer rows. It sums more passes, so the slack grows. Passes that are
+        not whole groups have float64 sums."""
+        sums: SumType = self.sums if rows % GROUP == 0 else "float64"
+        slack = max(self.sensitivity_slack, sensitivity_slack(self.records_bound, rows, self.positions, sums))
+        return self.model_copy(update={"rows_per_pass": rows, "sums": sums, "sensitivity_slack": slack})
+
 
 class NumericsReport(Document):
     """The numerics of an attempt, as shown in its `ready` event and its certificate.
@@ -153,6 +160,17 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
         filling=max(0.0, 1.0 - expected * per_unit / computed),
         draw="gaps",
     )
+
+
+def fewer_rows(rows: int) -> int | None:
+    """Returns the next smaller P to try where a pass does not fit in memory: about half; None after 1.
+
+    >>> fewer_rows(240), fewer_rows(48), fewer_rows(1)
+    (96, 24, None)
+    """
+    if rows >= 2 * ROW_UNIT:
+        return rows // 2 // ROW_UNIT * ROW_UNIT
+    return max((each for each in FEW_ROWS if each <= rows // 2), default=None)
 
 
 def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:

@@ -15,7 +15,7 @@ from app.keys.service import Caller
 from app.ledger import summary
 from app.retention import retire as retiring
 from app.retention import service
-from app.web.deps import Db, ServiceSettings
+from app.web.deps import Db, Gpus, ServiceSettings
 
 router = APIRouter(prefix="/v1")
 
@@ -45,7 +45,7 @@ def retire_dataset(dataset_id: str, db: Db, settings: ServiceSettings, caller: C
 
 
 @router.delete("/jobs/{job_id}/artifacts", tags=["jobs"])
-def delete_artifacts(job_id: str, db: Db, caller: CurrentKey) -> JobView:
+def delete_artifacts(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Deletes a job's model files; for a study its trials' files too.
 
     The spent budget stays spent, and the certificate stays. For the key that submitted it and the data set's owner. 409
@@ -54,7 +54,7 @@ def delete_artifacts(job_id: str, db: Db, caller: CurrentKey) -> JobView:
     service.delete_artifacts(db, caller, job_id)
     with db.read() as session:
         job = grants.require_job(session, caller, job_id)
-        return JobView.of(job, jobs.details(session, [job_id])[job_id])
+        return JobView.of(job, jobs.details(session, [job_id])[job_id], gpus)
 
 
 def _view(session: Session, caller: Caller, dataset_id: str) -> DatasetView:

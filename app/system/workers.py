@@ -8,9 +8,10 @@ from fastapi import APIRouter
 from sqlalchemy import select
 
 from app.contracts.base import Document
+from app.contracts.devices import Device
 from app.contracts.sandbox import Sandbox
 from app.db.clock import now_there
-from app.db.models import Job
+from app.db.models import Job, Worker
 from app.grants.service import visible
 from app.keys.auth import CurrentKey
 from app.lifecycle.presence import is_alive, workers
@@ -29,6 +30,7 @@ class WorkerView(Document):
     seen_at: datetime
     alive: bool  # seen within `lease_s`
     sandbox: Sandbox | None  # the isolation of its attempts, as it tested it; null: not known
+    devices: list[Device] | None  # what it computes on, one attempt at a time; null: not known
     skew_s: float | None  # how far its own clock is ahead of the database's
     job: str | None  # its running job, if the calling key may see it
 
@@ -50,17 +52,22 @@ def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> Worke
         at = now_there(session)
         return WorkerList(
             items=[
-                WorkerView(
-                    name=worker.name,
-                    host=worker.host,
-                    pid=worker.pid,
-                    started_at=worker.started_at,
-                    seen_at=worker.seen_at,
-                    alive=is_alive(worker, settings.lease_s, at),
-                    sandbox=None if worker.sandbox is None else Sandbox.model_validate(worker.sandbox),
-                    skew_s=worker.skew_s,
-                    job=job if job in seen else None,
-                )
+                _view(worker, job if job in seen else None, is_alive(worker, settings.lease_s, at))
                 for worker, job in found
             ]
         )
+
+
+def _view(worker: Worker, job: str | None, alive: bool) -> WorkerView:
+    return WorkerView(
+        name=worker.name,
+        host=worker.host,
+        pid=worker.pid,
+        started_at=worker.started_at,
+        seen_at=worker.seen_at,
+        alive=alive,
+        sandbox=None if worker.sandbox is None else Sandbox.model_validate(worker.sandbox),
+        devices=None if worker.devices is None else [Device.model_validate(each) for each in worker.devices],
+        skew_s=worker.skew_s,
+        job=job,
+    )

@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 
 from app.db.engine import Database
 from app.ledger.heads import Heads
+from app.lifecycle.presence import GpuWorkers
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,10 +40,20 @@ async def get_heads(request: Request) -> Heads:
     return cast(Heads, request.app.state.heads)
 
 
+def gpus_of(request: Request) -> GpuWorkers:
+    """Whether a GPU worker is alive, for one request."""
+    return GpuWorkers(database_of(request), cast(Settings, request.app.state.settings).lease_s)
+
+
+async def get_gpus(request: Request) -> GpuWorkers:
+    return gpus_of(request)
+
+
 def get_parsers(request: Request) -> Parsers:
     return cast("Parsers", request.app.state.parsers)
 
 
 Db = Annotated[Database, Depends(get_db)]
+Gpus = Annotated[GpuWorkers, Depends(get_gpus)]
 RecordedHeads = Annotated[Heads, Depends(get_heads)]
 ServiceSettings = Annotated[Settings, Depends(get_settings)]

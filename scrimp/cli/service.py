@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+DEVICES = re.compile(r"auto|cuda|(cpu|cuda:\d{1,3})(,(cpu|cuda:\d{1,3}))*")
+
+
+def _checked_devices(value: str | None) -> str | None:
+    if value is not None and not DEVICES.fullmatch(value):
+        raise typer.BadParameter(f"{value!r} is not auto, cpu, cuda, or a list such as cuda:0,cuda:1")
+    return value
+
+
 # Files of the service and its children are private, even in a home that others can enter.
 PRIVATE = 0o077
 Host = Annotated[str | None, typer.Option(help="Address to listen on (SCRIMP_HOST; default 127.0.0.1).")]
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on (SCRIMP_PORT; default 8100).")]
 Home = Annotated[Path | None, typer.Option(help="Folder that keeps everything (SCRIMP_HOME; default ~/.scrimp).")]
+
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        callback=_checked_devices,
+        help="What workers compute on: auto, cpu, cuda, or names such as cuda:0,cuda:1 (SCRIMP_DEVICES; default auto: "
+        "every GPU, or the processor if there is none).",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -24,9 +43,9 @@ def register(app: typer.Typer) -> None:
     app.command()(worker)
 
 
-def serve(host: Host = None, port: Port = None, home: Home = None) -> None:
-    """Run the whole service on this machine: API, relay and one worker. Ctrl-C stops it."""
-    _set(host, port, home)
+def serve(host: Host = None, port: Port = None, home: Home = None, devices: Devices = None) -> None:
+    """Run the whole service on this machine: API, relay and a worker for each device. Ctrl-C stops it."""
+    _set(host, port, home, devices)
     os.umask(PRIVATE)
     from scrimp.serve import ServeError, serve
 
@@ -60,9 +79,17 @@ def relay(home: Home = None) -> None:
     _become("relay", None, None, home)
 
 
-def worker(home: Home = None) -> None:
-    """Run one worker alone: one job at a time."""
-    _become("worker", None, None, home)
+def worker(home: Home = None, devices: Devices = None) -> None:
+    """Run a worker alone: a process for each device, which runs one job at a time."""
+    _set(None, None, home, devices)
+    os.umask(PRIVATE)
+    from scrimp.serve import ServeError, work
+
+    try:
+        raise typer.Exit(work())
+    except ServeError as error:
+        print(f"scrimp worker: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
 
 
 def set_home(home: Path | None) -> None:
@@ -70,9 +97,9 @@ def set_home(home: Path | None) -> None:
     _set(None, None, home)
 
 
-def _set(host: str | None, port: int | None, home: Path | None) -> None:
+def _set(host: str | None, port: int | None, home: Path | None, devices: str | None = None) -> None:
     """Turns options into settings, for this process and its children."""
-    given = {"HOST": host, "PORT": port, "HOME": home.absolute() if home else None}
+    given = {"HOST": host, "PORT": port, "HOME": home.absolute() if home else None, "DEVICES": devices}
     os.environ.update({f"SCRIMP_{name}": str(value) for name, value in given.items() if value is not None})
 
 

@@ -322,7 +322,8 @@ def jobs(console: Console, found: Iterable[Job]) -> None:
 
 def job(console: Console, found: Job) -> None:
     """Prints one job."""
-    console.print(f"[bold]{escape(found.id)}[/]  {escape(found.name)}  {status(found.status)}")
+    waits = "  waiting for a GPU worker: none is alive now" if found.waiting_for == "cuda" else ""
+    console.print(f"[bold]{escape(found.id)}[/]  {escape(found.name)}  {status(found.status)}{waits}")
     pairs: list[tuple[str, RenderableType]] = [
         ("privacy", cost(found)),
         ("step" if found.study is None else "runs", f"{found.progress.step} of {found.progress.steps}"),

@@ -155,6 +155,8 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/webhooks/{webhook_id}/rotate-secret"): Rule(404),
     ("POST", "/v1/webhooks/{webhook_id}/test"): Rule(404),
     ("GET", "/v1/webhooks/{webhook_id}/deliveries"): Rule(404),
+    ("GET", "/dashboard/workers"): ANY,
+    ("GET", "/dashboard/workers/live"): ANY,
     ("GET", "/dashboard/webhooks"): ANY,
     ("GET", "/dashboard/webhooks/live"): ANY,
     ("POST", "/dashboard/webhooks"): Rule(422),

@@ -17,6 +17,7 @@ KNOWN = {
     ("app.web", "app.datasets"): "requests get the parsing process",
     ("app.web", "app.jobs"): "requests get the pricing process",
     ("app.web", "app.ledger"): "requests get the recorded heads",
+    ("app.web", "app.lifecycle"): "requests get the GPU workers that are alive",
     ("worker.attempt", "worker.predicting"): "one process answers predictions too; their supervisor forks it",
 }
 

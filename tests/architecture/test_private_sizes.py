@@ -60,6 +60,7 @@ PUBLIC = {
     "worker/models/item_loss.py: _scores",
     "worker/models/item_loss.py: forward",
     "worker/models/recommenders.py: forward",
+    "worker/training/releases.py: releases_of",
     "worker/training/replay.py: _check_fresh",
     "worker/training/replay.py: _check_segments",
     "worker/models/usage.py: _record",

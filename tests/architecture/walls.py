@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
         f"worker.{room}": {"contracts", "errors", "privacy"}
         for room in ("clipping", "messages", "metrics", "telemetry", "training")
     },
-    "worker.noise": {"errors"},
+    "worker.noise": {"errors", "privacy"},
     "worker.optimizers": {"contracts", "errors", "privacy"},
 }
 

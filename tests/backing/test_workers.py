@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+from app.contracts.devices import Device
 from app.db.engine import Database
 from app.db.models import Worker
 from app.ids import now
@@ -25,7 +26,8 @@ def listed(api: Api) -> list[dict[str, object]]:
 
 def test_a_worker_is_listed_while_it_lives(api: Api, db: Database, submit: Submit) -> None:
     assert listed(api) == []
-    presence = Presence(db, "a-host", 7, interval_s=0.05)
+    gpu = Device(kind="cuda", index=1, name="A GPU", memory_bytes=2**34, capability="9.0", driver="550.54", cuda="12.8")
+    presence = Presence(db, "a-host", 7, interval_s=0.05, devices=[gpu])
     presence.start()
     until(lambda: listed(api))
     first = listed(api)[0]
@@ -36,6 +38,7 @@ def test_a_worker_is_listed_while_it_lives(api: Api, db: Database, submit: Submi
         "alive": True,
         "job": None,
     }
+    assert first["devices"] == [gpu.model_dump()]
     job = submit()
     log = claimed(db, job, worker="a-host:7")
     assert listed(api)[0]["job"] == job

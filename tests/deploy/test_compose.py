@@ -97,6 +97,9 @@ def test_all_run_without_root_on_one_home_and_are_watched() -> None:
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
         assert name == "migrate" or "healthcheck" in service
     assert SERVICES["worker-gpu"]["profiles"] == ["gpu"]
+    assert SERVICES["worker-gpu"]["command"] == ["scrimp", "worker", "--devices", "cuda"]
+    (reserved,) = SERVICES["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert reserved == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
     assert all("healthcheck" in SERVICES[name] for name in ("postgres", "redis"))
 
 

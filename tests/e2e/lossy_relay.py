@@ -21,14 +21,14 @@ class LossyBell(CeleryBell):
     chance = random.Random(int(sys.argv[1]))
     fates: ClassVar[list[int]] = []
 
-    def notify(self, job_id: str) -> None:
+    def notify(self, job_id: str, *, gpu: bool = False) -> None:
         # Dealt from a pack of three, so that any few messages have each fate.
         if not self.fates:
             self.fates += self.chance.sample((0, 1, 2), 3)
         times = self.fates.pop()
         print(times, flush=True)
         for _ in range(times):
-            super().notify(job_id)
+            super().notify(job_id, gpu=gpu)
 
 
 if __name__ == "__main__":

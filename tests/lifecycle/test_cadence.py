@@ -17,6 +17,7 @@ from app.ledger.signing_keys import publish, signing_key
 from app.ledger.verify import verify
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
+from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
 from tests.factories import add_dataset, numerics
@@ -198,7 +199,7 @@ def test_times_are_whole_seconds(db: Database, submit: Submit, clock: Clock, set
         issued = session.scalars(select(Certificate)).one().body["certificate"]["issued_at"]
         assert verify(session, job.dataset_id).valid
     times += [moment for each in attempts for moment in (each.started_at, each.ended_at)]
-    view = JobView.of(job, {part: [] for part in PARTS} | {"attempts": attempts})
+    view = JobView.of(job, {part: [] for part in PARTS} | {"attempts": attempts}, GpuWorkers(db, 30.0))
     times.append(view.created_at)
     assert [moment.microsecond for moment in times if moment] == [0] * len(times)
     assert issued.endswith(".000000Z")
@@ -212,7 +213,7 @@ def test_epsilon_is_planned_from_the_claim_on_not_from_the_first_step(db: Databa
     nothing: dict[str, list[Any]] = {part: [] for part in PARTS}
 
     def spent() -> float:
-        epsilon = JobView.of(job_row(db, job_id), nothing).epsilon_spent
+        epsilon = JobView.of(job_row(db, job_id), nothing, GpuWorkers(db, 30.0)).epsilon_spent
         assert epsilon is not None
         return epsilon.value
 

@@ -23,10 +23,13 @@ from tests.lifecycle.conftest import Submit, claimed, job_row
 class Notifier:
     """A broker in this process: what is notified, and how many messages it says are waiting."""
 
-    notify: Callable[[str], None]
+    heard: Callable[[str], None]
     messages: int = 0
 
-    def waiting(self) -> int:
+    def notify(self, job_id: str, *, gpu: bool = False) -> None:
+        self.heard(job_id)
+
+    def waiting(self, *, gpu: bool = False) -> int:
         return self.messages
 
 

@@ -17,10 +17,10 @@ from tests.conftest import Api
 
 
 class NoBell:
-    def notify(self, job_id: str) -> None:
+    def notify(self, job_id: str, *, gpu: bool = False) -> None:
         raise AssertionError(job_id)
 
-    def waiting(self) -> int:
+    def waiting(self, *, gpu: bool = False) -> int:
         return 0
 
 

@@ -166,5 +166,14 @@ def test_numerics_that_promise_too_little_are_refused() -> None:
     assert one.rows_per_pass == 1 and Numerics.model_validate(one.model_dump()) == one
 
 
+@pytest.mark.parametrize(("rows", "sums"), [(480, "float32"), (48, "float32"), (24, "float64")])
+def test_fewer_rows_where_a_pass_does_not_fit(rows: int, sums: str) -> None:
+    """The slack covers more passes; passes that are not whole groups add in float64."""
+    found = numerics(model={"kind": "linear"})
+    fewer = found.of_rows(rows)
+    assert found.sums == "float32" and (fewer.rows_per_pass, fewer.sums) == (rows, sums)
+    assert fewer.sensitivity_slack >= found.sensitivity_slack and Numerics.model_validate(fewer.model_dump()) == fewer
+
+
 def test_a_part_holds_at_most_twice_what_is_declared() -> None:
     assert records_bound(100) == 264 and math.isclose(records_bound(10**6) / 10**6, 2.0, rel_tol=1e-3)

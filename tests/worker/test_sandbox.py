@@ -280,7 +280,7 @@ def test_the_workers_say_what_is_on(api: Api, on: Sandbox) -> None:
     from app.lifecycle.presence import Presence
 
     db = api.client.app.state.db  # type: ignore[attr-defined]
-    Presence(db, "h", 1, 5.0, on.model_dump()).beat()
+    Presence(db, "h", 1, 5.0, on).beat()
     Presence(db, "h", 2, 5.0).beat()
     items = api.client.get("/v1/workers", headers=api.headers("analyst")).json()["items"]
     assert {each["name"]: each["sandbox"] for each in items} == {"h:1": on.model_dump(), "h:2": None}

@@ -20,8 +20,8 @@ from app.contracts.extractor import ImageInput
 from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, dense, plan_of, records, run_thread, spec, start_of, stored_part
 from tests.worker.test_preconditioned import dp2
+from worker.attempt import tested
 from worker.attempt.fork_server import ForkServer
-from worker.attempt.tested import tested_key
 from worker.data.records import DenseRecords, SparseRecords
 from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
@@ -102,7 +102,7 @@ def one_record_plan(of: dict[str, Any]) -> Plan:
         steps=asked.steps,
         data_public=False,
         holdout_public=False,
-        one_record=True,
+        rows=1,
     )
 
 
@@ -390,7 +390,7 @@ def test_what_a_self_test_depends_on_is_in_its_key() -> None:
     """Another rate or number of steps is the same test; another shape, model or data set is another one."""
 
     def key(of: dict[str, Any], dataset: str = "ds_1") -> str:
-        return tested_key(Supervisor(of).message(), dataset)
+        return tested.tested_key(Supervisor(of).message(), dataset)
 
     first = key(start())
     assert key(start(optimizer={"kind": "dp_sgd", "learning_rate": 0.7})) == first
@@ -401,6 +401,8 @@ def test_what_a_self_test_depends_on_is_in_its_key() -> None:
         key(start(runtime={"dtype": "float64"})),
         key(start(clipping={"engine": "opacus"})),
         key(start(optimizer=dp2("dp2_rmsprop"))),
+        key(start() | {"device": "cuda"}),
+        key(start() | {"fitted_rows": 48}),
     ]
     assert first not in others and len(set(others)) == len(others)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
-import platform
 import resource
 import signal
 import socket
@@ -30,8 +30,8 @@ from app.contracts.job_spec import LinearModel
 from app.errors import PrivacyError
 from app.formats.stored import DataDamagedError, StoredPart
 from app.formats.tables import scaled
-from app.privacy.numerics import NumericsReport, SelfTest
-from worker.attempt import sandbox
+from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
+from worker.attempt import devices, sandbox
 from worker.attempt.policy import policy_of
 from worker.data.parts import load_stored, records_of, users_of
 from worker.extractors.features import extracted
@@ -72,6 +72,7 @@ from worker.telemetry import Telemetry
 from worker.training import self_test
 from worker.training.loop import Training
 from worker.training.plan import Plan, build_plan
+from worker.training.rehearsal import rehearse
 from worker.training.replay import Replay
 
 PR_SET_PDEATHSIG = 1
@@ -79,20 +80,15 @@ ALIVE_S = 30.0
 M = TypeVar("M")
 
 
-def _processor() -> str:
-    """The processor's name as the kernel reports it, else the machine's architecture."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-PROCESSOR = _processor()  # read before the process enters the sandbox
+PROCESSOR = devices.processor().name  # read before the process enters the sandbox
 
 
 class StopRequested(Exception):
     """The supervisor sent stop."""
+
+
+class DeviceFailed(Exception):
+    """The GPU that this attempt must run on cannot be used. Nothing else is used in its place."""
 
 
 class StorageFailed(Exception):
@@ -150,7 +146,8 @@ class SupervisorLink:
 
 def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     """Runs one attempt, from the start message to `finished`."""
-    plan, tested = _tested_plan(start)
+    device = _device(start)
+    plan, tested, fitted = _fitting_plan(start, device)
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
     telemetry = Telemetry(
         link,
@@ -170,7 +167,8 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         users_of(held_out, start.mechanism)
     holdout = records_of(held_out) if held_out is not None else None
     public = records_of(load(start.parts.public)) if start.parts.public else None
-    channel.send(Ready(device="cpu", fallbacks=plan.fallbacks, numerics=_report(plan, tested)))
+    report = _report(plan, tested, device)
+    channel.send(Ready(device=start.device, fitted_rows=fitted, fallbacks=plan.fallbacks, numerics=report))
     training = Training(
         plan,
         train,
@@ -185,33 +183,72 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     outcome = training.run()
     privacy = None if start.claim is None else Privacy.of(start.claim, telemetry.scores)
     artifacts = _saved(start, plan.model, outcome.parameters, privacy) if start.keeps_weights else ()
-    missed: tuple[WarningCode, ...] = ("device-unavailable",) if start.spec.runtime.device == "cuda" else ()
     slow: tuple[WarningCode, ...] = ("one-record-passes",) if tested == "one_record" else ()
-    telemetry.finished(outcome.steps, artifacts, outcome.warnings + missed + slow)
+    telemetry.finished(outcome.steps, artifacts, outcome.warnings + slow)
 
 
-def _tested_plan(start: Start) -> tuple[Plan, SelfTest]:
+def _device(start: Start) -> torch.device:
+    """The device that the attempt must run on.
+
+    Raises:
+        DeviceFailed: it is a GPU that torch cannot use here.
+    """
+    if start.device == "cuda" and not torch.cuda.is_available():
+        raise DeviceFailed
+    return torch.device("cpu") if start.device == "cpu" else torch.device("cuda", 0)  # the only one that it sees
+
+
+def _fitting_plan(start: Start, device: torch.device) -> tuple[Plan, SelfTest, int | None]:
+    """The plan, its self-test, and the rows of a pass if fewer fit in memory than were admitted.
+
+    Everything here computes on random public records. Only a job's first ready attempt may choose smaller passes: a
+    later one must repeat its numbers.
+
+    Raises:
+        NumericsError: see `_tested_plan`.
+        MemoryError, RuntimeError: even passes of one record do not fit, or the size of passes is fixed.
+    """
+    fitted = start.fitted_rows
+    while True:
+        plan = _plan(start, device, rows=fitted)
+        try:
+            if device.type != "cpu":
+                rehearse(plan)
+            return (*_tested_plan(start, plan, known=start.self_tested and fitted == start.fitted_rows), fitted)
+        except (MemoryError, RuntimeError) as error:
+            fitted = fewer_rows(plan.numerics.rows_per_pass)
+            if start.begun or fitted is None or failure_code(error) != "out-of-memory":
+                raise
+        del plan  # with its buffers
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _tested_plan(start: Start, plan: Plan, *, known: bool) -> tuple[Plan, SelfTest]:
     """The plan, with passes that keep each record's results independent on this machine.
+
+    Args:
+        known: the self-test of this very plan passed before, on this machine.
 
     Raises:
         NumericsError: no passes achieve this.
         PrivacyError: the engine's gradients are wrong for this model.
     """
-    plan = _plan(start)
     if plan.public:
         return plan, "public_data"
-    if start.self_tested:
+    if known:
         return plan, "passed"
     self_test.require_exact(plan)
     if self_test.holds(plan):
         return plan, "passed"
-    plan = _plan(start, one_record=True)
+    plan = _plan(start, plan.device, rows=1)
     if self_test.holds(plan):
         return plan, "one_record"
     raise self_test.NumericsError("a record's results depend on other records")
 
 
-def _plan(start: Start, *, one_record: bool = False) -> Plan:
+def _plan(start: Start, device: torch.device, *, rows: int | None = None) -> Plan:
     return build_plan(
         start.spec,
         start.mechanism,
@@ -224,15 +261,16 @@ def _plan(start: Start, *, one_record: bool = False) -> Plan:
         holdout_account=start.holdout_account,
         models_root=Path(start.models_root) if start.models_root else None,
         numerics=start.numerics,
-        one_record=one_record,
+        rows=rows,
+        device=device,
     )
 
 
-def _report(plan: Plan, tested: SelfTest) -> NumericsReport:
+def _report(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsReport:
     frozen = plan.numerics
     return NumericsReport(
-        device="cpu",
-        device_name=PROCESSOR,
+        device=device.type,
+        device_name=PROCESSOR if device.type == "cpu" else torch.cuda.get_device_name(device),
         passes=frozen.passes,
         sums=frozen.sums,
         rows_per_pass=frozen.rows_per_pass,
@@ -296,6 +334,7 @@ CODES: dict[type[BaseException], FailureCode] = {
     ModelMissingError: "model-missing",
     ProtocolError: "protocol",
     StorageFailed: "storage",
+    DeviceFailed: "device",
     self_test.NumericsError: "numerics",
 }
 
@@ -355,10 +394,14 @@ def main(fd: int, memory_limit_bytes: int) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold data and keys
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the supervisor decides
     torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False  # it chooses an algorithm by how long each takes
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     # Nothing reads uninitialized memory, and filling it would cost a pass.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
     def confine(message: Start | Predict) -> None:
+        if isinstance(message, Predict) or message.device == "cpu":
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA reads it when it is initialized, which nothing has done yet
         sandbox.enter(policy_of(message, memory_limit_bytes))
         # A fixed number makes sums repeatable. Threads must start inside the sandbox, or it would not confine them.
         torch.set_num_threads(torch.get_num_threads())

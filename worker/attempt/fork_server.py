@@ -29,9 +29,11 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from app.contracts.devices import Device
 from app.errors import TransientError
 from app.processes import ATTEMPT_ENVIRONMENT, plain_environment
 from worker.attempt import sandbox
+from worker.attempt.devices import processor, visible
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 START_S = 120.0  # loading torch takes twenty seconds on a slow, busy machine
@@ -68,10 +70,16 @@ class Process:
 
 
 class ForkServer:
-    """The worker's client of the fork server. Starts it on first use, and again if it ended. Thread-safe."""
+    """The worker's client of the fork server. Starts it on first use, and again if it ended. Thread-safe.
 
-    def __init__(self, memory_limit_bytes: int | None = None) -> None:
+    Args:
+        memory_limit_bytes: of each forked process; None: nine tenths of the machine's.
+        device: the only GPU that they may see; None or the processor: they see none.
+    """
+
+    def __init__(self, memory_limit_bytes: int | None = None, device: Device | None = None) -> None:
         self._memory_limit_bytes = memory_limit_bytes or sandbox.default_memory_bytes()
+        self._visible = visible(device or processor())
         self._lock = threading.Lock()
         self._passed: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
@@ -153,7 +161,7 @@ class ForkServer:
                     str(self._memory_limit_bytes),
                 ],
                 cwd=ROOT,
-                env=plain_environment("CUDA_VISIBLE_DEVICES") | {"SCRIMP_ATTEMPT": "1"} | ATTEMPT_ENVIRONMENT,
+                env=plain_environment() | {"SCRIMP_ATTEMPT": "1"} | ATTEMPT_ENVIRONMENT | self._visible,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )

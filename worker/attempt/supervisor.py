@@ -18,6 +18,7 @@ from typing import Any, get_args
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.contracts.devices import kind_for
 from app.contracts.extractor import HASHED_WORDS
 from app.db.declared import Declared, declared
 from app.db.models import Dataset, Job
@@ -48,14 +49,18 @@ WARNINGS = {
     "steps-short": "fewer steps than planned ran: a replay differed and was charged again from the same hold",
     "evaluation-skipped": "an evaluation was skipped: its release was charged to an earlier replay that differed",
     "parameters-not-finite": "the released parameters are not finite: lower the learning rate",
-    "device-unavailable": "the requested device is missing on this worker: the job ran on the CPU",
     "one-record-passes": "products depend on neighbouring records on this machine: each record had its own pass (slow)",
     "metric-not-finite": "a score could not be computed: the model's outputs are not finite",
 }
 
 
-def run_attempt(log: AttemptLog, settings: Settings, fork_server: ForkServer) -> None:
-    """Runs one attempt of a claimed job to its end, however it ends. Never raises because of what the attempt did."""
+def run_attempt(log: AttemptLog, settings: Settings, fork_server: ForkServer, *, has_gpu: bool = False) -> None:
+    """Runs one attempt of a claimed job to its end, however it ends. Never raises because of what the attempt did.
+
+    Args:
+        fork_server: its processes see this worker's device and no other GPU.
+        has_gpu: that device is a GPU.
+    """
     attempt: _Supervised | None = None
     begun: Begun | None = None
     kept = False
@@ -64,7 +69,8 @@ def run_attempt(log: AttemptLog, settings: Settings, fork_server: ForkServer) ->
         begun = log.begin()
         record(log.db, Heads.of(settings), begun.dataset_id)
         output = output_folder(settings.storage_root, log.held, begun)
-        attempt = _Supervised(log, settings, fork_server, output, log.may_run_s(_time_left_s(begun, settings)))
+        time_left_s = log.may_run_s(_time_left_s(begun, settings))
+        attempt = _Supervised(log, settings, fork_server, output, time_left_s, has_gpu=has_gpu)
         kept = attempt.run()
     except StaleAttempt:
         logger.warning("attempt %s of %s is stale and writes nothing", log.held.attempt, log.held.job_id)
@@ -112,9 +118,17 @@ class _Supervised:
     """One attempt's process and the conversation with it."""
 
     def __init__(
-        self, log: AttemptLog, settings: Settings, fork_server: ForkServer, output: Path, time_left_s: float = math.inf
+        self,
+        log: AttemptLog,
+        settings: Settings,
+        fork_server: ForkServer,
+        output: Path,
+        time_left_s: float = math.inf,
+        *,
+        has_gpu: bool = False,
     ) -> None:
         self.log, self.settings, self.fork_server, self.output = log, settings, fork_server, output
+        self.has_gpu = has_gpu
         # The current secret for new segments, and earlier ones for segments that began under them.
         epoch = Heads.of(settings).epoch()
         found = [at_epoch(each, epoch) for each in load_secrets(settings, "noise_secret")]
@@ -125,6 +139,7 @@ class _Supervised:
         self.watch = Watch(log, settings, self.kill, STOPPING, time_left_s)
         self.told_to_stop = False
         self.dataset_id = self.tested_key = ""
+        self.fitted_rows: int | None = None  # what the key was made for
 
     def run(self) -> bool:
         """Talks to the process until its last message. Returns True if its artifacts are published."""
@@ -139,7 +154,7 @@ class _Supervised:
                 logger.info("starts")
                 if self.watch.ended is not None:  # the watch may have decided before a process existed
                     self.kill()
-                self.tested_key = tested_key(start, self.dataset_id)
+                self.tested_key, self.fitted_rows = tested_key(start, self.dataset_id), start.fitted_rows
                 tested = self.fork_server.has_passed(self.tested_key)
                 channel.send(start.model_copy(update={"self_tested": tested}))
                 while True:
@@ -239,9 +254,7 @@ class _Supervised:
             case messages.Alive():
                 pass  # keep-alive: nothing else to do
             case messages.Ready():
-                self.log.ready(said.device, said.numerics, said.fallbacks)
-                if said.numerics.self_test == "passed":
-                    self.fork_server.note_passed(self.tested_key)
+                self._ready(said)
             case messages.BlockStart():
                 granted = self.log.start_block(said.first_step, said.last_step)
                 self._answer(channel, messages.Go() if granted else messages.Stop())
@@ -269,9 +282,18 @@ class _Supervised:
             case messages.Failed():
                 self._wait()
                 self.watch.stop()
-                self.log.fail(said.code, said.message)
+                if said.code == "device":  # the machine's fault, before anything private: another worker may do better
+                    self.log.gone("crashed")
+                else:
+                    self.log.fail(said.code, said.message)
                 return False
         return None
+
+    def _ready(self, said: messages.Ready) -> None:
+        """Records what the attempt computes in, and remembers a self-test that passed in the passes of its key."""
+        self.log.ready(said.device, said.numerics, said.fallbacks, said.fitted_rows)
+        if said.numerics.self_test == "passed" and said.fitted_rows == self.fitted_rows:
+            self.fork_server.note_passed(self.tested_key)
 
     def _published(self, file: messages.ArtifactFile) -> dict[str, Any]:
         """An artifact's row, after checking the file itself."""
@@ -376,7 +398,10 @@ class _Supervised:
             "task": said.spec["task"],
             "features": said.spec["features"],
             "shape": said.shape,
+            "device": kind_for(job.spec.get("runtime", {}).get("device", "auto"), job.device, self.has_gpu),
             "numerics": job.quote.get("numerics"),
+            "fitted_rows": job.fitted_rows,
+            "begun": job.device is not None,
             "parts": parts,
             "data_public": dataset.sensitivity == "public",
             "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),

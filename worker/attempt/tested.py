@@ -30,5 +30,7 @@ def tested_key(start: Start, dataset_id: str) -> str:
         "task": start.task.model_dump(mode="json"),
         "features": start.features.model_dump(mode="json"),
         "numerics": start.numerics.model_dump(mode="json") if start.numerics else None,
+        "device": start.device,
+        "fitted_rows": start.fitted_rows,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -22,6 +22,7 @@ from app.privacy.numerics import NORM_FLOOR
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 from worker.data.norms import ROUNDING
+from worker.data.placed import chunk_bytes
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
@@ -98,7 +99,7 @@ class ParameterAccumulator:
 
     def _add_formed(self, total: Tensor, gradients: Tensor, factors: Tensor, keep: int) -> None:
         """A few records at a time, so that their wide copies stay in the cache."""
-        rows = even_rows(len(gradients), WIDE_BYTES // (8 * max(1, gradients.shape[1])))
+        rows = even_rows(len(gradients), chunk_bytes(gradients.device, WIDE_BYTES) // (8 * max(1, gradients.shape[1])))
         weights = factors.to(total.dtype)
         for at in range(0, len(gradients), rows):
             wide = self._scratch.finite("formed", gradients[at : at + rows], total.dtype)
@@ -175,7 +176,7 @@ class ParameterAccumulator:
             factors = [merged.outer.left, merged.outer.right] if merged.outer else []
             factors += [merged.rows.values] if merged.rows else []
             numbers = sum(each[0].numel() for each in factors)
-        return even_rows(len(merged), CHUNK_BYTES // (8 * max(1, numbers)))
+        return even_rows(len(merged), chunk_bytes(merged.device, CHUNK_BYTES) // (8 * max(1, numbers)))
 
     def _slices(self) -> Iterator[slice]:
         rows = self._rows()

@@ -29,6 +29,7 @@ from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
 from worker.data.norms import root_bound
 from worker.data.passes import Batch
+from worker.data.placed import device_of, passes_on
 from worker.models.base import Parameters
 from worker.models.dropout import without_dropout
 from worker.models.item_loss import ItemLoss
@@ -148,22 +149,26 @@ class Bookkeeping(Generic[B]):
     def one_pass(self, records: Batch[B], rows: int) -> tuple[Tensor, Parameters]:
         """See Examined.one_pass."""
         total = self._zeros({name: p.detach() for name, p in self._trainable.items()})
-        (each,) = records.passes(rows, self._dtype)
+        (each,) = passes_on(self._device, records, rows, self._dtype)
         losses, opened = self._run(each.records, rows)
         with torch.no_grad():
             for name, accumulator in self._accumulators(opened.terms, self._clip).items():
-                accumulator.add_to(total[name], each.weights(rows))
+                accumulator.add_to(total[name], each.weights(rows, self._device))
         return losses.detach().double(), total
 
     def by_autograd(self, records: Batch[B], rows: int) -> Parameters:
         """See Examined.by_autograd."""
-        (each,) = records.passes(rows, self._dtype)
+        (each,) = passes_on(self._device, records, rows, self._dtype)
         return autograd_of(self._trainable, lambda: self._losses(self._module, each.records))
 
     def lengths(self, records: Batch[B]) -> Sequence[int]:
         """See Examined.lengths."""
-        (each,) = records.passes(EXAMPLES, self._dtype)
+        (each,) = passes_on(self._device, records, EXAMPLES, self._dtype)
         return sorted(self._run(each.records, EXAMPLES)[1].lengths)
+
+    @property
+    def _device(self) -> torch.device:
+        return device_of({name: p.data for name, p in self._trainable.items()})
 
     def private_sum(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> Parameters:
         """See GradientEngine.private_sum."""
@@ -176,11 +181,11 @@ class Bookkeeping(Generic[B]):
         clip = clip or self._clip
         total = self._zeros(parameters)
         fill_in(self._trainable, parameters)
-        device = next((value.device for value in parameters.values()), None)
+        device = device_of(parameters)
         count = torch.zeros(1, dtype=torch.float64, device=device)
         norm = clip.max_grad_norm / self._records_per_unit
         untouched = set(total)
-        for each in records.passes(self._rows, self._dtype):
+        for each in passes_on(device, records, self._rows, self._dtype):
             accumulators = self._accumulators(self._run(each.records)[1].terms, clip)
             weights = each.weights(self._rows, device)
             add_clipped(total, count, accumulators, self._trainable, self._kind, norm, weights, untouched)
@@ -190,7 +195,8 @@ class Bookkeeping(Generic[B]):
         """Losses, the layers' inputs, the gradients at their outputs, and norms; dropout is off."""
         fill_in(self._trainable, parameters)
         with without_dropout(self._module):
-            return traced(records.passes(self._rows, self._dtype), partial(self._numbers, clip or self._clip))
+            passes = passes_on(device_of(parameters), records, self._rows, self._dtype)
+            return traced(passes, partial(self._numbers, clip or self._clip))
 
     def _numbers(self, clip: Clip, piece: B) -> list[Tensor]:
         losses, opened = self._run(piece)

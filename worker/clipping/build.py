@@ -86,7 +86,7 @@ def unclipped_engine(model: Model, sums: SumType = "float64") -> GradientEngine:
 def _module_model(model: Model) -> ModuleModel:
     if isinstance(model, Linear):
         spec = LinearModel(bias=model.bias)
-        return Network(model.features, model.outputs, spec, model.dtype, model.rows_per_pass)
+        return Network(model.features, model.outputs, spec, model.dtype, model.rows_per_pass, model.device)
     if isinstance(model, ModuleModel):
         return model
     raise TypeError("no engine for this kind of model")

@@ -82,8 +82,8 @@ class CountingEngine(GradientEngine, Protocol):
 
 
 def traced(passes: Iterable[Pass[R]], numbers: Callable[[R], Sequence[Tensor]]) -> list[Tensor]:
-    """`numbers` of each pass's records, (P, …) each, joined over all passes and without padding rows."""
-    found = [[values[: each.count] for values in numbers(each.records)] for each in passes]
+    """`numbers` of each pass's records, (P, …) each, on the processor, over all passes and without padding rows."""
+    found = [[values[: each.count].cpu() for values in numbers(each.records)] for each in passes]
     return [torch.cat(each) for each in zip(*found, strict=True)]
 
 

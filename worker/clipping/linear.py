@@ -17,6 +17,7 @@ from app.privacy.numerics import SumType
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
 from worker.data.norms import norm_bound, product_bound, root_bound
 from worker.data.passes import Batch, Pass
+from worker.data.placed import device_of, passes_on
 from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
 from worker.models.linear import Linear
@@ -56,7 +57,7 @@ class LinearClipping:
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
         """See CountingEngine.private_sum_and_count."""
-        count = torch.zeros(1, dtype=torch.float64)
+        count = torch.zeros(1, dtype=torch.float64, device=device_of(parameters))
         return self._clipped_sum(parameters, records, clip, count), count
 
     def trace(self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None) -> list[Tensor]:
@@ -68,7 +69,7 @@ class LinearClipping:
             residuals = self.model.residuals(outputs, piece.labels).double()
             return [outputs.mT, residuals.mT, self._norms(residuals, piece, by)]
 
-        return traced(records.passes(self.model.rows_per_pass, self.model.dtype), numbers)
+        return traced(passes_on(device_of(parameters), records, self.model.rows_per_pass, self.model.dtype), numbers)
 
     def _clipped_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None, count: Tensor | None
@@ -85,7 +86,8 @@ class LinearClipping:
         def clipped(residuals: Tensor, of: Pass[FeatureRecords]) -> Tensor:
             """The residuals, scaled to clip residual ⊗ (x, 1); 0 for padding rows and non-finite gradients."""
             norms = self._norms(residuals, of.records, by)
-            factors = clip_factors(norms, self.kind, by.max_grad_norm / self.records_per_unit) * of.weights(len(norms))
+            weights = of.weights(len(norms), norms.device)
+            factors = clip_factors(norms, self.kind, by.max_grad_norm / self.records_per_unit) * weights
             if count is not None:
                 count.add_(half_count(factors))
             # A factor 0 is not enough: 0 · NaN is NaN.
@@ -117,7 +119,7 @@ class LinearGradient:
         """See GradientEngine.private_sum; nothing is clipped."""
 
         def weighted(residuals: Tensor, of: Pass[FeatureRecords]) -> Tensor:
-            return residuals * of.weights(len(residuals.mT))
+            return residuals * of.weights(len(residuals.mT), residuals.device)
 
         total = _summed(self.model, parameters, records, weighted, getattr(torch, self.sums))
         return clip.divided(total) if clip else total
@@ -154,7 +156,7 @@ def _summed(
 ) -> Parameters:
     """The sum over passes, in their order, so that it is the same in every run on one machine."""
     total = {name: torch.zeros_like(value) for name, value in parameters.items()}
-    for each in records.passes(model.rows_per_pass, model.dtype):
+    for each in passes_on(device_of(parameters), records, model.rows_per_pass, model.dtype):
         outputs = model.pass_outputs(parameters, each.records)
         coefficients = scaled(model.residuals(outputs, each.records.labels).double(), each)
         total["weight"] += each.records.adjoint(coefficients.to(sums))

@@ -15,6 +15,7 @@ from torch import Tensor
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
 from worker.data.norms import norm_bound, product_bound, root_bound
 from worker.data.passes import Batch
+from worker.data.placed import device_of, passes_on
 from worker.data.ratings import RatingRecords, add_rows
 from worker.models.base import Parameters
 from worker.models.matrix_factorization import MatrixFactorization
@@ -44,12 +45,13 @@ class RatingClipping:
         self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
         """See CountingEngine.private_sum_and_count."""
-        by, count = clip or Clip(self.max_grad_norm), torch.zeros(1, dtype=torch.float64)
+        by, device = clip or Clip(self.max_grad_norm), device_of(parameters)
+        count = torch.zeros(1, dtype=torch.float64, device=device)
         total = _zeros(parameters)
-        for each in records.passes(self.model.rows_per_pass, torch.float64):
+        for each in passes_on(device, records, self.model.rows_per_pass, torch.float64):
             residuals = _residuals(self.model, parameters, each.records)
             norms = product_bound(residuals.abs(), self._inputs(parameters, each.records, by))
-            factors = clip_factors(norms, self.kind, by.max_grad_norm) * each.weights(len(norms))
+            factors = clip_factors(norms, self.kind, by.max_grad_norm) * each.weights(len(norms), device)
             count += half_count(factors)
             # A factor 0 is not enough: 0 · NaN is NaN.
             _add(total, parameters, each.records, torch.where(factors > 0.0, residuals * factors, 0.0))
@@ -62,7 +64,7 @@ class RatingClipping:
         def numbers(piece: RatingRecords) -> list[Tensor]:
             return [_residuals(self.model, parameters, piece), self._inputs(parameters, piece, by)]
 
-        return traced(records.passes(self.model.rows_per_pass, torch.float64), numbers)
+        return traced(passes_on(device_of(parameters), records, self.model.rows_per_pass, torch.float64), numbers)
 
     def _inputs(self, parameters: Parameters, records: RatingRecords, by: Clip) -> Tensor:
         """Upper bounds of ‖g‖ / |r|."""
@@ -84,9 +86,9 @@ class RatingGradient:
     ) -> Parameters:
         """See GradientEngine.private_sum; nothing is clipped."""
         total = _zeros(parameters)
-        for each in records.passes(self.model.rows_per_pass, torch.float64):
+        for each in passes_on(device_of(parameters), records, self.model.rows_per_pass, torch.float64):
             residuals = _residuals(self.model, parameters, each.records)
-            _add(total, parameters, each.records, residuals * each.weights(len(residuals)))
+            _add(total, parameters, each.records, residuals * each.weights(len(residuals), residuals.device))
         return clip.divided(total) if clip else total
 
     def trace(self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None) -> list[Tensor]:
@@ -97,7 +99,7 @@ class RatingGradient:
 def _divided_inputs(parameters: Parameters, records: RatingRecords, by: Clip) -> Tensor:
     """Upper bounds of ‖g / D‖ / |r|: each row's own divisors divide the other tensor's vector."""
     divisors = by.divisors or {}
-    squares = torch.zeros(len(records), dtype=torch.float64)
+    squares = torch.zeros(len(records), dtype=torch.float64, device=records.labels.device)
     terms = 0
     for own, of, other, at in (
         ("users", records.users, "items", records.items),

@@ -16,6 +16,7 @@ from worker.clipping.bookkeeping import add_clipped, fill_in, refuse_mixing
 from worker.clipping.engine import Clip, ClippingKind, traced
 from worker.clipping.terms import Dense
 from worker.data.passes import Batch
+from worker.data.placed import device_of, passes_on
 from worker.models.base import Parameters
 from worker.models.dropout import without_dropout
 
@@ -57,10 +58,10 @@ class OpacusClipping(Generic[B]):
         """See CountingEngine.private_sum_and_count."""
         clip = clip or self._clip
         fill_in(self._trainable, parameters)
-        total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in parameters.items()}
-        count = torch.zeros(1, dtype=torch.float64)
+        total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
+        count = torch.zeros(1, dtype=torch.float64, device=device_of(parameters))
         norm = clip.max_grad_norm / self._records_per_unit
-        for each in records.passes(self._rows, self._dtype):
+        for each in passes_on(device_of(parameters), records, self._rows, self._dtype):
             accumulators, _ = self._accumulators(each.records, clip.divisors or {})
             add_clipped(total, count, accumulators, self._trainable, self._kind, norm, each.weights(self._rows))
         return clip.divided(total), count
@@ -69,7 +70,8 @@ class OpacusClipping(Generic[B]):
         """Losses and norms; dropout is off."""
         fill_in(self._trainable, parameters)
         with without_dropout(self._wrapped):
-            return traced(records.passes(self._rows, self._dtype), partial(self._numbers, clip or self._clip))
+            passes = passes_on(device_of(parameters), records, self._rows, self._dtype)
+            return traced(passes, partial(self._numbers, clip or self._clip))
 
     def _numbers(self, clip: Clip, piece: B) -> list[Tensor]:
         accumulators, losses = self._accumulators(piece, clip.divisors or {})

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from worker.clipping.engine import Clip
 from worker.data.passes import Batch
+from worker.data.placed import device_of, passes_on
 from worker.models.base import Parameters
 
 B = TypeVar("B")
@@ -33,11 +34,11 @@ class PlainGradient(Generic[B]):
 
     def private_sum(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> Parameters:
         """See GradientEngine.private_sum; nothing is clipped."""
-        total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in parameters.items()}
+        total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
         with torch.no_grad():
             for name, value in parameters.items():
                 self._trainable[name].copy_(value)
-        for each in records.passes(self._rows, self._dtype):
+        for each in passes_on(device_of(parameters), records, self._rows, self._dtype):
             loss = self._losses(self._module, each.records)[: each.count].sum()
             gradients = torch.autograd.grad(loss, list(self._trainable.values()), materialize_grads=True)
             for name, gradient in zip(self._trainable, gradients, strict=True):

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from worker.clipping.accumulators import CHUNK_BYTES, even_rows
 from worker.clipping.terms import Dense, Outer, Rows, Term
+from worker.data.placed import chunk_bytes
 from worker.models.item_loss import ItemLoss
 from worker.models.positions import Positions
 
@@ -117,7 +118,7 @@ def _convolution(module: nn.Conv1d | nn.Conv2d, x: Tensor, patches: Callable[[Te
     if module.groups == 1 and g.shape[1] <= g.shape[2]:
         return _trainable([(module.weight, Outer(g, patches(x))), (module.bias, _bias(g))])
     numbers = g.shape[1] * module.weight[0].numel() * module.groups
-    rows = even_rows(len(x), CHUNK_BYTES // (x.element_size() * numbers))
+    rows = even_rows(len(x), chunk_bytes(x.device, CHUNK_BYTES) // (x.element_size() * numbers))
     formed = [
         _blockwise(each, patches(lines), module.groups)
         for lines, each in zip(x.split(rows), g.split(rows), strict=True)

@@ -207,6 +207,11 @@ class Merged:
         outer = self.outer.positions if self.outer else 0
         return outer + (self.rows.ids.shape[1] if self.rows else 0) + (1 if self.dense else 0)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of its tensors."""
+        return next(each.tensors[0].device for each in (self.outer, self.rows, self.dense) if each is not None)
+
     def take(self, at: slice) -> Merged:
         """The terms of these records."""
         return Merged(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worker.data.passes import Cuttable, filled
+from worker.data.placed import moved
 
 
 class RatingRecords(Cuttable["RatingRecords"]):
@@ -27,8 +28,17 @@ class RatingRecords(Cuttable["RatingRecords"]):
 
     def select(self, indices: NDArray[np.int64]) -> RatingRecords:
         """The records at these indices, in their order."""
-        at = torch.from_numpy(indices)
+        at = moved(torch.from_numpy(indices), self.labels.device)
         return RatingRecords(self.users[at], self.items[at], self.labels[at])
+
+    def to(self, device: torch.device) -> RatingRecords:
+        """The same records on a device."""
+        return RatingRecords(*(moved(each, device) for each in self.tensors))
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Users, items and ratings."""
+        return self.users, self.items, self.labels
 
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> RatingRecords:
         """Padding rows are ratings of the first user and item."""
@@ -43,5 +53,7 @@ def add_rows(rows: Tensor, values: Tensor, size: int) -> Tensor:
         values: float64 (n, d).
     """
     n = len(rows)
+    if values.device.type != "cpu":  # in order too: torch's deterministic algorithm sorts
+        return values.new_zeros(size, values.shape[1]).index_add_(0, rows, values)
     ones = scipy.sparse.csr_matrix((np.ones(n), rows.numpy(), np.arange(n + 1)), shape=(n, size))
     return torch.from_numpy(np.ascontiguousarray(ones.T @ values.numpy()))

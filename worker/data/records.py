@@ -20,6 +20,7 @@ from torch import Tensor
 from app.privacy.numerics import GROUP
 from worker.data.norms import norm_bound, root_bound
 from worker.data.passes import Batch, Cuttable, Prepared, filled
+from worker.data.placed import moved
 
 CHUNK_BYTES = 2**24  # of float64 features that are checked together when records are loaded
 
@@ -146,8 +147,19 @@ class DenseRecords(Cuttable["DenseRecords"]):
 
     def select(self, indices: NDArray[np.int64]) -> DenseRecords:
         """See Records.select."""
-        at = torch.from_numpy(indices)
+        at = moved(torch.from_numpy(indices), self._features.device)
         return self._like(self._features[at], self.labels[at], self.private_norms[at], self._mean)
+
+    def to(self, device: torch.device) -> DenseRecords:
+        """The same records on a device."""
+        mean = None if self._mean is None else moved(self._mean, device)
+        features, labels, norms = (moved(each, device) for each in self.tensors)
+        return self._like(features, labels, norms, mean)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, labels and norms."""
+        return self._features, self.labels, self.private_norms
 
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> DenseRecords:
         """Padding rows are zeros, and so are the features of a record that is not finite.
@@ -159,7 +171,7 @@ class DenseRecords(Cuttable["DenseRecords"]):
             norms = norms * (1.0 + torch.finfo(dtype).eps)
             norms.masked_fill_(norms > torch.finfo(dtype).max, torch.inf)
         used = torch.isfinite(norms)[: len(part), None]
-        features = torch.zeros(rows, self._features.shape[1], dtype=dtype)
+        features = torch.zeros(rows, self._features.shape[1], dtype=dtype, device=self._features.device)
         centred = part if self._mean is None else self._centred(part.double())
         features[: len(part)] = torch.where(used, centred, 0.0)
         return self._like(features, filled(self.labels, start, rows), norms, None)
@@ -188,6 +200,7 @@ class SparseRecords(Cuttable["SparseRecords"]):
         self._matrix = matrix
         self._forward: Tensor | None = None
         self._backward: Tensor | None = None
+        self._squares: Tensor | None = None
         self.labels = labels
         self.private_norms = norms
         return self
@@ -207,6 +220,8 @@ class SparseRecords(Cuttable["SparseRecords"]):
 
     def weighted_squares(self, weights: Tensor) -> Tensor:
         """See FeatureRecords.weighted_squares."""
+        if self._squares is not None:
+            return (self._squares @ weights.T.contiguous()).T.contiguous()
         return torch.from_numpy(np.ascontiguousarray((self._matrix.power(2) @ weights.numpy().T).T))
 
     def dense(self, dtype: torch.dtype) -> Tensor:
@@ -215,7 +230,7 @@ class SparseRecords(Cuttable["SparseRecords"]):
 
     def select(self, indices: NDArray[np.int64]) -> SparseRecords:
         """See Records.select."""
-        at = torch.from_numpy(indices)
+        at = moved(torch.from_numpy(indices), self.labels.device)
         return self._like(self._matrix[indices], self.labels[at], self.private_norms[at])
 
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> SparseRecords:
@@ -231,6 +246,25 @@ class SparseRecords(Cuttable["SparseRecords"]):
         """Adds Xᵀ as CSR: its product is faster and uses all cores, but making it costs more than one step."""
         piece._backward = _torch_csr(piece._matrix.T.tocsr())
         return piece
+
+    def to(self, device: torch.device) -> SparseRecords:
+        """The same records on a device."""
+        return self if device.type == "cpu" or self._squares is not None else self.as_csr(device)
+
+    def as_csr(self, device: torch.device) -> SparseRecords:
+        """The same records with all three products as torch's, on a device."""
+        made = self._like(self._matrix, moved(self.labels, device), moved(self.private_norms, device))
+        made._forward = moved(self._csr(), device)
+        made._backward = moved(_torch_csr(self._matrix.T.tocsr()), device)
+        made._squares = moved(_torch_csr(self._matrix.power(2)), device)
+        return made
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Labels, norms, and the parts of the CSR matrices."""
+        matrices = [each for each in (self._forward, self._backward, self._squares) if each is not None]
+        parts = [part for each in matrices for part in (each.crow_indices(), each.col_indices(), each.values())]
+        return self.labels, self.private_norms, *parts
 
     def _csr(self) -> Tensor:
         if self._forward is None:

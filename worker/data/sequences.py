@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worker.data.passes import Cuttable, filled, filled_array
+from worker.data.placed import CPU, moved
 
 
 class SequenceRecords(Cuttable["SequenceRecords"]):
@@ -17,6 +18,7 @@ class SequenceRecords(Cuttable["SequenceRecords"]):
         items: int32 (rows,), one record after the other.
         starts, ends: int64 (n,), each record's range in `items`.
         labels: (n,); None: each record is its own label.
+        device: of `windows` and `padded`.
     """
 
     def __init__(
@@ -25,22 +27,32 @@ class SequenceRecords(Cuttable["SequenceRecords"]):
         starts: NDArray[np.int64],
         ends: NDArray[np.int64],
         labels: Tensor | None = None,
+        device: torch.device = CPU,
     ) -> None:
-        self._items, self._starts, self._ends = items, starts, ends
-        self.labels = torch.zeros(len(ends), dtype=torch.float64) if labels is None else labels
+        self._items, self._starts, self._ends, self._device = items, starts, ends, device
+        self.labels = torch.zeros(len(ends), dtype=torch.float64, device=device) if labels is None else labels
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def select(self, indices: NDArray[np.int64]) -> SequenceRecords:
         """The records at these indices, in their order."""
-        at = torch.from_numpy(indices)
-        return SequenceRecords(self._items, self._starts[indices], self._ends[indices], self.labels[at])
+        at = moved(torch.from_numpy(indices), self.labels.device)
+        return SequenceRecords(self._items, self._starts[indices], self._ends[indices], self.labels[at], self._device)
 
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> SequenceRecords:
         """Padding rows are empty sequences."""
         starts, ends = (filled_array(each, start, rows) for each in (self._starts, self._ends))
-        return SequenceRecords(self._items, starts, ends, filled(self.labels, start, rows))
+        return SequenceRecords(self._items, starts, ends, filled(self.labels, start, rows), self._device)
+
+    def to(self, device: torch.device) -> SequenceRecords:
+        """The same records, whose windows are on a device. The items stay on the processor: they are small."""
+        return SequenceRecords(self._items, self._starts, self._ends, moved(self.labels, device), device)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The labels."""
+        return (self.labels,)
 
     def without_seen(self, scores: Tensor) -> Tensor:
         """The scores (n, M + 1), item i in column i + 1, with −∞ for all items before each record's last one."""
@@ -49,7 +61,7 @@ class SequenceRecords(Cuttable["SequenceRecords"]):
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         seen = self._items[np.repeat(self._starts, lengths) + within].astype(np.int64) + 1
         left = scores.clone()
-        left[torch.from_numpy(rows), torch.from_numpy(seen)] = -torch.inf
+        left[moved(torch.from_numpy(rows), scores.device), moved(torch.from_numpy(seen), scores.device)] = -torch.inf
         return left
 
     def item_counts(self, items: int, length: int) -> Tensor:
@@ -57,7 +69,7 @@ class SequenceRecords(Cuttable["SequenceRecords"]):
 
         A record counts at most once for an item, and for at most `length` items. Private.
         """
-        ids = self.windows(length)[0].numpy()
+        ids = self.windows(length)[0].cpu().numpy()
         rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
         distinct = np.unique(rows[ids > 0] * np.int64(items) + ids[ids > 0] - 1)
         return torch.from_numpy(np.bincount(distinct % items, minlength=items).astype(np.float64))
@@ -78,4 +90,4 @@ class SequenceRecords(Cuttable["SequenceRecords"]):
         there = places < lengths
         at = np.where(there, self._ends[:, None] - lengths + places, 0)
         found = np.where(there, self._items[at], -1) if len(self._items) else np.full(there.shape, -1)
-        return torch.from_numpy(found.astype(np.int64) + 1)
+        return moved(torch.from_numpy(found.astype(np.int64) + 1), self._device)

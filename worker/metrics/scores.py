@@ -291,7 +291,7 @@ def _of_each(
     found: list[list[Tensor]] = [[] for _ in functions]
     for outputs, of in model.evaluated(parameters, records):
         for values, function in zip(found, functions, strict=True):
-            values.append(function(outputs, of.records.labels)[: of.count])
+            values.append(function(outputs, of.records.labels)[: of.count].cpu())
     return [torch.cat(each) if each else torch.zeros(0) for each in found]
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from worker.data.passes import Batch, Pass
+from worker.data.placed import CPU, passes_on
 
 # Named tensors. A model's order never changes, because it numbers the noise streams.
 Parameters = dict[str, Tensor]
@@ -26,12 +27,14 @@ class Model(ABC):
         rows_per_pass: P of every pass over records, for every caller; fixed at admission.
         dtype: of training passes. Score passes use float64, except that losses of next items and next tokens use
             `dtype`.
+        device: of passes and modules.
     """
 
     features: int
     outputs: int
     rows_per_pass: int
     dtype: torch.dtype = torch.float64
+    device: torch.device = CPU
 
     @property
     @abstractmethod
@@ -49,7 +52,7 @@ class Model(ABC):
 
     @abstractmethod
     def init(self, key: bytes | None = None) -> Parameters:
-        """The initial parameters, float64: a function of the key and public sizes."""
+        """The initial parameters, float64, on the processor: a function of the key and public sizes."""
 
     @abstractmethod
     def evaluator(self, parameters: Parameters) -> Callable[[Any], Tensor]:
@@ -61,12 +64,12 @@ class Model(ABC):
     def evaluated(self, parameters: Parameters, records: Batch[Any]) -> Iterator[tuple[Tensor, Pass[Any]]]:
         """The outputs (K, P) of each pass over any number of records, padding rows included."""
         evaluator = self.evaluator(parameters)
-        for each in records.passes(self.rows_per_pass, torch.float64):
+        for each in passes_on(self.device, records, self.rows_per_pass, torch.float64):
             yield evaluator(each.records), each
 
     def forward(self, parameters: Parameters, records: Batch[Any]) -> Tensor:
-        """Outputs for n records: float64 (K, n)."""
-        pieces = [outputs[:, : each.count] for outputs, each in self.evaluated(parameters, records)]
+        """Outputs for n records: float64 (K, n), on the processor."""
+        pieces = [outputs[:, : each.count].cpu() for outputs, each in self.evaluated(parameters, records)]
         return torch.cat([torch.zeros(self.outputs, 0, dtype=torch.float64), *pieces], dim=1)
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:

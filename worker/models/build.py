@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
 
@@ -29,6 +30,7 @@ from app.contracts.job_spec import (
 from app.contracts.job_spec import Model as Requested
 from app.errors import PrivacyError
 from app.privacy.numerics import PassType
+from worker.data.placed import CPU
 from worker.messages import Shape
 from worker.models.base import Model
 from worker.models.hf.loading import ModelMissingError, folder_of
@@ -47,6 +49,7 @@ def build_model(
     passes: PassType,
     rows: int,
     models_root: Path | None = None,
+    device: torch.device = CPU,
 ) -> Model:
     """The model that a job trains on data of a public shape.
 
@@ -55,6 +58,7 @@ def build_model(
         passes: the type of its passes.
         rows: the number of records of each.
         models_root: the folder of Hugging Face models.
+        device: of its passes.
 
     Raises:
         PrivacyError: admission let an unsuitable model through.
@@ -64,22 +68,22 @@ def build_model(
     match requested:
         case LinearModel() as asked:
             inputs = (asked.extractor.features if asked.extractor else None) or shape.features
-            made = Linear(inputs, shape.outputs, bias=asked.bias, rows_per_pass=rows, dtype=dtype)
+            made = Linear(inputs, shape.outputs, asked.bias, rows, dtype, device)
         case MatrixFactorizationModel() as asked:
             if not isinstance(task, RatingTask) or not isinstance(features, Interactions) or features.users is None:
                 raise PrivacyError("matrix factorization needs a data set of ratings")
             users, items = features.users.rows, features.items.rows
-            made = MatrixFactorization(users, items, asked.dim, task.scale, asked.bias, asked.init_std, rows)
+            made = MatrixFactorization(users, items, asked.dim, task.scale, asked.bias, asked.init_std, rows, device)
         case TransformerRecModel() | GruRecModel() | LstmRecModel() as asked:
             if not isinstance(task, NextItemTask) or not isinstance(features, Interactions):
                 raise PrivacyError("next-item recommenders need a data set of sequences")
-            made = NextItem(features.items.rows, asked, dtype, rows)
+            made = NextItem(features.items.rows, asked, dtype, rows, device)
         case HfModel() as asked:
-            made = _hf(asked, task, dtype, rows, models_root)
+            made = replace(_hf(asked, task, dtype, rows, models_root), device=device)
         case MlpModel() | CnnModel() as asked:
             if shape.sparse:
                 raise PrivacyError("this kind of model needs dense features")
-            made = Network(shape.features, shape.outputs, asked, dtype, rows)
+            made = Network(shape.features, shape.outputs, asked, dtype, rows, device)
         case _:
             assert_never(requested)
     return made

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from app.errors import PrivacyError
 from app.privacy.numerics import ROW_UNIT
+from worker.data.placed import chunk_bytes
 
 CHUNK_BYTES = 2**21  # of scores: computed, turned into residuals and multiplied while in the cache
 
@@ -96,7 +97,9 @@ class _Scored(torch.autograd.Function):
         flat, target = hidden.flatten(0, 1), targets.reshape(-1, 1)
         slopes = torch.empty_like(flat)
         losses, minus = torch.empty_like(flat[:, 0]), torch.full_like(flat[:, :1], -1.0)
-        rows = _chunk_rows(len(flat), CHUNK_BYTES // max(1, len(weight) * flat.element_size()))
+        rows = _chunk_rows(
+            len(flat), chunk_bytes(flat.device, CHUNK_BYTES) // max(1, len(weight) * flat.element_size())
+        )
         for at in range(0, len(flat), rows):
             part = slice(at, at + rows)
             chunk = torch.mm(flat[part], weight.mT, out=residuals[part])

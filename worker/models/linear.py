@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from app.privacy.numerics import ROW_UNIT
+from worker.data.placed import CPU
 from worker.data.records import FeatureRecords
 from worker.models.base import Model, Parameters
 
@@ -34,6 +35,7 @@ class Linear(Model):
     bias: bool = False
     rows_per_pass: int = ROW_UNIT
     dtype: torch.dtype = torch.float64
+    device: torch.device = CPU
 
     @property
     def kind(self) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from app.privacy.numerics import ROW_UNIT
+from worker.data.placed import CPU
 from worker.data.ratings import RatingRecords
 from worker.models.base import Model, Parameters
 from worker.noise.fills import KeyedInit
@@ -37,6 +38,7 @@ class MatrixFactorization(Model):
     bias: bool = True
     init_std: float = 0.1
     rows_per_pass: int = ROW_UNIT
+    device: torch.device = CPU
 
     @property
     def features(self) -> int:  # type: ignore[override]

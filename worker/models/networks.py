@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from app.contracts.job_spec import CnnModel, LinearModel, MlpModel
 from app.privacy.numerics import ROW_UNIT
+from worker.data.placed import CPU
 from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
 from worker.models.dropout import Dropout, Masks
@@ -33,6 +34,7 @@ class Network(ModuleModel):
     spec: LinearModel | MlpModel | CnnModel
     dtype: torch.dtype = torch.float32
     rows_per_pass: int = ROW_UNIT
+    device: torch.device = CPU
 
     @cached_property
     def masks(self) -> Masks | None:  # type: ignore[override]
@@ -43,7 +45,7 @@ class Network(ModuleModel):
     def module(self) -> nn.Module:
         """Its input is (n, d)."""
         layers = self._layers()
-        return nn.Sequential(*layers).to(self.dtype).to_empty(device="cpu")
+        return nn.Sequential(*layers).to(self.dtype).to_empty(device=self.device)
 
     @property
     def gain(self) -> float:  # type: ignore[override]

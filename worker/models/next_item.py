@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from app.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
 from app.privacy.numerics import ROW_UNIT
+from worker.data.placed import CPU, passes_on
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.dropout import Masks
@@ -34,6 +35,7 @@ class NextItem(ModuleModel):
     spec: TransformerRecModel | GruRecModel | LstmRecModel
     dtype: torch.dtype = torch.float32
     rows_per_pass: int = ROW_UNIT
+    device: torch.device = CPU
 
     @property
     def features(self) -> int:  # type: ignore[override]
@@ -60,7 +62,7 @@ class NextItem(ModuleModel):
         return {"errors.items": known.items, "errors.blocks": torch.tensor([known.blocks])} if known else {}
 
     def module(self) -> Recommender:
-        made = self._on_meta().to_empty(device="cpu")
+        made = self._on_meta().to_empty(device=self.device)
         made.tie()
         return made
 
@@ -97,8 +99,8 @@ class NextItem(ModuleModel):
         """
         module = cast(Recommender, self.filled(parameters).double())
         found = [torch.zeros(0, dtype=torch.float64)]
-        for each in records.passes(self.rows_per_pass, torch.float64):
-            found.append(self._ranks_of(module, each.records, leave_out_seen=leave_out_seen)[: each.count])
+        for each in passes_on(self.device, records, self.rows_per_pass, torch.float64):
+            found.append(self._ranks_of(module, each.records, leave_out_seen=leave_out_seen)[: each.count].cpu())
         return torch.cat(found)
 
     def _ranks_of(self, module: Recommender, records: SequenceRecords, *, leave_out_seen: bool) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from app.contracts.job_spec import ReAttention
 from app.errors import PrivacyError
+from worker.data.placed import moved
 
 
 class Errors:
@@ -41,6 +42,7 @@ class Errors:
         self.mode: Literal["off", "logits", "paper"] = asked.mode
         self.max_exponent, self._scale = asked.max_exponent, asked.scale
         self._known: tuple[float, Tensor] | None = None
+        self._placed: Tensor | None = None  # of items, where passes run
 
     def instantiate(self, noise_multiplier: float, batch_size: int, frequencies: Tensor, least: float) -> None:
         """Sets the errors from public or noised numbers.
@@ -53,10 +55,12 @@ class Errors:
         """
         of_blocks = self._scale * noise_multiplier / batch_size
         of_items = of_blocks / frequencies.double().clamp(min=least, max=1.0)
+        self._placed = None
         self._known = of_blocks, torch.cat([torch.zeros(1, dtype=torch.float64), of_items])
 
     def restore(self, blocks: float, items: Tensor) -> None:
         """Sets the errors to those published with a model."""
+        self._placed = None
         self._known = blocks, items.double()
 
     @property
@@ -75,7 +79,9 @@ class Errors:
 
     def of_inputs(self, ids: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
         """The variance of embedding + position, (…, T, dim)."""
-        variance = self.items[ids].square() + self.blocks**2
+        items = self.items if self._placed is None or self._placed.device != ids.device else self._placed
+        self._placed = items = moved(items, ids.device)
+        variance = items[ids].square() + self.blocks**2
         return variance.to(dtype)[..., None].expand(*ids.shape, dim)
 
     @property

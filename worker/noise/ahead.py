@@ -50,7 +50,8 @@ class StepNoise:
         self._generator, self._words = generator, words
         self._on_cpu = _on_cpu(torch.device(device))
         dtype = torch.float64 if self._on_cpu and not words else torch.int64
-        self._buffers = [torch.empty(checked_size(size), dtype=dtype) for size in sizes]
+        pinned = torch.device(device).type == "cuda"  # nothing waits for the copy
+        self._buffers = [torch.empty(checked_size(size), dtype=dtype, pin_memory=pinned) for size in sizes]
         self._chunk = WORD_CHUNK if words else CHUNK
         self._chunks = deque((index, at) for index, size in enumerate(sizes) for at in range(0, size, self._chunk))
         self._helpers: list[Future[None]] = []
@@ -72,11 +73,9 @@ class StepNoise:
             helper.result()
         if self._helpers:
             torch.set_num_threads(threads)  # new threads start with this number, which a helper thread changed
-        return (
-            self._buffers
-            if self._on_cpu or self._words
-            else [gaussians(bits.to(self.address[3])) for bits in self._buffers]
-        )
+        if self._on_cpu or self._words:
+            return self._buffers
+        return [gaussians(bits.to(self.address[3], non_blocking=True)) for bits in self._buffers]
 
     def drop(self) -> None:
         """Stops the work; the noise is not needed."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from app.errors import PrivacyError
 from worker.noise.ahead import StepNoise
 from worker.noise.generator import TENSORS, GaussianGenerator
+from worker.noise.on_device import add_noise_flat
 from worker.noise.release import Address, noised_mean, takes_words
 from worker.noise.rounding import add_noise
 
@@ -99,7 +100,8 @@ class GaussianRelease:
             PrivacyError: this query's noise was already used.
         """
         self._check(step, query)
-        if sum(value.numel() for value in parameters.values()) <= LOOK_AHEAD:
+        on_gpu = any(value.is_cuda for value in parameters.values())  # words wait in memory that no step needs
+        if on_gpu or sum(value.numel() for value in parameters.values()) <= LOOK_AHEAD:
             ahead = self._noise(parameters, step, query)
             ahead.begin()
             self._ahead = ahead
@@ -124,11 +126,22 @@ class GaussianRelease:
             raise PrivacyError("clipped gradients must be summed in float64")
         self._last = (step, query)
         noise = self._noise(private_sum, step, query)
+        if noise.address[3].type != "cpu":
+            return self._on_device(private_sum, noise, std)
         noised: dict[str, Tensor] = {}
         for index, ((name, value), each) in enumerate(zip(private_sum.items(), noise.take(), strict=True)):
             address = Address(self._generator.stream, step, query * len(private_sum) + index)
             noised[name] = noised_mean(value, each, std, self._divisor, address)
         return NoisedGradient(noised)
+
+    def _on_device(self, private_sum: dict[str, Tensor], noise: StepNoise, std: float) -> NoisedGradient:
+        """The same release on a GPU, of one flat array: it waits for the GPU once."""
+        step, first, sizes, _ = noise.address
+        values = torch.cat([each.reshape(-1) for each in private_sum.values()])
+        z = torch.cat(noise.take())
+        parts = add_noise_flat(values, z, std, self._generator.stream, step, first, sizes).div_(self._divisor)
+        named = zip(private_sum.items(), parts.split(list(sizes)), strict=True)
+        return NoisedGradient({name: part.view_as(value) for (name, value), part in named})
 
     def _check(self, step: int, query: int) -> None:
         if (step, query) <= self._last or step < 1 or query < 0:
@@ -167,7 +180,9 @@ class CountRelease:
             raise PrivacyError("this step's noise was already used: it covers one count only")
         self._last_step = step
         z = self._generator.noise(step, COUNT_STREAM, 1)
-        return NoisedCount(float(add_noise(private_count, z, self._std, self._generator.stream, step, COUNT_STREAM)))
+        return NoisedCount(
+            float(add_noise(private_count.cpu(), z, self._std, self._generator.stream, step, COUNT_STREAM))
+        )
 
 
 class PublicRelease:

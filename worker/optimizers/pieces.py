@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-PIECE = 2**15  # numbers for each thread
+PIECE = 2**15  # numbers for each thread of a processor; a GPU takes all numbers at once
 JOINED = 2**20  # gradients of up to this many numbers are joined first: many small tensors cost more than a copy
 
 Group = Mapping[str, Tensor]
@@ -48,7 +48,7 @@ def pieces(read: Sequence[Group], changed: Sequence[Group]) -> Iterator[tuple[Te
     size = PIECE * torch.get_num_threads()
     for whole in _wholes(only_read, kept):
         numbers = whole[0].numel()
-        if numbers <= size:
+        if numbers <= size or whole[0].device.type != "cpu":
             yield whole
             continue
         yield from zip(*(each.split(size) for each in whole), strict=True)

@@ -10,6 +10,7 @@ import torch
 from app.errors import PrivacyError
 from worker.clipping.engine import Clip
 from worker.data.passes import Batch
+from worker.data.placed import CPU, placed, prepared_on
 from worker.data.records import Records
 from worker.data.units import Users
 from worker.messages import Resalt, WarningCode
@@ -174,8 +175,8 @@ class Training:
         if self._users is not None:
             indices = self._users.records(indices)
         if self._order is None:
-            return self._train.select(indices)
-        batch: Batch[Any] = shuffled(self._train, indices[self._order.of(step, len(indices))])
+            return self._drawn.select(indices)
+        batch: Batch[Any] = shuffled(self._drawn, indices[self._order.of(step, len(indices))])
         return batch
 
     def _close_block(self, position: Position) -> Position:
@@ -214,7 +215,8 @@ class Training:
             bool(torch.isfinite(value.float()).all()) for value in parameters.values()
         )  # in float32, as published
         self._note(finite, "parameters-not-finite")
-        return Outcome(position.step, {**parameters, **self._handed_out}, tuple(self._warnings))
+        published = placed({**parameters, **self._handed_out}, CPU)
+        return Outcome(position.step, published, tuple(self._warnings))
 
     def _evaluate(self, position: Position, parameters: Parameters) -> None:
         """Scores the model: exactly on public data, else by a noisy sum that is still paid for. Also releases C."""
@@ -260,13 +262,14 @@ class Training:
         order = plan.order(self._replay.initial_keys) if plan.sampling == "full_batch" else None
         train = train if order is None else shuffled(train, order.of(WHOLE_DATA, len(train)))
         self._train: Records = train
-        self._everything: Batch[Any] = train
+        self._drawn = plan.resident(train) if plan.sampling == "poisson" else train
+        self._everything: Batch[Any] = plan.resident(train)
         if plan.keeps_passes:
-            self._everything = train.prepared(plan.numerics.rows_per_pass, plan.model.dtype)
+            self._everything = prepared_on(plan.device, self._everything, plan.numerics.rows_per_pass, plan.model.dtype)
 
     def _initial(self) -> Position:
         self._release_before()
-        parameters = flattened(self._plan.model.init(self._plan.init_key(self._replay.initial_keys)))
+        parameters = flattened(self._plan.initial(self._replay.initial_keys))
         adaptive = self._plan.adaptive_norm
         norm = adaptive.first if adaptive else None
         return Position(0, parameters, self._plan.optimizer.init(parameters), norm)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from app.contracts.base import AccountName
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import JobSpec
@@ -27,9 +29,10 @@ from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine, unclipped_engine
 from worker.clipping.engine import CountingEngine, GradientEngine
+from worker.data.placed import CPU, placed, resident
 from worker.data.records import Records
 from worker.messages import Keys, Shape
-from worker.models.base import Model
+from worker.models.base import Model, Parameters
 from worker.models.build import build_model
 from worker.models.modules import ModuleModel
 from worker.noise.gaussian import CountRelease, GaussianRelease, GradientRelease, PublicRelease
@@ -64,6 +67,7 @@ class Plan:
             pass if the self-test found that products depend on neighbours.
         sparse: features are sparse.
         seed: of a repeatable run on public data.
+        device: of passes, sums, noise, parameters and optimizer state.
     """
 
     mechanism: MechanismConfig | None
@@ -82,6 +86,7 @@ class Plan:
     numerics: Numerics
     sparse: bool
     seed: int | None
+    device: torch.device = CPU
 
     @property
     def public(self) -> bool:
@@ -93,6 +98,16 @@ class Plan:
         """True if a full batch's passes stay in memory between steps. Depends on public sizes; changes no number."""
         numbers = self.numerics.records_bound * self.model.features
         return self.sampling == "full_batch" and (self.sparse or numbers * self.model.dtype.itemsize <= KEPT_BYTES)
+
+    def initial(self, keys: Keys) -> Parameters:
+        """The initial parameters of a segment, on the device."""
+        return placed(self.model.init(self.init_key(keys)), self.device)
+
+    def resident(self, records: Records) -> Records:
+        """The records, on a GPU if a public bound on their size fits there."""
+        size = self.numerics.records_bound * (self.model.features + 2) * 8
+        kept: Records = resident(records, size, self.device)
+        return kept
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -220,7 +235,8 @@ def build_plan(
     holdout_account: AccountName = "holdout",
     models_root: Path | None = None,
     numerics: Numerics | None = None,
-    one_record: bool = False,
+    rows: int | None = None,
+    device: torch.device = CPU,
 ) -> Plan:
     """Builds the plan of an attempt.
 
@@ -233,7 +249,9 @@ def build_plan(
         holdout_account: the account that scores on a private hold-out are charged to.
         models_root: the folder of Hugging Face models.
         numerics: the stored numerics; None for a job that was admitted before they were stored.
-        one_record: passes hold one record each, for a machine whose products depend on neighbours.
+        rows: of a pass, if not the numerics': fewer where more do not fit in memory, or 1 for a machine whose products
+            depend on neighbours.
+        device: the device that computes.
 
     Raises:
         PrivacyError: specification and mechanism disagree, or private data lack a mechanism or have a seed.
@@ -243,9 +261,9 @@ def build_plan(
     if mechanism is not None:
         _check_agreement(spec, mechanism, shape, task, steps, holdout_public, holdout_account)
     numerics = numerics or numerics_of(spec, shape.public_sizes(mechanism), features)
-    if one_record:
-        numerics = numerics.of_one_record()
-    model = build_model(spec.model, shape, task, features, numerics.passes, numerics.rows_per_pass, models_root)
+    if rows is not None:
+        numerics = numerics.of_one_record() if rows == 1 else numerics.of_rows(rows)
+    model = build_model(spec.model, shape, task, features, numerics.passes, numerics.rows_per_pass, models_root, device)
     before = releases_of(model, spec, mechanism, features, shape)
     training = mechanism.training if mechanism else None
     engine = build_engine(model, spec.clipping, training, positions=numerics.positions, sums=numerics.sums)
@@ -268,6 +286,7 @@ def build_plan(
         numerics=numerics,
         sparse=shape.sparse or _hashes_words(spec),
         seed=spec.seed,
+        device=device,
     )
 
 

@@ -25,6 +25,7 @@ from app.errors import WorkerError
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.examined import ROWS as EXAMPLES
+from worker.data.placed import placed
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords
@@ -69,7 +70,7 @@ def require_exact(plan: Plan) -> None:
     """
     if isinstance(plan.model, HfTuning) and isinstance(plan.engine, Bookkeeping):
         generator = torch.Generator().manual_seed(1)
-        parameters = random_parameters(plan.model, generator, gain=1.0)
+        parameters = placed(random_parameters(plan.model, generator, gain=1.0), plan.device)
         plan.engine.examine(random_records(plan.model, EXAMPLES, generator), parameters)
 
 
@@ -77,7 +78,7 @@ def failures(plan: Plan) -> Iterator[Part]:
     """Yields the failing parts of the self-test as they are found. The first one decides; tests look at all."""
     generator = torch.Generator().manual_seed(0)
     rows = max(plan.numerics.rows_per_pass, KEPT)
-    parameters = random_parameters(plan.model, generator)
+    parameters = placed(random_parameters(plan.model, generator), plan.device)
     if isinstance(plan.model, NextItem) and plan.model.effective_errors is not None:
         # Example errors: the job's own are known only after its items are counted.
         plan.model.effective_errors.restore(0.01, torch.full((plan.model.items + 1,), 0.02))
@@ -134,7 +135,8 @@ def _clip(plan: Plan, parameters: Parameters, generator: torch.Generator) -> Cli
     """Random divisors if the job divides gradients: divided gradients have norms of their own."""
     if not isinstance(plan.optimizer, Preconditioned):
         return None
-    return Clip(1.0, {name: torch.rand(p.shape, generator=generator).double() + 0.5 for name, p in parameters.items()})
+    divisors = {name: torch.rand(p.shape, generator=generator).double() + 0.5 for name, p in parameters.items()}
+    return Clip(1.0, placed(divisors, plan.device))
 
 
 def _numbers(plan: Plan, parameters: Parameters, records: Records, clip: Clip | None) -> list[Tensor]:

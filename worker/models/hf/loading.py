@@ -176,17 +176,26 @@ def _tensors(folder: ModelFolder, config: Any) -> dict[str, Tensor]:
 def _classes(kind: str) -> tuple[Any, Any]:
     """transformers' classes for a kind: its configuration, and its model for the task. Takes seconds, once."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    from transformers import masking_utils  # noqa: PLC0415
     from transformers.models.bert import configuration_bert, modeling_bert  # noqa: PLC0415
     from transformers.models.gpt2 import configuration_gpt2, modeling_gpt2  # noqa: PLC0415
     from transformers.models.llama import configuration_llama, modeling_llama  # noqa: PLC0415
     from transformers.models.roberta import configuration_roberta, modeling_roberta  # noqa: PLC0415
 
+    if hasattr(masking_utils, "find_packed_sequence_indices"):
+        # It reads a number in each pass, for which a GPU would have to be waited for. Our positions always count from
+        # 0 in each text, so that its answer is always this one.
+        masking_utils.find_packed_sequence_indices = _not_packed
     return {
         "gpt2": (configuration_gpt2.GPT2Config, modeling_gpt2.GPT2LMHeadModel),
         "llama": (configuration_llama.LlamaConfig, modeling_llama.LlamaForCausalLM),
         "bert": (configuration_bert.BertConfig, modeling_bert.BertForSequenceClassification),
         "roberta": (configuration_roberta.RobertaConfig, modeling_roberta.RobertaForSequenceClassification),
     }[kind]
+
+
+def _not_packed(position_ids: Tensor) -> None:
+    """No row of a pass holds several texts."""
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from app.contracts.hf import HfModel
 from app.formats.model_folder import ModelFolder
 from app.privacy.numerics import ROW_UNIT
+from worker.data.placed import CPU, passes_on
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.hf import loading
@@ -38,6 +39,7 @@ class HfTuning(ModuleModel):
     classes: tuple[str, ...]
     dtype: torch.dtype = torch.float32
     rows_per_pass: int = ROW_UNIT
+    device: torch.device = CPU
 
     @property
     def features(self) -> int:  # type: ignore[override]
@@ -84,7 +86,7 @@ class HfTuning(ModuleModel):
     def token_logits(self, module: nn.Module, records: SequenceRecords) -> tuple[Tensor, Tensor]:
         """The logits (n, T, V) after each token, and the next token's id + 1, (n, T), or 0 where there is none."""
         ids, targets = records.windows(self.spec.max_length)
-        places = torch.arange(ids.shape[1]).expand(ids.shape)
+        places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
         logits = module(input_ids=(ids - 1).clamp(min=0), position_ids=places, use_cache=False).logits
         return logits.float() if logits.itemsize < 4 else logits, targets
 
@@ -102,8 +104,8 @@ class HfTuning(ModuleModel):
         """Each record's loss, float64 (n,), and each predicted token's, float64 (tokens,)."""
         module, means, tokens = self.filled(parameters), [torch.zeros(0)], [torch.zeros(0)]
         with torch.no_grad():
-            for each in records.passes(self.rows_per_pass, self.dtype):
-                losses, targets = self.token_losses(module, each.records)
+            for each in passes_on(self.device, records, self.rows_per_pass, self.dtype):
+                losses, targets = (of.cpu() for of in self.token_losses(module, each.records))
                 means.append(token_mean(losses, targets)[: each.count])
                 tokens.append(losses[targets != 0])  # padding rows have no targets
         return torch.cat(means).double(), torch.cat(tokens).double()
@@ -114,7 +116,7 @@ class HfTuning(ModuleModel):
         there = ids != 0
         there[:, 0] = True  # an empty text or padding row attends only to this place
         rows, length = ids.shape
-        places = torch.arange(length).expand(rows, length)
+        places = torch.arange(length, device=ids.device).expand(rows, length)
         if self.folder.kind == "roberta":  # positions count from the padding id + 1
             padding = int(self.folder.config.get("pad_token_id", 1))
             places = torch.where(there, places + padding + 1, padding)
@@ -157,7 +159,10 @@ class HfTuning(ModuleModel):
 
     @cached_property
     def _loaded(self) -> Any:
-        return loading.load(self.folder, self.spec, self.classes, self.dtype)
+        made: Any = loading.load(self.folder, self.spec, self.classes, self.dtype).to(self.device)
+        if self.device.type != "cpu":
+            made.tie_weights()  # a move may part tied tensors
+        return made
 
     @cached_property
     def _scored(self) -> nn.Module:

@@ -1,0 +1,29 @@
+"""/dashboard/workers: the worker processes, what each computes on, and what it runs."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from app.dashboard.page import PageRoute, render
+from app.dashboard.session import HOME, CurrentViewer
+from app.system.workers import list_workers
+from app.web.deps import Db, ServiceSettings
+
+router = APIRouter(prefix=f"{HOME}/workers", include_in_schema=False, route_class=PageRoute)
+
+
+@router.get("")
+def workers_page(request: Request, db: Db, settings: ServiceSettings, viewer: CurrentViewer) -> Response:
+    """Shows the workers of the last day."""
+    return _page(request, "workers.html", db, settings, viewer)
+
+
+@router.get("/live")
+def live_workers(request: Request, db: Db, settings: ServiceSettings, viewer: CurrentViewer) -> Response:
+    """The changing part of the workers' page."""
+    return _page(request, "_workers.html", db, settings, viewer)
+
+
+def _page(request: Request, template: str, db: Db, settings: ServiceSettings, viewer: CurrentViewer) -> Response:
+    found = list_workers(db, settings, viewer.caller).items
+    return render(request, template, viewer=viewer, workers=found)

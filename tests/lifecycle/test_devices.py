@@ -1,0 +1,141 @@
+"""Who may run a job that asks for a GPU, what it waits for, and on what its later attempts run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.contracts.devices import Device
+from app.db.engine import Database
+from app.db.models import Attempt
+from app.errors import PrivacyError
+from app.jobs.repository import PARTS
+from app.jobs.schemas import AttemptView, JobView
+from app.ledger.signing_keys import signing_key
+from app.lifecycle.cadence import Cadence
+from app.lifecycle.fair import claim_next
+from app.lifecycle.presence import GpuWorkers, Presence
+from app.lifecycle.relay import CeleryBell, Relay
+from app.lifecycle.settle import settle
+from app.lifecycle.states import get_job
+from app.settings import Settings
+from tests.factories import numerics
+from tests.lifecycle.conftest import Submit, balances, claimed, job_row
+from tests.lifecycle.test_fair import BOTH, CHEAP, NO_RECORDS
+
+CPU = frozenset(("cpu",))
+GPU = Device(kind="cuda", index=0, name="A GPU", memory_bytes=2**34, capability="9.0")
+PROCESSOR = Device(kind="cpu", index=0, name="A processor")
+NOTHING: dict[str, list[Any]] = {part: [] for part in PARTS}
+
+
+def waiting_for(db: Database, job_id: str) -> str | None:
+    return JobView.of(job_row(db, job_id), NOTHING, GpuWorkers(db, 30.0)).waiting_for
+
+
+def test_a_job_says_what_it_waits_for(db: Database, submit: Submit) -> None:
+    gpu = submit(once="gpu", runtime={"device": "cuda"}, **CHEAP)
+    plain = submit(once="plain", **CHEAP)
+    Presence(db, "host", 1, 5.0, devices=[PROCESSOR]).beat()
+    assert (waiting_for(db, gpu), waiting_for(db, plain)) == ("cuda", "worker")
+    presence = Presence(db, "host", 2, 5.0, devices=[GPU])
+    presence.beat()
+    assert (waiting_for(db, gpu), waiting_for(db, plain)) == ("worker", "worker"), "a GPU worker lives and is busy"
+    presence._leave()
+    assert waiting_for(db, gpu) == "cuda"
+    claimed(db, gpu)
+    assert waiting_for(db, gpu) is None
+
+
+@pytest.mark.parametrize(("device", "others"), [("cpu", BOTH), ("cuda", CPU)])
+def test_later_attempts_run_on_the_kind_of_the_first_ready_one(
+    db: Database, submit: Submit, device: Any, others: frozenset[str]
+) -> None:
+    job_id = submit(**CHEAP)
+    log = claimed(db, job_id)
+    log.ready(device, numerics(), fitted_rows=48)
+    log.gone("lost")
+    found = job_row(db, job_id)
+    assert (found.device, found.fitted_rows) == (device, 48)
+    held = claim_next(db, NO_RECORDS, "w", 30.0, others)
+    # A processor is everywhere; a GPU is not.
+    assert (held is not None) == (device == "cpu")
+    assert held is not None or claim_next(db, NO_RECORDS, "w", 30.0, BOTH) is not None
+
+
+def test_an_attempt_that_is_lost_before_it_is_ready_binds_nobody(db: Database, submit: Submit) -> None:
+    job_id = submit(**CHEAP)
+    claimed(db, job_id).gone("lost")
+    assert job_row(db, job_id).device is None
+    assert claim_next(db, NO_RECORDS, "w", 30.0, CPU) is not None
+
+
+@pytest.mark.parametrize(("device", "rows"), [("cuda", None), ("cpu", 48)])
+def test_an_attempt_on_another_device_or_in_other_passes_is_stopped(
+    db: Database, submit: Submit, device: Any, rows: int | None
+) -> None:
+    job_id = submit(**CHEAP)
+    log = claimed(db, job_id)
+    log.ready("cpu", numerics())
+    log.gone("lost")
+    with pytest.raises(PrivacyError, match="of the first"):
+        claimed(db, job_id).ready(device, numerics(), fitted_rows=rows)
+
+
+def test_an_attempt_says_on_what_it_ran(db: Database, submit: Submit) -> None:
+    """At a whole second: how long the data took to load depends on them."""
+    log = claimed(db, submit(**CHEAP))
+    log.cadence = Cadence(1e9)
+    log.ready("cuda", numerics())
+
+    def shown() -> str | None:
+        with db.read() as session:
+            return AttemptView.of(session.get_one(Attempt, (log.held.job_id, 1))).device
+
+    assert shown() is None
+    log.cadence = Cadence(0.0)
+    log.heartbeat()
+    assert shown() == "cuda"
+
+
+class Heard:
+    """A broker in this process."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bool]] = []
+
+    def notify(self, job_id: str, *, gpu: bool = False) -> None:
+        self.sent.append((job_id, gpu))
+
+    def waiting(self, *, gpu: bool = False) -> int:
+        return sum(each[1] == gpu for each in self.sent)
+
+
+def test_wake_ups_for_gpu_jobs_go_to_gpu_workers_alone(db: Database, settings: Settings, submit: Submit) -> None:
+    """A CPU worker would use them up, and a GPU worker that starts later would hear of no job."""
+    gpu, plain = submit(once="gpu", runtime={"device": "cuda"}, **CHEAP), submit(once="plain", **CHEAP)
+    heard = Heard()
+    eager = settings.model_copy(update={"notify_again_s": 0.0, "sweep_s": 0.0})
+    relay = Relay(db, eager, signing_key(settings), heard)
+    for _ in range(3):
+        relay.run_once()
+    assert sorted(heard.sent) == sorted([(gpu, True), (plain, False)]), "once each: both messages still wait"
+    heard.sent.remove((gpu, True))
+    relay.run_once()
+    assert heard.sent.count((gpu, True)) == 1, "a lost one is repeated"
+
+
+def test_each_queue_has_its_own_messages(settings: Settings) -> None:
+    notifier = CeleryBell(settings)
+    notifier.notify("job_a")
+    notifier.notify("job_b", gpu=True)
+    assert (notifier.waiting(), notifier.waiting(gpu=True)) == (1, 1)
+
+
+def test_a_job_that_waits_for_a_gpu_is_cancelled_free_of_charge(db: Database, submit: Submit) -> None:
+    job_id = submit(runtime={"device": "cuda"}, **CHEAP)
+    assert balances(db, job_id)[1] > 0
+    with db.write() as session:
+        settle(session, get_job(session, job_id), "cancelled")
+    assert balances(db, job_id) == (0, 0, 0, 0)

@@ -1,0 +1,211 @@
+"""A worker finds its devices without touching CUDA itself, and an attempt runs on its device or not at all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+import torch
+
+from app.contracts.devices import Device, kind_for, needs_gpu
+from tests.worker.support import Supervisor, dense, run_thread, spec, start_of, stored_part
+from worker.attempt import child, devices
+from worker.attempt.devices import DevicesError, chosen, driver_version, found, processor, visible
+from worker.messages import BlockStart, Failed, Finished, Ready
+from worker.training import self_test
+from worker.training.plan import Plan
+
+ROOT = Path(__file__).resolve().parents[2]
+GPUS = tuple(
+    Device(kind="cuda", index=index, name="A GPU", memory_bytes=2**34, capability="9.0", driver="550.54", cuda="12.8")
+    for index in (0, 1)
+)
+SHAPE = {"records_train": 80, "records_holdout": 20, "features": 5, "outputs": 3, "sparse": False}
+MLP = {"kind": "mlp", "hidden": [8]}
+
+
+@pytest.mark.parametrize(
+    ("setting", "gpus", "expected"),
+    [
+        ("auto", (), ["cpu"]),
+        ("auto", GPUS, ["cuda:0", "cuda:1"]),
+        ("cpu", GPUS, ["cpu"]),
+        ("cuda:1", GPUS, ["cuda:1"]),
+        ("cpu,cuda:0", GPUS, ["cpu", "cuda:0"]),
+        ("cuda", GPUS, ["cuda:0", "cuda:1"]),
+    ],
+)
+def test_the_setting_chooses_devices(setting: str, gpus: tuple[Device, ...], expected: list[str]) -> None:
+    assert [each.label for each in chosen(setting, gpus)] == expected
+
+
+def test_a_device_that_is_not_there_is_refused_and_nothing_is_used_in_its_place() -> None:
+    with pytest.raises(DevicesError, match="this machine has no cuda:2"):
+        chosen("cuda:2", GPUS)
+    with pytest.raises(DevicesError, match="this machine has no cuda:0: torch can use cpu"):
+        chosen("cuda:0", ())
+    with pytest.raises(DevicesError, match="this machine has no cuda: torch can use cpu"):
+        chosen("cuda", ())
+    with pytest.raises(DevicesError, match="twice"):
+        chosen("cuda:0,cuda:0", GPUS)
+
+
+def test_a_process_sees_its_own_gpu_alone() -> None:
+    assert visible(GPUS[1], {})["CUDA_VISIBLE_DEVICES"] == "1"
+    assert visible(GPUS[1], {"CUDA_VISIBLE_DEVICES": "3, GPU-7a"})["CUDA_VISIBLE_DEVICES"] == "GPU-7a"
+    assert visible(processor(), {"CUDA_VISIBLE_DEVICES": "3"})["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_gpus_are_asked_for_in_a_process_that_ends(tmp_path: Path) -> None:
+    said = json.dumps([each.model_dump() for each in GPUS])
+    node = tmp_path / "nvidiactl"
+    asking = [sys.executable, "-c", f"import os; assert os.environ['CUDA_DEVICE_ORDER']; print({said!r})"]
+    assert found(asking, [node]) == (), "no node, no question"
+    node.touch()
+    assert found(asking, [node]) == GPUS
+    for broken in (["false"], [sys.executable, "-c", "print('no')"], ["/there/is/no/such/program"]):
+        with pytest.raises(DevicesError, match="cannot be asked for"):
+            found(broken, [node])
+
+
+def test_this_machine_answers() -> None:
+    answer = subprocess.run(devices.COMMAND, cwd=ROOT, capture_output=True, check=True, text=True)
+    assert len(json.loads(answer.stdout)) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    assert processor().memory_bytes and processor().label == "cpu"
+
+
+def test_a_driver_has_a_version() -> None:
+    open_kernel = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\nGCC version: 12.2"
+    assert driver_version(open_kernel) == "580.65.06"
+    assert driver_version("nothing") is None
+
+
+def test_the_kind_of_device_is_the_first_attempts() -> None:
+    assert [kind_for("auto", None, gpu) for gpu in (False, True)] == ["cpu", "cuda"]
+    assert [kind_for("cpu", None, gpu) for gpu in (False, True)] == ["cpu", "cpu"]
+    assert [kind_for("auto", frozen, True) for frozen in ("cpu", "cuda")] == ["cpu", "cuda"]
+    assert needs_gpu("cuda", None) and needs_gpu("auto", "cuda") and not needs_gpu("auto", None)
+
+
+# Every way to initialize CUDA, and every question that starts its driver.
+TRAPS = """
+import sys, torch
+def refuse(*arguments, **named):
+    raise SystemExit("a process that forks touched CUDA")
+for name in ("_lazy_init", "init", "is_available", "device_count", "current_device", "get_device_properties"):
+    setattr(torch.cuda, name, refuse)
+"""
+SUPERVISOR = "import worker.tasks; assert not torch.cuda.is_initialized()"
+SERVER = """
+import os, socket, threading
+from worker.attempt import fork_server
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+channel, other = socket.socketpair()
+def ask():
+    socket.send_fds(ours, [b"fork"], [other.fileno()])
+    assert socket.recv_fds(ours, 32, 1)[0].startswith(b"forked")
+    assert not torch.cuda.is_initialized()
+    os.write(1, b"forked without CUDA")
+    os._exit(0)  # its fork ends with it
+threading.Thread(target=ask).start()
+fork_server.main(theirs.fileno(), 2**33)
+"""
+
+
+@pytest.mark.parametrize(("script", "says"), [(SUPERVISOR, ""), (SERVER, "forked without CUDA")])
+def test_no_process_that_forks_touches_cuda(script: str, says: str) -> None:
+    """The worker's supervisor loads its tasks; the fork server loads the attempt's program and forks one."""
+    ran = subprocess.run([sys.executable, "-c", TRAPS + script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "touched CUDA" not in ran.stderr and says in ran.stdout, ran.stderr
+    assert ran.returncode == 0, ran.stderr
+
+
+def supervised(tmp_path: Path, **changes: Any) -> Supervisor:
+    x, y = dense(100, 5, 3)
+    tmp_path = Path(mkdtemp(dir=tmp_path))
+    parts = {
+        "train": stored_part(tmp_path / "train.npz", x[:80], y[:80]),
+        "holdout": stored_part(tmp_path / "holdout.npz", x[80:], y[80:]),
+    }
+    start = start_of(spec(model=MLP), SHAPE, parts=parts, output_dir=tmp_path)
+    return Supervisor(start | changes)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_an_attempt_whose_gpu_is_gone_ends_before_anything_ran(tmp_path: Path) -> None:
+    supervisor = supervised(tmp_path, device="cuda")
+    ended = run_thread(supervisor)
+    assert isinstance(ended.last, Failed) and ended.last.code == "device"
+    assert not supervisor.of(Ready) and not supervisor.of(BlockStart)
+
+
+def small_memory(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
+    """Passes of more rows do not fit. Returns the sizes that were tried."""
+    tried: list[int] = []
+    holds = self_test.holds
+
+    def limited(plan: Plan) -> bool:
+        tried.append(plan.numerics.rows_per_pass)
+        if plan.numerics.rows_per_pass > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return holds(plan)
+
+    monkeypatch.setattr(self_test, "holds", limited)
+    return tried
+
+
+def test_passes_that_do_not_fit_are_made_smaller_before_the_first_private_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = small_memory(monkeypatch, 48)
+    supervisor = supervised(tmp_path)
+    assert isinstance(run_thread(supervisor).last, Finished) and tried == [96, 48]
+    (ready,) = supervisor.of(Ready)
+    assert ready.fitted_rows == ready.numerics.rows_per_pass == 48
+    again = supervised(tmp_path, fitted_rows=48, begun=True)
+    assert isinstance(run_thread(again).last, Finished) and tried == [96, 48, 48]
+    first, second = ([each.digest for each in of.seen if each.kind == "digest"] for of in (supervisor, again))
+    assert first == second, "the replay computes in the same passes"
+
+
+def test_smaller_passes_are_tested_though_the_admitted_ones_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-test of the admitted passes is known, but they do not fit."""
+    tested: list[int] = []
+
+    def rehearsed(plan: Plan) -> None:
+        if plan.numerics.rows_per_pass > 48:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def holds(plan: Plan) -> bool:
+        tested.append(plan.numerics.rows_per_pass)
+        return True
+
+    monkeypatch.setattr(child, "rehearse", rehearsed)
+    monkeypatch.setattr(self_test, "holds", holds)
+    known = Supervisor(start_of(spec(model=MLP), SHAPE) | {"self_tested": True}).message()
+    assert child._fitting_plan(known, torch.device("meta"))[1:] == ("passed", 48) and tested == [48]
+    again = known.model_copy(update={"fitted_rows": 48, "begun": True})
+    assert child._fitting_plan(again, torch.device("meta"))[1:] == ("passed", 48) and tested == [48]
+
+
+@pytest.mark.parametrize("changes", [{"begun": True}, {"begun": True, "fitted_rows": 48}])
+def test_the_size_of_passes_of_an_attempt_that_was_ready_is_fixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    small_memory(monkeypatch, 24)
+    supervisor = supervised(tmp_path, **changes)
+    ended = run_thread(supervisor)
+    assert isinstance(ended.last, Failed) and ended.last.code == "out-of-memory"
+    assert not supervisor.of(Ready)
+
+
+def test_what_never_fits_ends_the_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = small_memory(monkeypatch, 0)
+    ended = run_thread(supervised(tmp_path))
+    assert isinstance(ended.last, Failed) and ended.last.code == "out-of-memory"
+    assert tried == [96, 48, 24, 12, 6, 3, 1]

@@ -1,0 +1,110 @@
+"""The noise step on a GPU: the same released bits as worker.noise.rounding, with one wait for the GPU.
+
+All tensors of a query are one flat array. The float64 part of the computation runs on the GPU, without branches. It
+also marks the numbers whose rounding it cannot decide (about three in a million), packs up to a fixed number of them,
+and copies them to the processor: this is the only wait. The processor settles them exactly and writes them back.
+
+R is a function of S + sZ alone (worker.noise.rounding), so it is the same on every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from worker.data.placed import moved
+from worker.noise.generator import KeyedStream
+from worker.noise.rounding import TAIL, TOLERANCE, Digits, _settled_sum, grid
+
+ONE_IN = 2**13  # at most one number in this many is packed; the expected share is a thirtieth of that
+LEAST = 64
+
+
+def add_noise_flat(
+    values: Tensor, z: Tensor, std: float, stream: KeyedStream, step: int, first: int, sizes: Sequence[int]
+) -> Tensor:
+    """R of several tensors that lie one after the other.
+
+    Args:
+        values: S, float64 (m,), private.
+        z: the streams' float64 Gaussians, (m,), on the same device.
+        std: s.
+        stream: the source of z's words.
+        step: the logical step.
+        first: the first tensor's stream.
+        sizes: the numbers of each tensor.
+
+    Returns:
+        R, float64 (m,).
+
+    Raises:
+        PrivacyError: S is not finite.
+    """
+    result, packed = _rounded(values, z, std, room(len(values)))
+    count, *rows = packed.cpu().tolist()  # the wait
+    found = [(rows[at], rows[at + 1], rows[at + 2]) for at in range(0, 3 * int(min(count, len(rows) // 3)), 3)]
+    if count > len(found):  # far more than can be expected: a sum that is not finite, or a broken generator
+        found = _all_doubtful(values, z, std)
+    if found:
+        ends = list(accumulate(sizes))
+        settled = [_settle(ends, sizes, each, std, stream, step, first) for each in found]
+        at = moved(torch.tensor([int(each[0]) for each in found]), result.device)
+        result.index_put_((at,), moved(torch.tensor(settled, dtype=torch.float64), result.device))
+    return result
+
+
+def room(numbers: int) -> int:
+    """How many doubtful numbers are packed; public."""
+    return max(LEAST, numbers // ONE_IN)
+
+
+def _rounded(values: Tensor, z: Tensor, std: float, most: int) -> tuple[Tensor, Tensor]:
+    """R as float64 computes it; and [how many are doubtful, (position, S, R) of the first `most` of them]."""
+    result, certain = _computed(values, z, std)
+    doubtful = ~certain
+    place = torch.cumsum(doubtful, dim=0) - 1
+    # Every number that is not packed goes to one row that is thrown away.
+    target = torch.where(doubtful & (place < most), place, most)
+    rows = torch.zeros(3, most + 1, dtype=torch.float64, device=values.device)
+    at = torch.arange(len(values), device=values.device, dtype=torch.float64)
+    for row, numbers in zip(rows, (at, values, result), strict=True):
+        row.scatter_(0, target, numbers)
+    return result, torch.cat([doubtful.sum()[None].double(), rows[:, :most].T.flatten()])
+
+
+def _computed(values: Tensor, z: Tensor, std: float) -> tuple[Tensor, Tensor]:
+    """R as float64 computes it, and where it is certain. See worker.noise.rounding._round_sums."""
+    g = grid(std)
+    multiples = torch.round(values / g).mul_(g)  # exact, and so is the rest
+    rest = values - multiples
+    total = torch.add(rest, z, alpha=std)
+    rounded = torch.add(total, 1.5 * 2.0**52 * g).sub_(1.5 * 2.0**52 * g)
+    off = total.sub_(rounded).abs_()
+    certain = (off <= (0.5 - TOLERANCE) * g) & ((rounded - rest).abs_() <= TAIL * std)
+    return rounded.add_(multiples), certain
+
+
+def _all_doubtful(values: Tensor, z: Tensor, std: float) -> list[tuple[float, float, float]]:
+    result, certain = _computed(values, z, std)
+    at = torch.nonzero(~certain).view(-1)
+    rows = torch.stack([at.double(), values[at], result[at]]).cpu()
+    return [(float(each[0]), float(each[1]), float(each[2])) for each in rows.T.tolist()]
+
+
+def _settle(
+    ends: Sequence[int],
+    sizes: Sequence[int],
+    doubtful: tuple[float, float, float],
+    std: float,
+    stream: KeyedStream,
+    step: int,
+    first: int,
+) -> float:
+    """R of one number, exactly."""
+    at, value, guess = doubtful
+    tensor = next(number for number, end in enumerate(ends) if at < end)
+    position = int(at) - (ends[tensor] - sizes[tensor])
+    return _settled_sum(value, std, Digits(stream, step, first + tensor, position), guess)
