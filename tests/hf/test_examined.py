@@ -20,7 +20,7 @@ from worker.training.self_test import require_exact
 
 def plan_of(root: Path, path: str, tuning: str, dtype: torch.dtype = torch.float32) -> Any:
     made = model(root, path, dtype, tuning=tuning)
-    return SimpleNamespace(model=made, engine=engine_of(made))
+    return SimpleNamespace(model=made, engine=engine_of(made), device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("path", "tuning"), TRIED)
