@@ -83,9 +83,9 @@ def test_quotes_and_refusals(api: Api) -> None:
     ratings, other = api.upload(spec(), TABLE).json()["id"], api.upload(declared("other")).json()["id"]
     answer = quote(api, ratings).json()
     assert answer["model"]["parameters"] == 24 * 4
-    assert "loss_bound = 1 count as that; they reach 16" in answer["warnings"][0]
+    assert any("loss_bound = 1 count as that; they reach 16" in each for each in answer["warnings"])
     wide = quote(api, ratings, evaluation={"noise_mu": 0.1, "loss_bound": 16.0}).json()
-    assert wide["warnings"] == [] and wide["charge"] == answer["charge"]
+    assert not any("loss_bound" in each for each in wide["warnings"]) and wide["charge"] == answer["charge"]
     for dataset, model in ((ratings, {"kind": "linear"}), (other, FACTORS), (ratings, {"kind": "mlp", "hidden": [2]})):
         refused = quote(api, dataset, model=model)
         assert refused.status_code == 422 and refused.json()["errors"][0]["pointer"] == "/model/kind"

@@ -19,8 +19,9 @@ from tests.factories import add_dataset
 from tests.lifecycle.conftest import Submit, claimed, job_row
 from worker.messages import FailureCode
 
-# Each may follow from private data: how many records there are, how long, or what one of them is.
-HIDDEN = {"out-of-memory", "privacy-invariant", "protocol", "internal", "worker-crashed"}
+# Each may follow from private data: how many records there are, how long, or what one of them is. A GPU that cannot be
+# used fails no job (the supervisor takes the attempt for lost), and would be hidden like the rest.
+HIDDEN = {"device", "out-of-memory", "privacy-invariant", "protocol", "internal", "worker-crashed"}
 OF_ATTEMPTS = [*get_args(FailureCode), "nobody-thought-of-it"]
 
 
