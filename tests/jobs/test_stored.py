@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec
+from app.contracts.job_spec import JobSpec, LinearModel
 from app.hpo.stored import StoredStudy
 from app.jobs import service
 from app.jobs.plans import DatasetFacts
@@ -43,14 +43,24 @@ def facts_of(changes: dict[str, Any]) -> DatasetFacts:
 
 
 def stored(name: str) -> dict[str, str]:
-    """The columns of a job's row, as text: also the order of members is the same."""
+    """The columns of a job's row, as text: also the order of members is the same.
+
+    A linear model's quote is that of a job in float64, which was the type of all of them.
+    """
     spec = JobSpec.model_validate(job_of(name))
-    made = service.price_plan(cast(PricingService, PlainPricing()), spec, facts_of(CASES[name][1]), None)
-    row = new_job(Caller("key", "test", "admin"), *made, "once", "00").columns
+    wide = spec.model_copy(update={"runtime": spec.runtime.model_copy(update={"dtype": "float64"})})
+    row, of_wide = (columns_of(each, facts_of(CASES[name][1])) for each in (spec, wide))
+    if isinstance(spec.model, LinearModel):
+        row["quote"] = of_wide["quote"]
     if row["study"] is not None:
         row["study"]["seed"] = "drawn"
     columns = {column: json.dumps(row[column]) for column in ("spec", "mechanism", "quote", "study")}
     return columns | {"mechanisms of runs": json.dumps(mechanisms_of(row["study"]))}
+
+
+def columns_of(spec: JobSpec, facts: DatasetFacts) -> dict[str, Any]:
+    made = service.price_plan(cast(PricingService, PlainPricing()), spec, facts, None)
+    return new_job(Caller("key", "test", "admin"), *made, "once", "00").columns
 
 
 def mechanisms_of(column: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -139,7 +139,7 @@ def test_an_attempt_is_centred_and_hands_out_its_mean(tmp_path: Path) -> None:
     assert ended.status == 0 and isinstance(ended.last, Finished)
     (score,) = supervisor.of(MetricValue)
     assert score.value > 0.5  # of three classes
-    weights, card = ended.last.artifacts
+    weights, card, _readme = ended.last.artifacts
     tensors = load_file(weights.path)
     assert float((tensors["mean"].double() - torch.from_numpy(x[:80] + FAR).double().mean(dim=0)).norm()) < 0.5
     said = json.loads(Path(card.path).read_text())
