@@ -155,7 +155,7 @@ def test_a_linear_probe_from_images_to_the_model(folder: Path, tmp_path: Path) -
     assert isinstance(ended.last, Finished)
     assert supervisor.metrics["accuracy", 10]["value"] == 1.0
     card = json.loads((tmp_path / "model.json").read_text())
-    assert card["tensors"]["weight"] == [2, 1280] and card["extractor"] == extractor
+    assert card["tensors"]["weight"] == [2, 1280] and card["extractor"] | extractor == card["extractor"]
     assert f"model.predict([[0.0] * {GRAY.numbers}])" in card["usage"]
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "e").symlink_to(folder)

@@ -119,6 +119,7 @@ def test_a_job_without_clipping_and_noise_is_torchs_training(kind: str) -> None:
     settings = {"kind": kind, "learning_rate": 0.1, "schedule": {"kind": "cosine", "final": 0.2}} | JOBS[kind][0]
     shape = {"records_train": 80, "records_holdout": 0, "features": 3, "outputs": 3, "sparse": False}
     job = spec(privacy=None, evaluation=None, optimizer=settings, model={"kind": "linear", "bias": True})
+    job["runtime"] = {"dtype": "float64"}
     outcome, _ = run_direct(Supervisor(start_of(job, shape, public=True)), records(x, y), None)
     model = torch.nn.Linear(3, 3).double()
     for parameter in model.parameters():

@@ -63,7 +63,8 @@ def dp2(kind: str, **changes: Any) -> dict[str, Any]:
 
 def job(optimizer: dict[str, Any], **changes: Any) -> dict[str, Any]:
     base = {"privacy": {"noise_multiplier": SIGMA, "target_delta": 1e-5}, "length": {"steps": STEPS}}
-    return spec(optimizer=optimizer, **(base | changes))
+    wide = {} if "model" in changes else {"runtime": {"dtype": "float64"}}  # as the textbook's numbers
+    return spec(optimizer=optimizer, **(base | wide | changes))
 
 
 class Private:
@@ -185,7 +186,7 @@ def test_without_noise_scale_then_privatize_is_its_base(base: str) -> None:
 
 
 def test_without_noise_dp2_alternates_between_sgd_and_a_stale_rmsprop() -> None:
-    asked = spec(privacy=None, evaluation=None, optimizer=dp2("dp2_rmsprop"), length={"steps": STEPS})
+    asked = job(dp2("dp2_rmsprop"), privacy=None, evaluation=None)
     outcome, _ = run_direct(Supervisor(start_of(asked, SHAPE, public=True)), TRAIN, None)
     x, y = torch.from_numpy(X[:80]).double(), torch.from_numpy(Y[:80])
     w, v, G = torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2, 3), torch.zeros(2, 3)

@@ -159,7 +159,7 @@ def test_records_that_are_none_are_pointed_at(name: str, record: Any) -> None:
     read_task, read = (TypeAdapter(of).validate_python(each) for of, each in ((Task, task), (Features, features)))
     with pytest.raises(InvalidRequest) as refused:
         checked([records[0], record], read_task, read, width)
-    assert refused.value.members["errors"][0]["pointer"] == "/records/1"
+    assert refused.value.members["errors"][0]["pointer"].startswith("/records/1")
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,8 @@ def job(optimizer: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "length": {"steps": STEPS},
         "evaluation": None,
     }
-    return spec(optimizer={"learning_rate": 0.3, "public_dataset": "ds_p", **optimizer}, **(base | changes))
+    wide = {} if "model" in changes else {"runtime": {"dtype": "float64"}}  # as the definition's numbers
+    return spec(optimizer={"learning_rate": 0.3, "public_dataset": "ds_p", **optimizer}, **(base | wide | changes))
 
 
 def trained(asked: dict[str, Any]) -> Array:
