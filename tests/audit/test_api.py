@@ -154,6 +154,7 @@ def plain(path: str, body: Any = None, method: str = "POST") -> Call:
 # What a successful call of each route leaves; None: it changes nothing that is anybody's.
 TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ("POST", "/v1/quotes"): None,
+    ("POST", "/v1/datasets/{dataset_id}/ledger/forecast"): None,
     ("POST", "/v1/quotes/sweep"): None,
     ("POST", "/v1/datasets/check"): None,
     ("POST", "/v1/keys"): ("key.created", plain("/v1/keys", {"name": "n", "role": "viewer"})),

@@ -58,7 +58,6 @@ def test_what_is_no_model_is_refused(api: Api, db: Database) -> None:
         {"model": {"kind": "mlp", "hidden": [True]}},
         {"model": {"kind": "cnn", "preset": "conv2"}},
         {"model": {"kind": "resnet"}},
-        {"runtime": {"dtype": "float32"}},
     ]
     for change in wrong:
         answer = quoted(api, job_spec(dataset, **change))

@@ -18,9 +18,9 @@ from worker.celery_app import app
 __all__ = ["app"]
 
 
-def _late(log: AttemptLog, settings: Settings, fork_server: ForkServer) -> None:
+def _late(log: AttemptLog, settings: Settings, fork_server: ForkServer, *, has_gpu: bool = False) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
-    run_attempt(log, settings, fork_server)
+    run_attempt(log, settings, fork_server, has_gpu=has_gpu)
 
 
 vars(tasks)["run_attempt"] = _late
