@@ -416,3 +416,18 @@ def test_a_fork_server_remembers_until_it_is_replaced() -> None:
         with ours, theirs:
             server.start(theirs.fileno())  # its first process: nothing passed in it
         assert not server.has_passed("a")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("features", "records"), [(5, 1500), (7, 3000), (768, 20_000)])
+def test_dense_linear_models_pass_in_float32(threads: int, features: int, records: int) -> None:
+    """Their default. A softmax over columns rounded the last record of a thread's share in another way."""
+    shape = {"records_train": records, "records_holdout": 20, "features": features, "outputs": 2, "sparse": False}
+    plan = plan_of(start_of(spec(), shape))
+    assert plan.numerics.passes == plan.numerics.sums == "float32"
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert set(self_test.failures(plan)) == set()
+    finally:
+        torch.set_num_threads(before)

@@ -61,8 +61,12 @@ class Linear(Model):
         return partial(self.pass_outputs, parameters)
 
     def residuals(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """∂loss/∂f, (K, n): softmax(f) − e_y, or f − y."""
+        """∂loss/∂f, (K, n): softmax(f) − e_y, or f − y.
+
+        A record's logits are one row, so that its rounding does not depend on its place: softmax over columns divides
+        them between threads, and rounds the last columns of a thread differently.
+        """
         if not self.classification:
             return outputs - labels
-        minus_one = outputs.new_full((1, len(labels)), -1.0)
-        return torch.softmax(outputs, dim=0).scatter_add_(0, labels[None], minus_one)
+        minus_one = outputs.new_full((len(labels), 1), -1.0)
+        return torch.softmax(outputs.T.contiguous(), dim=1).scatter_add_(1, labels[:, None], minus_one).T

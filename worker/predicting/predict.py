@@ -107,7 +107,7 @@ class Predictor:
             given = centered(given, parameters[TENSOR])
         outputs = model.forward(parameters, given)
         if isinstance(self.task, ClassificationTask):
-            return [_classes(each, self.task, top) for each in torch.softmax(outputs, dim=0).mT]
+            return [_classes(each, self.task, top) for each in torch.softmax(outputs.mT, dim=1)]
         values = outputs[0]
         if isinstance(self.task, RatingTask):
             values = values.clamp(*self.task.scale)
