@@ -261,12 +261,13 @@ def opacus_hooks(task: Task) -> Step:
     return step
 
 
-def opacus_ghost(task: Task) -> Step:
+def opacus_ghost(task: Task, *, ghost: bool = True) -> Step:
+    """Opacus' second pass with reweighted losses: ghost norms, or norms of formed gradients (fast gradient)."""
     from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
     from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
 
     wrapped = GradSampleModuleFastGradientClipping(
-        task.module(), loss_reduction="mean", max_grad_norm=1.0, use_ghost_clipping=True
+        task.module(), loss_reduction="mean", max_grad_norm=1.0, use_ghost_clipping=ghost
     )
     optimizer = DPOptimizerFastGradientClipping(
         torch.optim.SGD(wrapped.parameters(), lr=0.01),

@@ -87,41 +87,12 @@ def plain(task: Task) -> Step:
     return step
 
 
-def fast_gradient(task: Task) -> Step:
-    """Opacus' second pass with reweighted losses, norms from formed gradients."""
-    from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
-    from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
-
-    wrapped = GradSampleModuleFastGradientClipping(
-        task.module(), loss_reduction="mean", max_grad_norm=1.0, use_ghost_clipping=False
-    )
-    optimizer = DPOptimizerFastGradientClipping(
-        torch.optim.SGD(wrapped.parameters(), lr=0.01),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-        expected_batch_size=len(task.batch[0]),
-    )
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        losses = task.losses(wrapped, task.batch)
-        losses.mean().backward(retain_graph=True)
-        optimizer.zero_grad(set_to_none=True)
-        factors = wrapped.get_clipping_coef()
-        wrapped.disable_hooks()
-        (factors * losses).sum().backward()
-        wrapped.enable_hooks()
-        optimizer.step()
-
-    return step
-
-
 KINDS: dict[str, Callable[[Task], Step]] = {
     "non-private": lambda task: plain(task.standard),
     "private": Shipped,
     "Opacus, hooks": lambda task: engine.opacus_hooks(task.standard),
     "Opacus, ghost": lambda task: engine.opacus_ghost(task.standard),
-    "Opacus, fast gradient": lambda task: fast_gradient(task.standard),
+    "Opacus, fast gradient": lambda task: engine.opacus_ghost(task.standard, ghost=False),
 }
 
 

@@ -6,7 +6,6 @@ registration: sums are paid for up to `records_bound` records. Only the owner le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -16,7 +15,7 @@ from app.contracts.dataset_spec import DatasetSpec, PublicHoldout, SplitHoldout,
 from app.contracts.redeclaration import Redeclaration, amended
 from app.datasets.parsing import Parsers
 from app.datasets.repository import check_there
-from app.datasets.service import split_sizes
+from app.datasets.service import Registered, split_sizes
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Declaration
 from app.errors import Conflict, InvalidRequest, Unavailable
@@ -32,20 +31,13 @@ from app.settings import Settings
 DEVIATION = 0.1  # as at a registration
 
 
-@dataclass(frozen=True)
-class Redeclared:
-    """A new version, and what the stored records say about it, for the owner alone."""
-
-    dataset: Dataset
-    account: Account | None
-    counts: dict[str, int]
-    warnings: list[str]
-
-
 def redeclare(
     db: Database, settings: Settings, parsers: Parsers, caller: Caller, dataset: str, asked: Redeclaration
-) -> Redeclared:
+) -> Registered:
     """Replaces a declaration by its next version; with `dry_run`, only tells what it would say.
+
+    Returns:
+        The data set, with what its stored records say about the new version.
 
     Raises:
         NotFound, Forbidden: only its owner and admins may.
@@ -81,7 +73,7 @@ def redeclare(
             audit.record(session, "dataset.redeclared", row.id)
         session.flush()
         account = session.get(Account, dataset_id)
-        return Redeclared(row, account, counts, warnings_of(wanted, counts))
+        return Registered(row, account, counts, warnings_of(wanted, counts))
 
 
 def _units(parsers: Parsers, parts: dict[str, Any]) -> dict[str, int]:

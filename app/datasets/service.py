@@ -46,7 +46,7 @@ class OrderChooser(Protocol):
 
 @dataclass(frozen=True)
 class Registered:
-    """A new data set, with counts and warnings about its content for the owner alone."""
+    """A declared data set, with counts and warnings about its content for the owner alone."""
 
     dataset: Dataset
     account: Account | None

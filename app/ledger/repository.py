@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, and_, cast, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from app.contracts.base import Epsilon
 from app.db.models import Account, Dataset, Job, LedgerEntry
 from app.errors import NotFound
 
@@ -116,7 +117,7 @@ def charged(session: Session, dataset_id: str) -> list[Charged]:
     ]
 
 
-def epsilon_of_only_job(session: Session, account: Account) -> dict[str, Any] | None:
+def epsilon_of_only_job(session: Session, account: Account) -> Epsilon | None:
     """The planned ε of the one job, or study, that spent all that this account spent; None if several did."""
     top = func.coalesce(Job.parent_id, Job.id)
     posts = select(top).join(LedgerEntry, LedgerEntry.job_id == Job.id)
@@ -131,8 +132,8 @@ def epsilon_of_only_job(session: Session, account: Account) -> dict[str, Any] | 
     # More was spent than its entries say: by a joined ledger, or before a restored backup.
     if tuple(spent) != (account.train_spent, account.holdout_spent):
         return None
-    epsilon: dict[str, Any] | None = session.get_one(Job, found[0]).quote["epsilon"]
-    return epsilon
+    epsilon = session.get_one(Job, found[0]).quote["epsilon"]
+    return None if epsilon is None else Epsilon.model_validate(epsilon)
 
 
 def _with_joined(session: Session, dataset_id: str) -> list[str]:

@@ -80,10 +80,9 @@ def figures(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView | No
 def brief(session: Session, dataset: Dataset, account: Account) -> LedgerView:
     """The ledger as lists show it, which compose nothing: after more than one job the ε's are the filter's own."""
     nothing_spent = account.train_spent == account.holdout_spent == 0
-    only = None if account.filter == "gdp" or nothing_spent else epsilon_of_only_job(session, account)
-    if only is None:
+    own = None if account.filter == "gdp" or nothing_spent else epsilon_of_only_job(session, account)
+    if own is None:
         return view(dataset, account)
-    own = Epsilon.model_validate(only)
     is_held = account.train_held > 0 or account.holdout_held > 0
     spent, taken = dict.fromkeys(ACCOUNTS, own.value), dict.fromkeys(ACCOUNTS, math.inf if is_held else own.value)
     return view(dataset, account, None, Sums(spent, taken, own.accountant))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
+T = TypeVar("T")
 DEVICES = re.compile(r"auto|cuda|(cpu|cuda:\d{1,3})(,(cpu|cuda:\d{1,3}))*")
 
 
@@ -46,27 +48,17 @@ def register(app: typer.Typer) -> None:
 def serve(host: Host = None, port: Port = None, home: Home = None, devices: Devices = None) -> None:
     """Run the whole service on this machine: API, relay and a worker for each device. Ctrl-C stops it."""
     _set(host, port, home, devices)
-    os.umask(PRIVATE)
-    from scrimp.serve import ServeError, serve
+    from scrimp.serve import serve
 
-    try:
-        raise typer.Exit(serve())
-    except ServeError as error:
-        print(f"scrimp serve: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+    raise typer.Exit(_run("serve", serve))
 
 
 def prepare(home: Home = None) -> None:
     """Make or migrate the database, the secrets and the first admin key, then exit."""
     _set(None, None, home)
-    os.umask(PRIVATE)
-    from scrimp.serve import ServeError, prepare
+    from scrimp.serve import prepare
 
-    try:
-        print(f"admin key: {prepare()}")
-    except ServeError as error:
-        print(f"scrimp prepare: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+    print(f"admin key: {_run('prepare', prepare)}")
 
 
 def api(host: Host = None, port: Port = None, home: Home = None) -> None:
@@ -82,14 +74,9 @@ def relay(home: Home = None) -> None:
 def worker(home: Home = None, devices: Devices = None) -> None:
     """Run a worker alone: a process for each device, which runs one job at a time."""
     _set(None, None, home, devices)
-    os.umask(PRIVATE)
-    from scrimp.serve import ServeError, work
+    from scrimp.serve import work
 
-    try:
-        raise typer.Exit(work())
-    except ServeError as error:
-        print(f"scrimp worker: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+    raise typer.Exit(_run("worker", work))
 
 
 def set_home(home: Path | None) -> None:
@@ -101,6 +88,18 @@ def _set(host: str | None, port: int | None, home: Path | None, devices: str | N
     """Turns options into settings, for this process and its children."""
     given = {"HOST": host, "PORT": port, "HOME": home.absolute() if home else None, "DEVICES": devices}
     os.environ.update({f"SCRIMP_{name}": str(value) for name, value in given.items() if value is not None})
+
+
+def _run(command: str, service: Callable[[], T]) -> T:
+    """Runs a service in this process. Exits with 1 and the reason if it cannot start."""
+    from scrimp.serve import ServeError
+
+    os.umask(PRIVATE)
+    try:
+        return service()
+    except ServeError as error:
+        print(f"scrimp {command}: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
 
 
 def _become(service: str, host: str | None, port: int | None, home: Path | None) -> None:

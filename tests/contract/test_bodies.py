@@ -69,7 +69,6 @@ def test_the_spec_of_an_upload_is_as_strict(client: TestClient, whole: Whole) ->
 
 
 PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
     st.none()
     | st.booleans()

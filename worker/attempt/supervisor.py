@@ -362,12 +362,12 @@ class _Supervised:
         return dict(dataset.parts["train"])
 
     @staticmethod
-    def _claim(session: Session, job: Job) -> dict[str, Any] | None:
+    def _claim(session: Session, job: Job) -> messages.Claim | None:
         """What the certificate of this job, or of its study, claims; None where nothing is charged."""
         certified = session.get_one(Job, job.parent_id) if job.parent_id is not None else job
         if certified.quote["epsilon"] is None or certified.quote["charge"]["unit"] is None:
             return None
-        return {"epsilon": certified.quote["epsilon"], "certificate": certified.id}
+        return messages.Claim.model_validate({"epsilon": certified.quote["epsilon"], "certificate": certified.id})
 
     def _described(
         self,
@@ -375,7 +375,7 @@ class _Supervised:
         dataset: Dataset,
         said: Declared,
         side: dict[str, Any] | None,
-        claim: dict[str, Any] | None,
+        claim: messages.Claim | None,
     ) -> dict[str, Any]:
         root = self.settings.storage_root.resolve()
         parts = {
