@@ -77,7 +77,7 @@ def job() -> dict[str, Any]:
 def test_a_search_by_ranks(service: Service, tmp_path: Path) -> None:
     """Pilots are compared by a noisy NDCG, which is charged to the users who are trained on."""
     with service.client() as client:
-        dataset = client.create_dataset(spec() | {"name": "searched"}, walks(tmp_path, seed=1)).id
+        dataset = client.create_dataset(spec() | {"name": "searched-by-ranks"}, walks(tmp_path, seed=1)).id
     score = {"kind": "private_ranking", "noise_mu": 0.1, "k": 5}
     hpo = {"levels": [1.0, 2.0], "runs_per_level": 1, "space": {"learning_rate": [0.1, 1.0]}, "score": score}
     model = {"kind": "gru_rec", "dim": 4, "max_length": 6}
