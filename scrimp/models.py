@@ -182,6 +182,13 @@ class ScoreNoise(Resource):
     std: float
 
 
+class Rate(Resource):
+    """The learning rate that "auto" stands for, and why."""
+
+    learning_rate: float
+    because: str
+
+
 class Quote(Resource):
     """A price, before it is paid. `epsilon` is null on public data."""
 
@@ -201,6 +208,7 @@ class Quote(Resource):
     hpo: dict[str, Any] | None = None
     estimated_duration_s: float | None = None
     warnings: list[str] = []
+    resolved: Rate | None = None
 
 
 class Metric(Resource):

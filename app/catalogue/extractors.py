@@ -98,7 +98,9 @@ def resolved(spec: JobSpec, models_root: Path | None, features_kind: str = "") -
             else ("this extractor does not read images: leave `image` out")
         )
         raise InvalidRequest.at("/model/extractor/image", detail)
-    return _with_extractor(spec, asked.model_copy(update={"sha256": found.sha256, "features": found.manifest.features}))
+    manifest = found.manifest
+    facts = {"sha256": found.sha256, "features": manifest.features, "length": manifest.length}
+    return _with_extractor(spec, asked.model_copy(update=facts))
 
 
 def _of_words(asked: ExtractorRef) -> ExtractorRef:
@@ -109,7 +111,7 @@ def _of_words(asked: ExtractorRef) -> ExtractorRef:
         raise InvalidRequest.at("/model/extractor/sha256", f"the extractor with this name has {WORDS_SHA256}")
     if asked.features not in (None, words.buckets):
         raise InvalidRequest.at("/model/extractor/features", f"this extractor makes {words.buckets} features")
-    return asked.model_copy(update={"words": words, "sha256": WORDS_SHA256, "features": words.buckets})
+    return asked.model_copy(update={"words": words, "sha256": WORDS_SHA256, "features": words.buckets, "length": 1.0})
 
 
 def _with_extractor(spec: JobSpec, pinned: ExtractorRef) -> JobSpec:

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from app.contracts import filters
 from app.contracts.base import DeltaValue, Document, EpsilonValue, Unit
-from app.contracts.feature_settings import ColumnName, FeatureSettings
+from app.contracts.feature_settings import ColumnName, FeatureSettings, TypicalLength
 from app.contracts.filters import FilterName
 from app.contracts.table import CsvDialect, TableFeatures
 
@@ -220,6 +220,10 @@ class HashedText(FeatureSettings):
     def names(self) -> list[str]:
         return [self.column]
 
+    def length(self, features: int) -> float:
+        """See FeatureSettings.length: rows are normalized."""
+        return 1.0
+
 
 class Text(FeatureSettings):
     """A text column as it is: a job's frozen extractor computes features from it, or its `hf` model reads it."""
@@ -233,10 +237,14 @@ class Text(FeatureSettings):
 
 
 class Columns(FeatureSettings):
-    """Dense numeric columns, used as they are."""
+    """Dense numeric columns, used as they are.
+
+    `typical_length`: about ‖x‖ of a record, from public knowledge: learning rates that are "auto" use it.
+    """
 
     kind: Literal["columns"] = "columns"
     columns: Annotated[list[ColumnName], Field(min_length=1, max_length=100_000)]
+    typical_length: TypicalLength | None = None
 
     @model_validator(mode="after")
     def _distinct(self) -> Columns:
@@ -248,16 +256,28 @@ class Columns(FeatureSettings):
     def names(self) -> list[str]:
         return self.columns
 
+    def length(self, features: int) -> float:
+        """See FeatureSettings.length."""
+        return self.typical_length or super().length(features)
+
 
 class Tensor(FeatureSettings):
-    """One array of an NPZ file, records first."""
+    """One array of an NPZ file, records first.
+
+    `typical_length`: about ‖x‖ of a record, from public knowledge: learning rates that are "auto" use it.
+    """
 
     kind: Literal["tensor"] = "tensor"
     array: ColumnName
+    typical_length: TypicalLength | None = None
 
     @property
     def names(self) -> list[str]:
         return [self.array]
+
+    def length(self, features: int) -> float:
+        """See FeatureSettings.length."""
+        return self.typical_length or super().length(features)
 
 
 class NumberedIds(Document):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, ClassVar
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
 from app.contracts.base import Document
 
+# A typical length of a record's features, ‖x‖, from public knowledge.
+TypicalLength = Annotated[float, Field(gt=0.0, le=1e12)]
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
@@ -29,6 +32,14 @@ class FeatureSettings(Document):
     def rows(self) -> tuple[int, int]:
         """The declared numbers of users and items; 0 where there are none."""
         return (0, 0)
+
+    def length(self, features: int) -> float:
+        """A typical ‖x‖, from what is declared: numbers between 0 and 1, half as large as they can be.
+
+        Args:
+            features: the number of features.
+        """
+        return math.sqrt(features) / 2.0
 
     def numbers(self, stored: int) -> int:
         """How many numbers a record has for a model.

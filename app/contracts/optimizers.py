@@ -23,6 +23,11 @@ class ConstantSchedule(Document):
 
     kind: Literal["constant"] = "constant"
 
+    @property
+    def mean_square(self) -> float:
+        """The mean of (η_t/η)² over a job's steps."""
+        return 1.0
+
 
 class WarmupLinearSchedule(Document):
     """Rises over W = ⌈warmup · T⌉ steps, η_t = η t/W, then falls: η_t = η (T + 1 − t) / (T + 1 − W).
@@ -33,12 +38,22 @@ class WarmupLinearSchedule(Document):
     kind: Literal["warmup_linear"] = "warmup_linear"
     warmup: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.2
 
+    @property
+    def mean_square(self) -> float:
+        """See ConstantSchedule.mean_square: up to 1/T."""
+        return 1.0 / 3.0
+
 
 class CosineSchedule(Document):
     """η_t = η (f + (1 − f) (1 + cos(π (t − 1)/T))/2), with f = `final`."""
 
     kind: Literal["cosine"] = "cosine"
     final: Annotated[float, Field(strict=True, ge=0.0, le=1.0)] = 0.0
+
+    @property
+    def mean_square(self) -> float:
+        """See ConstantSchedule.mean_square: up to 1/T."""
+        return self.final**2 + self.final * (1.0 - self.final) + 0.375 * (1.0 - self.final) ** 2
 
 
 Schedule = Annotated[ConstantSchedule | WarmupLinearSchedule | CosineSchedule, Field(discriminator="kind")]
@@ -47,22 +62,37 @@ Schedule = Annotated[ConstantSchedule | WarmupLinearSchedule | CosineSchedule, F
 class OptimizerSettings(Document):
     """What all optimizers share. Schedules and decay are post-processing and cost no privacy.
 
+    `learning_rate`: η, or "auto": a number from public facts, which admission puts in its place (app.hpo.rates).
+
     `decay`: decoupled, θ ← (1 − η_t λ) θ before the update; coupled, λ θ is added to the noised gradient, and enters
     momentum and second moments.
     """
 
-    learning_rate: Positive
+    learning_rate: Positive | Literal["auto"] = "auto"
     weight_decay: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0
     decay: Literal["decoupled", "coupled"] = "decoupled"
     schedule: Schedule = ConstantSchedule()
 
     @model_validator(mode="after")
     def _decays(self) -> OptimizerSettings:
+        if self.learning_rate == "auto":
+            return self
         if self._shrinks_parameters() and self.learning_rate * self.weight_decay > 1.0:
             raise ValueError(
                 "learning_rate · weight_decay is above 1: parameters would flip and grow, not decay; lower one of them"
             )
         return self
+
+    @property
+    def rate(self) -> float:
+        """η of a job that was admitted.
+
+        Raises:
+            ValueError: it is still "auto".
+        """
+        if self.learning_rate == "auto":
+            raise ValueError("`learning_rate` is still auto")
+        return self.learning_rate
 
     def _shrinks_parameters(self) -> bool:
         """Returns True if decay multiplies parameters by 1 − η λ; coupled adaptive decay has no such scale."""

@@ -9,6 +9,7 @@ A record's features are a function of its own cells and of the declaration; noth
 
 from __future__ import annotations
 
+import math
 from datetime import date, datetime
 from typing import Annotated, Literal
 
@@ -166,6 +167,10 @@ class TableFeatures(FeatureSettings):
     @property
     def names(self) -> list[str]:
         return [each.name for each in self.columns]
+
+    def length(self, features: int) -> float:
+        """See FeatureSettings.length: a number anywhere in [−1, 1] has a mean square of 1/3, and a category one 1."""
+        return math.sqrt(sum(1.0 if isinstance(each, CategoryColumn) else 1.0 / 3.0 for each in self.columns))
 
     def numbers(self, stored: int) -> int:
         """See FeatureSettings.numbers: what is stored are cells."""

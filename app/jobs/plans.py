@@ -9,6 +9,7 @@ from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldou
 from app.contracts.filters import FilterName
 from app.contracts.hpo import Hpo
 from app.contracts.job_spec import Evaluation, JobSpec
+from app.hpo.rates import Resolved
 from app.hpo.space import Bounds
 from app.hpo.strategies import Slot
 from app.privacy.derive import ANY_FILTER, PublicFacts
@@ -94,6 +95,7 @@ class Plan:
         sample_rate: q = L / records.
         pricing: the request to the pricing process; None for a job without privacy on public data.
         numerics: the shapes and number types of its computation.
+        resolved: the learning rate that "auto" stands for; None if the job named one.
     """
 
     spec: JobSpec
@@ -105,6 +107,7 @@ class Plan:
     numerics: Numerics
     warnings: tuple[str, ...] = ()
     study: StudyPlan | None = None  # set if the job is a study
+    resolved: Resolved | None = None
 
     @property
     def scores(self) -> tuple[ScoreNoise, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.catalogue.models import Layer, layers
 from app.contracts.base import Document, Epsilon
+from app.hpo.rates import Resolved
 from app.jobs.plans import Plan
 from app.jobs.study_quotes import SearchQuote, quoted
 from app.privacy.events import AccountEvents
@@ -20,7 +21,7 @@ class ModelQuote(Document):
 
 class StoredQuote(Document):
     """The quote of a job, with its members in stored order. `mechanism` is the event of each account, for accountants;
-    `hpo` shows how a study divides the total."""
+    `hpo` shows how a study divides the total; `resolved` what "auto" stood for."""
 
     noise_multiplier: float | None
     sample_rate: float
@@ -35,6 +36,7 @@ class StoredQuote(Document):
     numerics: Numerics
     hpo: SearchQuote | None
     warnings: tuple[str, ...]
+    resolved: Resolved | None = None
 
 
 def quote_of(planned: Plan, priced: Price | StudyPrice) -> StoredQuote:
@@ -62,6 +64,7 @@ def quote_of(planned: Plan, priced: Price | StudyPrice) -> StoredQuote:
         numerics=planned.numerics,
         hpo=search,
         warnings=planned.warnings,
+        resolved=planned.resolved,
     )
 
 

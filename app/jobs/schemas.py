@@ -12,6 +12,7 @@ from sqlalchemy import Row
 from app.contracts.base import Epsilon
 from app.contracts.devices import needs_gpu
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
+from app.hpo.rates import Resolved
 from app.ids import now
 from app.jobs.trials import StudyView
 from app.lifecycle.presence import GpuWorkers
@@ -45,6 +46,7 @@ class Quote(BaseModel):
     estimated_duration_s: float | None = None
     declaration: int | None = None  # the version of the data set's declaration; null inside a job, which has it itself
     warnings: list[str] = []
+    resolved: Resolved | None = None  # the learning rate that "auto" stands for, and why
 
 
 class Forecast(BaseModel):

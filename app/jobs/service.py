@@ -32,6 +32,7 @@ from app.jobs.planning import plan
 from app.jobs.plans import DatasetFacts, Plan, StudyPlan
 from app.jobs.pricing import PricingService
 from app.jobs.quotes import quote_of
+from app.jobs.rates import with_rate
 from app.jobs.rows import NewJob, new_job
 from app.jobs.schemas import Forecast, Quote
 from app.jobs.studies import plan_study
@@ -301,6 +302,7 @@ def price_plan(
     else:
         planned = plan(spec, facts, side)
         priced = Price.nothing() if planned.pricing is None else pricing.price(planned.pricing)
+        planned = with_rate(planned, priced)
     return planned, priced if facts.is_private else priced.free()
 
 

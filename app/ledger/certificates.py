@@ -95,6 +95,7 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         **what_ran,
         "accountant": _accountant(job),
         "epsilon": job.quote["epsilon"],
+        "resolved": job.quote.get("resolved"),  # the learning rate that "auto" stood for, and why
         "charge": charged | {"unit": unit},
         "filter": {"kind": account.filter, "order": account.order},
         "cap": {"epsilon": account.cap_epsilon, "delta": account.cap_delta},

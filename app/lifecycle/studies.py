@@ -226,7 +226,7 @@ def run_spec(
     """
     point, said = run.point, spec.model_dump(mode="json")
     if isinstance(spec.optimizer, Dp2Settings):
-        ratio = spec.optimizer.learning_rate_adaptive / spec.optimizer.learning_rate
+        ratio = spec.optimizer.learning_rate_adaptive / spec.optimizer.rate
         said["optimizer"]["learning_rate_adaptive"] = ratio * point.learning_rate
     said["optimizer"]["learning_rate"] = point.learning_rate
     said["length"] = {"steps": point.steps}

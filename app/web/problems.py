@@ -71,7 +71,8 @@ def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
 
     Args:
         location: pydantic's `loc`; its first member may name the part of the request.
-        body: the document. In it a tag is not an object's member but the value of its `kind` or `strategy`.
+        body: the document. In it a tag is not an object's member but the value of its `kind` or `strategy`; a number's
+            or a text's is the name of a type.
     """
     place = PLACES.get(str(location[0]), "") if location else ""
     parts = list(location[1:] if place or location[:1] == ("body",) else location)
@@ -79,6 +80,8 @@ def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
         return place + "".join(_escaped(part) for part in parts)
     kept: list[int | str] = []
     for part in parts:
+        if isinstance(body, str | int | float):
+            break
         if isinstance(body, dict) and part not in body and part in (body.get("kind"), _strategy(body)):
             continue
         kept.append(part)

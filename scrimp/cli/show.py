@@ -241,6 +241,8 @@ def quote(console: Console, found: Quote) -> None:
         ),
         ("expected batch size", f"{found.expected_batch_size} (sample rate {found.sample_rate:.4g})"),
     ]
+    if found.resolved is not None:
+        pairs.append(("learning rate", f"{found.resolved.learning_rate:g}: {found.resolved.because}"))
     if found.comparison and found.epsilon:
         others = ", ".join(f"{key} {value:.4g}" for key, value in found.comparison.items() if value is not None)
         pairs.append(("by accountant", f"ε: {others}"))

@@ -21,7 +21,7 @@ from tests.factories import dataset_spec
 from tests.hpo.conftest import PlainPricing
 from tests.jobs.stored_cases import CASES, job_of
 
-SINCE = [', "draw": "gaps"']  # members of a quote that admission writes since
+SINCE = [', "draw": "gaps"', ', "resolved": null']  # members of a quote that admission writes since
 STORED = Path(__file__).with_name("stored_v1.json")
 
 

@@ -28,7 +28,7 @@ def build_optimizer(spec: specs.Optimizer, steps: int) -> Optimizer:
         spec: the requested optimizer.
         steps: T, the length of schedules.
     """
-    descent = Descent(spec.learning_rate, _schedule(spec.schedule, steps), spec.weight_decay, spec.decay == "coupled")
+    descent = Descent(spec.rate, _schedule(spec.schedule, steps), spec.weight_decay, spec.decay == "coupled")
     made: Optimizer
     match spec:
         case specs.DpSgd():

@@ -1,0 +1,93 @@
+"""A learning rate from public numbers, for `learning_rate: auto`.
+
+The noise of a job's T steps leaves a standard deviation κ in each output of a linear model (docs/choosing.md):
+
+    κ = η √T σ C ‖x‖ m_T / ((1 − β) L)          DP-SGD with momentum β
+    κ = η √T ‖x‖ · 1.06                         DP-Adam, where noise dominates: a coordinate moves by 1.06 η √T
+
+The rate is the one whose κ is a constant, which public data sets calibrated (benchmarks/reports/reproduce/rate.md), or
+the largest at which training settles, if that is less. Nothing here has seen the data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from app.contracts.base import Document
+from app.contracts.optimizers import DpAdam, DpSgd, OptimizerSettings
+
+KAPPA = 0.74  # the noise in an output at the end of training
+SETTLES = 4.0  # times (1 + β)/‖x‖²: above it the updates of a linear model overshoot
+ADAM_DRIFT = 1.06  # of η √T: how far noise alone moves a coordinate under DP-Adam, simulated
+
+
+@dataclass(frozen=True)
+class PublicNumbers:
+    """What a rate depends on.
+
+    Attributes:
+        steps: T.
+        expected_batch_size: L, the divisor of every step.
+        noise_multiplier: σ; 0 without privacy.
+        max_grad_norm: C.
+        length: about ‖x‖, with the 1 of a bias.
+    """
+
+    steps: int
+    expected_batch_size: int
+    noise_multiplier: float
+    max_grad_norm: float
+    length: float
+
+
+class Resolved(Document):
+    """What "auto" stood for, and why."""
+
+    learning_rate: float
+    because: str
+
+
+def settled(momentum: float, steps: int, *, free_step: bool = False) -> float:
+    """m_T: the root mean square, over the steps, of the share 1 − βᵏ of its whole effect that a step's noise has at the
+    end, after k updates. A free step repeats the last update, and adds (1 − β) βᵏ⁻¹.
+
+    >>> round(settled(0.9, 30), 2), settled(0.0, 5)
+    (0.75, 1.0)
+    """
+    again = (1.0 - momentum) * free_step
+    shares = (1.0 - momentum**k + again * momentum ** (k - 1) for k in range(1, steps + 1))
+    return math.sqrt(sum(each**2 for each in shares) / steps)
+
+
+def linear_rate(optimizer: OptimizerSettings, of: PublicNumbers) -> Resolved | None:
+    """The rate of a linear model; None if no rule is known for the optimizer.
+
+    >>> of = PublicNumbers(steps=50, expected_batch_size=20_000, noise_multiplier=26.4, max_grad_norm=1.0, length=1.0)
+    >>> linear_rate(DpSgd(momentum=0.9), of).learning_rate
+    9.25
+    """
+    root = math.sqrt(of.steps * optimizer.schedule.mean_square)
+    if isinstance(optimizer, DpAdam):
+        rate = KAPPA / (ADAM_DRIFT * root * of.length)
+        return _resolved(rate, f"κ = {KAPPA:g} = η √T ‖x‖ · {ADAM_DRIFT:g} at {_numbers(of)}")
+    if not isinstance(optimizer, DpSgd):
+        return None
+    most = SETTLES * (1.0 + optimizer.momentum) / of.length**2
+    built = settled(optimizer.momentum, of.steps, free_step=optimizer.free_step)
+    noise = root * of.noise_multiplier * of.max_grad_norm * of.length * built
+    rate = KAPPA * (1.0 - optimizer.momentum) * of.expected_batch_size / noise if noise > 0.0 else math.inf
+    if rate > most:
+        return _resolved(most, f"{SETTLES:g} (1 + β)/‖x‖²: more would not settle, at {_numbers(of)}")
+    return _resolved(rate, f"κ = {KAPPA:g} = η √T σ C ‖x‖ m_T / ((1 − β) L) at {_numbers(of)}")
+
+
+def _resolved(rate: float, because: str) -> Resolved:
+    return Resolved(learning_rate=float(f"{rate:.3g}"), because=because)
+
+
+def _numbers(of: PublicNumbers) -> str:
+    return (
+        f"T = {of.steps}, L = {of.expected_batch_size}, σ = {of.noise_multiplier:.4g}, C = {of.max_grad_norm:g}, "
+        f"‖x‖ ≈ {of.length:.3g}"
+    )

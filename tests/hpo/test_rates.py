@@ -1,0 +1,83 @@
+"""The rate of `learning_rate: auto`: its formula against the service's own optimizers, fed with nothing but noise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from app.contracts.optimizers import DpAdam, DpSgd, Optimizer, ScaleThenPrivatize
+from app.contracts.table import TableFeatures
+from app.hpo import rates
+from app.hpo.rates import PublicNumbers, linear_rate
+from worker.noise.gaussian import NoisedGradient
+from worker.optimizers.base import StepInfo
+from worker.optimizers.build import build_optimizer
+
+SMALL_STEPS = PublicNumbers(
+    steps=40, expected_batch_size=1_000, noise_multiplier=200.0, max_grad_norm=2.0, length=3.0
+)  # so noisy that settling never binds
+
+
+def moved_by_noise(spec: Optimizer, of: PublicNumbers, coordinates: int = 20_000) -> float:
+    """The standard deviation of a coordinate after the job's steps, if all gradients are zero."""
+    optimizer = build_optimizer(spec, of.steps)
+    at = {"weight": torch.zeros(coordinates, dtype=torch.float64)}
+    state, generator = optimizer.init(at), torch.Generator().manual_seed(0)
+    std = of.noise_multiplier * of.max_grad_norm / of.expected_batch_size
+    for step in range(1, of.steps + 1):
+        noise = NoisedGradient({"weight": std * torch.randn(coordinates, generator=generator, dtype=torch.float64)})
+        at, state = optimizer.update(noise, state, at, StepInfo(step, std**2))
+    return float(optimizer.finish(state, at, of.steps)["weight"].std())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("free_step", [False, True])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "warmup_linear"])
+def test_noise_alone_leaves_kappa_in_an_output(momentum: float, free_step: bool, schedule: str) -> None:
+    spec = DpSgd.model_validate({"momentum": momentum, "free_step": free_step, "schedule": {"kind": schedule}})
+    found = linear_rate(spec, SMALL_STEPS)
+    assert found is not None
+    spec = spec.model_copy(update={"learning_rate": found.learning_rate})
+    left = moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length
+    # Momentum and a schedule together are not in the formula: a step's noise acts at later rates too.
+    assert left == pytest.approx(rates.KAPPA, rel=0.03 if schedule == "constant" else 0.2)
+
+
+def test_adam_moves_by_noise_as_the_formula_says() -> None:
+    found = linear_rate(DpAdam(), SMALL_STEPS)
+    assert found is not None
+    spec = DpAdam(learning_rate=found.learning_rate)
+    assert moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length == pytest.approx(rates.KAPPA, rel=0.1)
+
+
+def test_without_much_noise_training_must_settle() -> None:
+    quiet = PublicNumbers(steps=10, expected_batch_size=10**6, noise_multiplier=1.0, max_grad_norm=1.0, length=2.0)
+    none = PublicNumbers(steps=10, expected_batch_size=10**6, noise_multiplier=0.0, max_grad_norm=1.0, length=2.0)
+    for of in (quiet, none):
+        found = linear_rate(DpSgd(momentum=0.5), of)
+        assert found is not None
+        assert found.learning_rate == pytest.approx(rates.SETTLES * 1.5 / 4.0, rel=0.01)
+        assert "settle" in found.because
+
+
+def test_no_rule_is_invented() -> None:
+    assert linear_rate(ScaleThenPrivatize(), SMALL_STEPS) is None
+
+
+def test_a_tables_length_is_that_of_random_records() -> None:
+    columns: list[dict[str, Any]] = [{"kind": "number", "name": f"n{k}", "range": [0, 1]} for k in range(30)]
+    columns += [{"kind": "category", "name": f"c{k}", "values": ["a", "b", "c"]} for k in range(5)]
+    table = TableFeatures.model_validate({"kind": "table", "columns": columns})
+    numbers = np.random.default_rng(0).uniform(-1.0, 1.0, (10_000, 30))
+    norms = np.sqrt((numbers**2).sum(axis=1) + 5.0)
+    assert table.length(table.width) == pytest.approx(np.median(norms), rel=0.02)
+
+
+def test_settled_is_what_a_steps_noise_becomes() -> None:
+    for momentum, steps in ((0.9, 10), (0.5, 3)):
+        share = [(1.0 - momentum ** (steps - t + 1)) ** 2 for t in range(1, steps + 1)]
+        assert rates.settled(momentum, steps) == pytest.approx(math.sqrt(sum(share) / steps))
