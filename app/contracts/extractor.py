@@ -55,8 +55,9 @@ class Words(Document):
 class ExtractorRef(Document):
     """The extractor that a job uses. `sha256` pins its content; if left out, it is filled in when the job is admitted.
 
-    `features`, how many numbers its vectors have, and `length`, about their norm, are filled in too. `image`: for an extractor of images. `words`: for the
-    extractor `hashed-words`, which every service has; a linear model on texts uses it unless it names another one.
+    `features`, how many numbers its vectors have, and `length`, about their norm, are filled in too. `image`: for an
+    extractor of images. `words`: for the extractor `hashed-words`, which every service has; a linear model on texts
+    uses it unless it names another one.
     """
 
     name: ExtractorName

@@ -5,8 +5,10 @@ The noise of a job's T steps leaves a standard deviation κ in each output of a 
     κ = η √T σ C ‖x‖ m_T / ((1 − β) L)          DP-SGD with momentum β
     κ = η √T ‖x‖ · 1.06                         DP-Adam, where noise dominates: a coordinate moves by 1.06 η √T
 
-The rate is the one whose κ is a constant, which public data sets calibrated (benchmarks/reports/reproduce/rate.md), or
-the largest at which training settles, if that is less. Nothing here has seen the data.
+The rate is the one whose κ is a constant, or the largest at which training settles, if that is less: heavy ball is
+stable for η λ < 2 (1 + β), and λ, the largest curvature, is about ‖x‖² / (a K) times the share C/‖g‖ of a gradient that
+its clip leaves. Public data sets calibrated κ and a (benchmarks/reports/reproduce/rate.md). Nothing here has seen the
+data.
 """
 
 from __future__ import annotations
@@ -17,9 +19,27 @@ from dataclasses import dataclass
 from app.contracts.base import Document
 from app.contracts.optimizers import DpAdam, DpSgd, OptimizerSettings
 
-KAPPA = 0.74  # the noise in an output at the end of training
-SETTLES = 4.0  # times (1 + β)/‖x‖²: above it the updates of a linear model overshoot
 ADAM_DRIFT = 1.06  # of η √T: how far noise alone moves a coordinate under DP-Adam, simulated
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What public data sets calibrated.
+
+    Attributes:
+        kappa, power: κ = kappa · max(1, ‖g‖/C)^power, with ‖g‖ of a record before the first step: gradients that are
+            clipped stay long, and bear more noise.
+        raw, made: a, for numbers as they are, and for hashed words and extractors' features, which share less of their
+            direction.
+    """
+
+    kappa: float
+    power: float
+    raw: float
+    made: float
+
+
+CALIBRATED = Constants(kappa=0.8, power=0.35, raw=1.3, made=5.0)
 
 
 @dataclass(frozen=True)
@@ -32,6 +52,8 @@ class PublicNumbers:
         noise_multiplier: σ; 0 without privacy.
         max_grad_norm: C.
         length: about ‖x‖, with the 1 of a bias.
+        outputs: K, the number of classes; 1 for a number.
+        is_raw: the features are the data set's own numbers, neither hashed words nor an extractor's.
     """
 
     steps: int
@@ -39,6 +61,14 @@ class PublicNumbers:
     noise_multiplier: float
     max_grad_norm: float
     length: float
+    outputs: int = 1
+    is_raw: bool = True
+
+    @property
+    def clipping(self) -> float:
+        """max(1, ‖g‖/C) of a record before the first step: ‖g‖ = √(1 − 1/K) ‖x‖; for a number, with a residual of 1."""
+        share = math.sqrt(1.0 - 1.0 / self.outputs) if self.outputs > 1 else 1.0
+        return max(1.0, share * self.length / self.max_grad_norm)
 
 
 class Resolved(Document):
@@ -60,26 +90,28 @@ def settled(momentum: float, steps: int, *, free_step: bool = False) -> float:
     return math.sqrt(sum(each**2 for each in shares) / steps)
 
 
-def linear_rate(optimizer: OptimizerSettings, of: PublicNumbers) -> Resolved | None:
+def linear_rate(optimizer: OptimizerSettings, of: PublicNumbers, constants: Constants = CALIBRATED) -> Resolved | None:
     """The rate of a linear model; None if no rule is known for the optimizer.
 
     >>> of = PublicNumbers(steps=50, expected_batch_size=20_000, noise_multiplier=26.4, max_grad_norm=1.0, length=1.0)
     >>> linear_rate(DpSgd(momentum=0.9), of).learning_rate
-    9.25
+    4.94
     """
     root = math.sqrt(of.steps * optimizer.schedule.mean_square)
+    kappa = constants.kappa * of.clipping**constants.power
     if isinstance(optimizer, DpAdam):
-        rate = KAPPA / (ADAM_DRIFT * root * of.length)
-        return _resolved(rate, f"κ = {KAPPA:g} = η √T ‖x‖ · {ADAM_DRIFT:g} at {_numbers(of)}")
+        rate = kappa / (ADAM_DRIFT * root * of.length)
+        return _resolved(rate, f"κ = {kappa:.3g} = η √T ‖x‖ · {ADAM_DRIFT:g} at {_numbers(of)}")
     if not isinstance(optimizer, DpSgd):
         return None
-    most = SETTLES * (1.0 + optimizer.momentum) / of.length**2
+    a = constants.raw if of.is_raw else constants.made
+    most = a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping / of.length**2
     built = settled(optimizer.momentum, of.steps, free_step=optimizer.free_step)
     noise = root * of.noise_multiplier * of.max_grad_norm * of.length * built
-    rate = KAPPA * (1.0 - optimizer.momentum) * of.expected_batch_size / noise if noise > 0.0 else math.inf
+    rate = kappa * (1.0 - optimizer.momentum) * of.expected_batch_size / noise if noise > 0.0 else math.inf
     if rate > most:
-        return _resolved(most, f"{SETTLES:g} (1 + β)/‖x‖²: more would not settle, at {_numbers(of)}")
-    return _resolved(rate, f"κ = {KAPPA:g} = η √T σ C ‖x‖ m_T / ((1 − β) L) at {_numbers(of)}")
+        return _resolved(most, f"more would not settle: {a:g} · 2 (1 + β) K max(1, ‖g‖/C) / ‖x‖² at {_numbers(of)}")
+    return _resolved(rate, f"κ = {kappa:.3g} = η √T σ C ‖x‖ m_T / ((1 − β) L) at {_numbers(of)}")
 
 
 def _resolved(rate: float, because: str) -> Resolved:
@@ -89,5 +121,5 @@ def _resolved(rate: float, because: str) -> Resolved:
 def _numbers(of: PublicNumbers) -> str:
     return (
         f"T = {of.steps}, L = {of.expected_batch_size}, σ = {of.noise_multiplier:.4g}, C = {of.max_grad_norm:g}, "
-        f"‖x‖ ≈ {of.length:.3g}"
+        f"‖x‖ ≈ {of.length:.3g}, K = {of.outputs}"
     )

@@ -50,6 +50,8 @@ def public_numbers(planned: Plan, priced: Price, model: LinearModel) -> PublicNu
         noise_multiplier=training.noise_multiplier if training else 0.0,
         max_grad_norm=training.max_grad_norm if training else 1.0,
         length=_length(model, planned.facts),
+        outputs=planned.facts.outputs,
+        is_raw=model.extractor is None and not planned.facts.is_sparse,
     )
 
 

@@ -21,6 +21,8 @@ SMALL_STEPS = PublicNumbers(
     steps=40, expected_batch_size=1_000, noise_multiplier=200.0, max_grad_norm=2.0, length=3.0
 )  # so noisy that settling never binds
 
+KAPPA = rates.CALIBRATED.kappa * 1.5**rates.CALIBRATED.power  # ‖g‖ = 3 is clipped to C = 2
+
 
 def moved_by_noise(spec: Optimizer, of: PublicNumbers, coordinates: int = 20_000) -> float:
     """The standard deviation of a coordinate after the job's steps, if all gradients are zero."""
@@ -44,14 +46,14 @@ def test_noise_alone_leaves_kappa_in_an_output(momentum: float, free_step: bool,
     spec = spec.model_copy(update={"learning_rate": found.learning_rate})
     left = moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length
     # Momentum and a schedule together are not in the formula: a step's noise acts at later rates too.
-    assert left == pytest.approx(rates.KAPPA, rel=0.03 if schedule == "constant" else 0.2)
+    assert left == pytest.approx(KAPPA, rel=0.03 if schedule == "constant" else 0.2)
 
 
 def test_adam_moves_by_noise_as_the_formula_says() -> None:
     found = linear_rate(DpAdam(), SMALL_STEPS)
     assert found is not None
     spec = DpAdam(learning_rate=found.learning_rate)
-    assert moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length == pytest.approx(rates.KAPPA, rel=0.1)
+    assert moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length == pytest.approx(KAPPA, rel=0.1)
 
 
 def test_without_much_noise_training_must_settle() -> None:
@@ -60,7 +62,8 @@ def test_without_much_noise_training_must_settle() -> None:
     for of in (quiet, none):
         found = linear_rate(DpSgd(momentum=0.5), of)
         assert found is not None
-        assert found.learning_rate == pytest.approx(rates.SETTLES * 1.5 / 4.0, rel=0.01)
+        # 2 (1 + β) over the curvature ‖x‖²/a, of which the clip leaves C/‖g‖ = 1/2.
+        assert found.learning_rate == pytest.approx(2.0 * 1.5 / (4.0 / rates.CALIBRATED.raw) / 0.5, rel=0.01)
         assert "settle" in found.because
 
 
