@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from app.catalogue.models import resolved
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec, LinearModel
 from app.hpo.stored import StoredStudy
@@ -59,7 +60,7 @@ def stored(name: str) -> dict[str, str]:
 
 
 def columns_of(spec: JobSpec, facts: DatasetFacts) -> dict[str, Any]:
-    made = service.price_plan(cast(PricingService, PlainPricing()), spec, facts, None)
+    made = service.price_plan(cast(PricingService, PlainPricing()), resolved(spec, facts.spec.task.kind), facts, None)
     return new_job(Caller("key", "test", "admin"), *made, "once", "00").columns
 
 
