@@ -23,7 +23,7 @@ PRESETS: dict[str, Preset] = {
         "If the data set has a hold-out, set `evaluation.on` to `holdout`: its own account pays for the score then.",
         'Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive '
         'Hyperparameter Optimization", Section 3. Its centring of features by a private mean is `model.center`; '
-        "each trial is charged for its own mean.",
+        "one mean serves the whole study.",
         {
             "model": {"kind": "linear", "bias": False, "init": "zeros"},
             "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "momentum": 0.9, "free_step": True},

@@ -25,9 +25,9 @@ class PrivateMean(Document):
 
         m = (Σ clip(x_i) + N(0, (max_norm / noise_mu)² I)) / records,
 
-    where a record's part is clipped to `max_norm` in ℓ₂. m is released once a run. The release is a charge of its own,
-    noise_mu² of μ²: at δ = 1e-5 the default is ε = 0.05. m is delivered with the weights. Public data without privacy
-    get no noise.
+    where a record's part is clipped to `max_norm` in ℓ₂. m is released once a job; in a study, once for all trials. The
+    release is a charge of its own, noise_mu² of μ²: at δ = 1e-5 the default is ε = 0.05. m is delivered with the
+    weights. Public data without privacy get no noise.
 
     Source: Sun, Suresh & Menon 2024, "The importance of feature preprocessing for differentially private linear
     optimization".
