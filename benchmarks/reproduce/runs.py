@@ -261,7 +261,7 @@ def run(
     )
     if optimizer is not None:
         built = replace(built, optimizer=optimizer(built.optimizer))
-    keys = {f"{name}_key": _key(seed, name) for name in ("noise", "sampler", "release", "init", "dropout")}
+    keys = {f"{name}_key": _key(seed, name) for name in ("noise", "sampler", "release", "init", "dropout", "order")}
     book = _Book()
     training = _Watched(
         built,
