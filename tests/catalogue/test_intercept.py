@@ -12,6 +12,8 @@ from app.catalogue import models
 from app.contracts.job_spec import JobSpec, LinearModel
 from tests.datasets.conftest import Api, new_api
 from tests.datasets.conftest import spec as declared
+from tests.worker.support import Supervisor, dense, records, run_direct, start_of
+from tests.worker.support import spec as trained
 
 NUMBERS = "a,b,y\n" + "".join(f"{i},{i * i % 7},{100 + i % 5}\n" for i in range(60))
 REGRESSION = {"kind": "regression", "label": "y"}
@@ -63,3 +65,19 @@ def test_a_stored_job_keeps_its_choice() -> None:
     stored = JobSpec.model_validate(BODY | {"dataset": "d", "model": {"kind": "linear", "bias": False}})
     assert models.resolved(stored, "regression") is stored
     assert not LinearModel().has_bias
+
+
+@pytest.mark.parametrize(("bias", "least", "most"), [(True, 0.0, 0.2), (False, 3.0, 6.0)])
+def test_targets_away_from_zero_need_an_intercept(bias: bool, least: float, most: float) -> None:
+    """Full batch, private: the mean squared error on the training part, of targets around 2."""
+    x, y = dense(200, 3, 1)
+    y = y + 2.0
+    shape = {"records_train": 200, "records_holdout": 0, "features": 3, "outputs": 1, "sparse": False}
+    asked = trained(model={"kind": "linear", "bias": bias}, length={"steps": 60}, evaluation=None)
+    asked["privacy"] = {"noise_multiplier": 0.5, "target_delta": 1e-5}
+    asked["clipping"] = {"kind": "flat", "max_grad_norm": 4.0}
+    asked["optimizer"] = {"kind": "dp_sgd", "learning_rate": 0.2}
+    outcome, _ = run_direct(Supervisor(start_of(asked, shape)), records(x, y), None)
+    found = outcome.parameters
+    said = x @ found["weight"].numpy()[0] + (found["bias"].numpy()[0] if bias else 0.0)
+    assert least <= float(((said - y) ** 2).mean()) <= most

@@ -16,11 +16,17 @@ from app.ledger import certificates
 from app.lifecycle import studies
 from app.privacy.mechanism import MechanismConfig
 from scrimp import recompute
+from tests.conftest import BACKINGS
 from tests.hpo.conftest import Submit, account_of, job_of, play, runs_of
 from tests.lifecycle.conftest import claimed
 
 CENTERED = {"model": {"kind": "linear", "center": {"max_norm": 2.0}}}
 ONE = math.ceil(0.0173**2 * 1e12 * (1 + 1e-12))  # the charge of one mean
+
+
+@pytest.fixture(params=BACKINGS)
+def backing(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def means(runs: list[Job]) -> list[bool]:
