@@ -57,6 +57,7 @@ from scrimp.models import (
     Trials,
     Verification,
 )
+from scrimp.presets import fitted
 
 DEFAULT_URL = "http://127.0.0.1:8100"
 PAGE = 100
@@ -255,17 +256,21 @@ class Client:
         """Every released number of a job, by step."""
         return list(self._pages(f"/v1/jobs/{job_id}/metrics", MetricPoint))
 
-    def preset(self, name: str) -> dict[str, Any]:
+    def preset(self, name: str, dataset: str | None = None) -> dict[str, Any]:
         """A preset's JobSpec, which lacks `dataset` and `privacy`.
+
+        Args:
+            dataset: a data set that its evaluation shall suit: on the hold-out if it has one, with readable noise.
 
         Raises:
             ScrimpError: there is no preset with this name.
+            NotFound: there is no such data set.
         """
         found = {each["name"]: each["spec"] for each in self._json("GET", "/v1/presets")["items"]}
         if name not in found:
             raise ScrimpError(f"there is no preset {name!r}; choose one of {', '.join(found)}")
         spec: dict[str, Any] = found[name]
-        return spec
+        return spec if dataset is None else fitted(spec, self.dataset(dataset))
 
     def trials(self, job_id: str) -> Trials:
         """The trials of a study, with their points and noisy scores, and how the final trial was chosen."""

@@ -87,12 +87,21 @@ class Verification(Resource):
     problem: str | None = None
 
 
+class Shape(Resource):
+    """A data set's public sizes."""
+
+    records_train: int = 0
+    records_holdout: int = 0
+
+
 class Dataset(Resource):
-    """`access`: what the calling key may do (view, train, own); `max_epsilon_per_job`: the owner's policy for it;
-    `content_deleted_at`: when the data themselves were deleted."""
+    """`holdout`: the declared hold-out, if there is one; `access`: what the calling key may do (view, train, own);
+    `max_epsilon_per_job`: the owner's policy for it; `content_deleted_at`: when the data themselves were deleted."""
 
     id: str
     name: str
+    holdout: dict[str, Any] | None = None
+    shape: Shape = Shape()
     ledger: Ledger | None = None
     access: str | None = None
     max_epsilon_per_job: float | None = None

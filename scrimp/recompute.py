@@ -121,6 +121,7 @@ def check_runs(body: Json, tolerance: float) -> list[str]:
     delta, claimed = body["epsilon"]["delta"], body["epsilon"]["value"]
     runs = body["study"]["runs"]
     faults = [f"run {run['job']}: {fault}" for run in runs for fault in check_agreement(_as_a_job(body, run))]
+    faults += check_mean(body["study"])
     for count in ("planned", "started"):
         if sum(run["steps"][count] for run in runs) != body["steps"][count]:
             faults.append(f"the steps {count} are not those of the runs together")
@@ -135,6 +136,17 @@ def check_runs(body: Json, tolerance: float) -> list[str]:
         if drawn > charged or (drawn < charged and body["status"] == "succeeded"):
             faults.append(f"the runs were charged {drawn} of {account}, and their study {charged}")
     return faults
+
+
+def check_mean(study: Json) -> list[str]:
+    """If one mean serves the study, the named trial released it, and no other trial did."""
+    if "mean" not in study:  # each trial that centres released its own
+        return []
+    named, made = [study["mean"]["run"]], [run["job"] for run in study["runs"] if run["mechanism"].get("mean")]
+    print(f"mean       released once, by {', '.join(named)}, for the whole study")
+    if made == named:
+        return []
+    return [f"the study's mean is {named[0]}'s alone, but these runs release one: {', '.join(made) or 'none'}"]
 
 
 def _as_a_job(body: Json, run: Json) -> Json:

@@ -197,8 +197,11 @@ class Start(Document):
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
         claim: what the model's card says about its privacy; null where none is claimed.
-        score_only: the job is a trial of a study. Only its score leaves: no other release and no norm.
+        score_only: the job is a trial of a study. Only its score leaves, and a mean that it hands on: no other
+            release and no norm.
         keeps_weights: the job's model is published.
+        mean: the file of the mean that the study's first trial released; the job centres by it and releases none.
+        hands_mean_on: the job is that first trial; its mean is an artifact, for the study's other trials.
         allowed_steps: how many further steps may still be charged.
         self_tested: an earlier attempt on the same data set, with the same model, shapes and types, passed the
             self-test on this worker since its fork server started.
@@ -231,6 +234,8 @@ class Start(Document):
     allowed_steps: Annotated[int, Field(ge=0)]
     score_only: bool = False
     keeps_weights: bool = True
+    mean: Part | None = None
+    hands_mean_on: bool = False
     self_tested: bool = False
     extractor_dir: str | None = None
     cache_dir: str | None = None

@@ -12,6 +12,7 @@ from app.contracts.hf import ARCHITECTURES, HfModel
 from app.contracts.job_spec import (
     CnnModel,
     GruRecModel,
+    JobSpec,
     LinearModel,
     LstmRecModel,
     MatrixFactorizationModel,
@@ -127,6 +128,16 @@ CATALOGUE: dict[str, Entry] = {
 }
 
 
+def resolved(spec: JobSpec, task_kind: str) -> JobSpec:
+    """Returns the specification with its linear model's intercept decided: by default regression has one.
+
+    Admission calls this once, before pricing, so that price, plan, certificate and worker read the same choice.
+    """
+    if not isinstance(spec.model, LinearModel) or spec.model.bias is not None:
+        return spec
+    return spec.model_copy(update={"model": spec.model.model_copy(update={"bias": task_kind == "regression"})})
+
+
 def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0, 0)) -> list[Layer]:
     """The layers that have parameters, in the order of the model's tensors.
 
@@ -140,7 +151,7 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
     match model:
         case LinearModel():
             inputs = (model.extractor.features if model.extractor else None) or features
-            found = [_dense("", inputs, outputs, bias=model.bias)]
+            found = [_dense("", inputs, outputs, bias=model.has_bias)]
         case MlpModel():
             sizes = [features, *model.hidden, outputs]
             apart = 3 if model.dropout else 2

@@ -19,16 +19,18 @@ PRESETS: dict[str, Preset] = {
         "A linear layer on the features as they are, or as a frozen public extractor computes them "
         "(`model.extractor`): no bias, from zeros, full batch, momentum 0.9, unit clipping, no weight decay, the "
         "free step at the end; learning rate and steps by linear scaling.",
-        "Classification with good features. Give the data set and the total ε; nothing else needs a choice.",
+        "Classification with good features. Give the data set and the total ε; nothing else needs a choice. "
+        "If the data set has a hold-out, set `evaluation.on` to `holdout`: its own account pays for the score then.",
         'Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive '
         'Hyperparameter Optimization", Section 3. Its centring of features by a private mean is `model.center`; '
-        "each trial is charged for its own mean.",
+        "one mean serves the whole study.",
         {
             "model": {"kind": "linear", "bias": False, "init": "zeros"},
             "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "momentum": 0.9, "free_step": True},
             "clipping": {"kind": "flat", "max_grad_norm": 1.0},
             "sampling": {"kind": "full_batch"},
             "length": {"steps": 50},
+            "evaluation": {"on": "train", "noise_mu": 0.01},
             "hpo": {
                 "strategy": "linear_scaling",
                 "levels": [0.1, 0.2],

@@ -17,6 +17,7 @@ Norm = Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
 PointCount = Annotated[int, Field(strict=True, ge=1, le=100)]
 NoiseMu = Annotated[float, Field(strict=True, ge=1e-5, le=10.0)]
 MOST_RUNS = 100
+MEAN_FILE = "mean.safetensors"  # an artifact of a study's first trial: the private mean that all its trials centre by
 
 
 class GridPoints(Document):

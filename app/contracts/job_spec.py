@@ -25,9 +25,9 @@ class PrivateMean(Document):
 
         m = (Σ clip(x_i) + N(0, (max_norm / noise_mu)² I)) / records,
 
-    where a record's part is clipped to `max_norm` in ℓ₂. m is released once a run. The release is a charge of its own,
-    noise_mu² of μ²: at δ = 1e-5 the default is ε = 0.05. m is delivered with the weights. Public data without privacy
-    get no noise.
+    where a record's part is clipped to `max_norm` in ℓ₂. m is released once a job; in a study, once for all trials. The
+    release is a charge of its own, noise_mu² of μ²: at δ = 1e-5 the default is ε = 0.05. m is delivered with the
+    weights. Public data without privacy get no noise.
 
     Source: Sun, Suresh & Menon 2024, "The importance of feature preprocessing for differentially private linear
     optimization".
@@ -40,6 +40,9 @@ class PrivateMean(Document):
 class LinearModel(ModelSettings):
     """One linear layer: logits = x Wᵀ (+ b) for classification, one output for regression.
 
+    `bias` null: admission fills in true for regression, whose targets rarely lie around zero, and false for
+    classification.
+
     With an `extractor`, x is the output of this frozen public model for each record: a linear probe. On texts the
     default is `hashed-words`. With `center`, a private mean of the training part is subtracted from x.
     """
@@ -48,8 +51,13 @@ class LinearModel(ModelSettings):
     kind: Literal["linear"] = "linear"
     extractor: ExtractorRef | None = None
     center: PrivateMean | None = None
-    bias: bool = False
+    bias: bool | None = None
     init: Literal["zeros"] = "zeros"
+
+    @property
+    def has_bias(self) -> bool:
+        """True if the layer adds b. An open choice is none: admission closes it before anything is priced."""
+        return self.bias is True
 
     def held(self, of: RecordSizes) -> int:
         """See ModelSettings.held."""

@@ -95,6 +95,7 @@ class StoredStudy(Document):
         run = self.runs[number]
         return run_mechanism(
             self.common,
+            number=number,
             share=run.share,
             sigma=run.noise_multiplier,
             scores=run.releases,

@@ -60,4 +60,4 @@ def _length(model: LinearModel, facts: DatasetFacts) -> float:
     length = facts.spec.features.length(facts.features)
     if model.extractor is not None:
         length = model.extractor.length or math.sqrt(model.extractor.features or facts.features) / 2.0
-    return math.hypot(length, 1.0) if model.bias else length
+    return math.hypot(length, 1.0) if model.has_bias else length

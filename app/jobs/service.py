@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.catalogue import extractors, model_folders
+from app.catalogue import extractors, model_folders, models
 from app.contracts.devices import needs_gpu
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
@@ -286,9 +286,10 @@ def side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts 
 
 
 def pinned(spec: JobSpec, models_root: Path | None, facts: DatasetFacts) -> JobSpec:
-    """Returns the spec with its extractor's or model's content filled in."""
+    """Returns the spec with its extractor's or model's content and its open defaults filled in."""
     extracted = extractors.resolved(spec, models_root, facts.spec.features.kind)
-    return model_folders.resolved(extracted, models_root, facts.outputs)
+    chosen = models.resolved(extracted, facts.spec.task.kind)
+    return model_folders.resolved(chosen, models_root, facts.outputs)
 
 
 def price_plan(

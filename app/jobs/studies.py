@@ -155,7 +155,7 @@ def _pricing(
     mean: NoisyMean | None = None
     for release in plan.releases:
         if isinstance(release, NoisyMean):
-            mean = release  # one for all trials
+            mean = release  # one for the whole study
         elif not isinstance(release, NoisyScore):
             raise InvalidRequest.at(*release.refused_in_studies)
     facts = longest.facts.public
@@ -170,6 +170,8 @@ def _pricing(
         unit=plan.unit,
         filter=plan.filter,
         mean=mean,
+        # An oracle's trials are priced one by one, each as a job of its own.
+        mean_once=mean is not None and not isinstance(spec.hpo, GridOracle),
         runs=tuple(runs),
         levels=tuple(spec.hpo.levels) if isinstance(spec.hpo, LinearScaling) else (),
         total_epsilon=spec.privacy.target_epsilon,

@@ -29,7 +29,10 @@ class RunQuote(Document):
 
 
 class PilotsQuote(Document):
-    """The pilots of one level, which all have the same price."""
+    """The pilots of one level, which all have the same price but for a mean: the study's first trial pays for it.
+
+    `charge` is that of the level's last pilot.
+    """
 
     level: int
     runs: int
@@ -104,7 +107,7 @@ def quoted(study: StudyPlan, priced: StudyPrice) -> SearchQuote:
         strategy=study.hpo.strategy,
         runs=len(priced.runs),
         pilots=tuple(
-            PilotsQuote(level=level, runs=len(runs), **dict(_part(study, runs[0]))) for level, runs in by_level.items()
+            PilotsQuote(level=level, runs=len(runs), **dict(_part(study, runs[-1]))) for level, runs in by_level.items()
         ),
         scores=next((line for line in priced.lines if line.what == "scores"), None),
         final=final.epsilon,

@@ -172,6 +172,8 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
             "decision": stored.decision.model_dump(mode="json") if stored.decision else None,
             "chosen": chosen.id if chosen is not None else None,
             "keeps_weights": stored.keep_weights,
+            # The trial that released the mean by which all trials centre features; then no other may have one.
+            **({"mean": {"run": runs[0].id}} if stored.common.mean_once else {}),
             "runs": [
                 {
                     "job": run.id,

@@ -9,6 +9,9 @@ No worker claims a study, and none waits for another. The end of a trial advance
 transaction, under the lock on the study's row. The next trials are a pure function of the scores (app.hpo.strategies).
 Each trial exists once, by its number, so repeating this step repeats or loses nothing.
 
+If features are centred by a private mean, the first trial releases it for all: the others start once it has succeeded,
+and its file and its charge are on record from the same transaction on. So no history of crashes releases it twice.
+
 A failed trial ends its study. Continuing without it would let the cause of the failure choose the result; that cause
 may depend on private data, and nothing was charged for it. Locks are taken in one order: study, trial, key, account.
 """
@@ -18,15 +21,17 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from app.contracts.hpo import MEAN_FILE
 from app.contracts.job_spec import Evaluation, JobSpec
 from app.contracts.optimizers import Dp2Settings
 from app.db.models import Artifact, Attempt, Job, Metric, table_of
+from app.errors import PrivacyError
 from app.hpo.space import Bounds
 from app.hpo.stored import StoredDecision, StoredStudy
 from app.hpo.strategies import Run, Study, decide, runs_of, winner
@@ -99,7 +104,36 @@ def cancel(session: Session, study: Job) -> None:
 
 def begin(session: Session, study: Job) -> None:
     """Writes the first trials of a study that was just admitted."""
-    _start(session, study, runs_of(study_of(study), {}))
+    _start(session, study, _may_start(study, runs_of(study_of(study), {}), set()))
+
+
+def has_one_mean(session: Session, job: Job) -> bool:
+    """Returns True if the job is a trial of a study with one private mean, which its first trial releases."""
+    return job.parent_id is not None and _has_one_mean(session.get_one(Job, job.parent_id))
+
+
+def released_mean(session: Session, job: Job) -> Artifact:
+    """Returns the file of the mean that the first trial of this trial's study released.
+
+    Raises:
+        PrivacyError: there is none. A second release is not covered by the charge.
+    """
+    first = select(Job.id).where(Job.parent_id == job.parent_id, Job.trial_number == 0, Job.status == "succeeded")
+    found = session.scalar(select(Artifact).where(Artifact.name == MEAN_FILE, Artifact.job_id.in_(first)))
+    if found is None:
+        raise PrivacyError("the study's mean was released, but its file is not on record")
+    return found
+
+
+def _has_one_mean(study: Job) -> bool:
+    common = StoredStudy.read(study.study).common
+    return common is not None and common.mean_once
+
+
+def _may_start(study: Job, known: list[Run], succeeded: Collection[int]) -> list[Run]:
+    """Returns the trials that may start now: all of them; but where one mean serves the study, the first alone until it
+    has succeeded, so that no other trial can release one too."""
+    return known[:1] if _has_one_mean(study) and 0 not in succeeded else known
 
 
 def study_of(job: Job) -> Study:
@@ -143,15 +177,21 @@ def _go_on(session: Session, study: Job, runs: Sequence[Job]) -> None:
     search, scores = study_of(study), scores_of(session, study, runs)
     there = {run.trial_number for run in runs}
     known = runs_of(search, scores)
-    new = [run for run in known if run.number not in there]
+    new = [run for run in _may_start(study, known, scores) if run.number not in there]
     if not new:
         _succeed(session, study, runs, winner(search, scores))
         return
-    decision = decide(search, [run for run in known if run.number in there], scores)
+    if new[-1].role == "final":
+        _decide(session, study, search, [run for run in known if run.number in there], scores)
+    _start(session, study, new)
+
+
+def _decide(session: Session, study: Job, search: Study, pilots: list[Run], scores: dict[int, float]) -> None:
+    """Stores and tells how the final trial was chosen."""
+    decision = decide(search, pilots, scores)
     decided = StoredDecision.of(decision).model_dump(mode="json")
     study.study = {**(study.study or {}), "decision": decided}
     append_event(session, study.id, "decided", decided)
-    _start(session, study, new)
 
 
 def _start(session: Session, study: Job, runs: Sequence[Run]) -> None:
@@ -297,7 +337,10 @@ def _succeed(session: Session, study: Job, runs: Sequence[Job], best: int) -> No
         copied = {c.key: getattr(metric, c.key) for c in Metric.__mapper__.column_attrs}
         session.add(Metric(**copied | {"job_id": study.id}))
     for artifact in session.scalars(select(Artifact).where(Artifact.job_id == chosen.id)).all():
-        artifact.job_id = study.id
+        if artifact.name == MEAN_FILE:  # it is in the model, and was for the other trials
+            session.delete(artifact)
+        else:
+            artifact.job_id = study.id
     study.warnings = [*study.warnings, *(warning for warning in chosen.warnings if warning not in study.warnings)]
     study.study = {**(study.study or {}), "chosen": best}
     session.flush()

@@ -25,7 +25,7 @@ from app.contracts.optimizers import Dp2Settings, Optimizer
 from app.errors import InvalidRequest, PrivacyError
 from app.privacy.mechanism import DelayedMechanism, MechanismConfig
 from app.privacy.plans import FilterChoice, PlanRequest, TrainingPlan
-from app.privacy.releases import BEFORE, SCORE, BeforeFirstStep, NoisyCount, NoisySum
+from app.privacy.releases import BEFORE, SCORE, BeforeFirstStep, NoisyCount, NoisyMean, NoisySum
 
 # Public data have no account: a job on them is priced too, but charged nothing (app.jobs.service).
 ANY_FILTER = FilterChoice(kind="rdp", order=8.0)
@@ -90,17 +90,24 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
     )
 
 
-def check_agreement(spec: JobSpec, facts: PublicFacts, stored: MechanismConfig) -> None:
+def check_agreement(spec: JobSpec, facts: PublicFacts, stored: MechanismConfig, *, mean_given: bool = False) -> None:
     """Checks that the stored mechanism, which was charged, equals the one derived from the specification, which runs.
 
     Admission's own choices are taken from the stored mechanism: σ for a target ε, and the noise of an adaptive norm's
     count.
+
+    Args:
+        mean_given: the job is a later trial of a study whose first trial released the mean that the specification asks
+            for. Then a mechanism that releases one too does not agree.
 
     Raises:
         PrivacyError: the two differ.
     """
     try:
         asked = plan_request(spec, facts)
+        if asked is not None and mean_given:
+            others = tuple(each for each in asked.releases if not isinstance(each, NoisyMean))
+            asked = asked.model_copy(update={"releases": others})
         derived = None if asked is None else _with_choices(asked, stored)
     except (InvalidRequest, ValidationError):
         derived = None

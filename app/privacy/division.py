@@ -59,7 +59,7 @@ def price_runs(request: StudyRequest) -> list[PricedRun]:
             the bounds fits.
     """
     filter_ = request.filter.build()
-    released = [releases_of(request, run) for run in request.runs]
+    released = releases_of(request)
     _check_holdout(request, released)
     on_train = [_charge(filter_, each.train) for each in released]
     on_holdout = [_charge(filter_, each.holdout) for each in released]
@@ -79,9 +79,13 @@ def price_runs(request: StudyRequest) -> list[PricedRun]:
     ]
 
 
-def releases_of(request: StudyRequest, run: StudyRun) -> Released:
-    """Returns a trial's own releases before the first step, and its scores."""
-    before = [each.event for each in request.before]
+def releases_of(request: StudyRequest) -> list[Released]:
+    """Returns each trial's own releases before the first step, and its scores."""
+    return [_released(request, number, run) for number, run in enumerate(request.runs)]
+
+
+def _released(request: StudyRequest, number: int, run: StudyRun) -> Released:
+    before = [each.event for each in request.before(number)]
     scores = {name: [each.event for each in run.releases if each.account == name] for name in ("train", "holdout")}
     return Released(train=(*before, *scores["train"]), holdout=tuple(scores["holdout"]))
 
@@ -194,7 +198,7 @@ def _check_noise(request: StudyRequest, filter_: Filter, run: StudyRun, share: i
             raise InvalidRequest.at(where, f"{steps} steps need a noise multiplier below {SIGMA_MIN:g}: lower ε")
         if sigma > SIGMA_MAX:
             raise InvalidRequest.at(where, f"{steps} steps need a noise multiplier above {SIGMA_MAX:g}: raise ε")
-        run_mechanism(request.common, share=share, sigma=None, scores=(), steps=steps)
+        run_mechanism(request.common, number=0, share=share, sigma=None, scores=(), steps=steps)
 
 
 def _smallest_gdp_total(request: StudyRequest, filter_: Filter, units: int) -> float:

@@ -32,6 +32,10 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
+def _is_false(value: object) -> bool:
+    return value is False
+
+
 def _without_empty(release: Score, write: SerializerFunctionWrapHandler) -> object:
     """Writes a trial's score as version 1 stores it: leaves out `groups`, `ranks` and `cutoff` if unset."""
     return {name: value for name, value in write(release).items() if value not in (None, {})}
@@ -166,18 +170,27 @@ class StudyRun(Document):
 
 
 class StudyCommon(Document):
-    """The common part of a study's trials, stored with the study. If `mean` is set, each trial releases its own."""
+    """The common part of a study's trials, stored with the study.
+
+    Attributes:
+        mean: the private mean that centres features.
+        mean_once: the study's first trial releases it, and later trials get the result. False (an oracle, whose trials
+            are priced one by one, and every study that was stored before there was this choice): each trial releases
+            its own.
+    """
 
     training: TrainingPlan
     target_delta: float
     unit: Unit
     filter: FilterChoice
     mean: Annotated[NoisyMean | None, WrapSerializer(_bound_first)] = None
+    mean_once: bool = Field(default=False, exclude_if=_is_false)
 
-    @property
-    def before(self) -> tuple[BeforeFirstStep, ...]:
-        """Each trial's releases before its first step."""
-        return (self.mean,) if self.mean is not None else ()
+    def before(self, number: int) -> tuple[BeforeFirstStep, ...]:
+        """A trial's own releases before its first step, which it is charged for."""
+        if self.mean is None or (self.mean_once and number > 0):
+            return ()
+        return (self.mean,)
 
 
 class StudyRequest(StudyCommon):
@@ -204,6 +217,7 @@ class StudyRequest(StudyCommon):
             unit=self.unit,
             filter=self.filter,
             mean=self.mean,
+            mean_once=self.mean_once,
         )
 
     @property

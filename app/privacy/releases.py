@@ -132,7 +132,7 @@ class NoisyHistogram(Document):
 
     account: ClassVar[AccountName] = "train"
     line: ClassVar[str] = "frequencies"
-    # Pointer and detail: a study's trials share no release but the mean.
+    # Pointer and detail: a study's trials share no release but the mean, which its first trial makes.
     refused_in_studies: ClassVar[tuple[str, str]] = (
         "/model/re_attention/frequencies",
         "a study's trials would each count the items again: declare them with the data set, and use `public`",

@@ -59,6 +59,7 @@ def noise_multiplier(share: int, steps: int, double: int, filter_: Filter) -> fl
 def run_mechanism(
     common: StudyCommon,
     *,
+    number: int,
     share: int,
     sigma: float | None,
     scores: tuple[NoisyCount | NoisySum, ...],
@@ -68,6 +69,7 @@ def run_mechanism(
     """Returns the mechanism of a study's trial, which runs and is charged.
 
     Args:
+        number: the trial's number: a mean for the whole study is the first trial's release.
         share: the share for its training, in units.
         sigma: under Poisson sampling its noise multiplier, fixed with T at admission; None: the share decides.
         scores: its releases at evaluations.
@@ -89,5 +91,5 @@ def run_mechanism(
         unit=common.unit,
         target_delta=common.target_delta,
         training=training.with_noise(sigma),
-        releases=(*common.before, *scores),
+        releases=(*common.before(number), *scores),
     )

@@ -52,8 +52,7 @@ def study_event(request: StudyRequest, priced: list[PricedRun], account: Account
     """Composes a study's events on one account. A full-batch trial's training equals one Gaussian sum with noise 1/μ,
     exactly and for any T."""
     found: list[Event] = []
-    for run, price in zip(request.runs, priced, strict=True):
-        released = releases_of(request, run)
+    for released, price in zip(releases_of(request), priced, strict=True):
         if account == "train":
             found += [training_event(request, price), *released.train]
         else:
@@ -91,7 +90,7 @@ def _most_sampled(request: StudyRequest, filter_: Filter, remaining: int) -> flo
     """Returns the study's ε if its final trial has the least noise that the rest can pay for; 0 if none fits."""
     training = request.training
     rate, steps, double = training.sample_rate, training.steps, training.double_steps()
-    others = others_of(request, [releases_of(request, run) for run in request.runs])
+    others = others_of(request, releases_of(request))
     left = remaining - sum(filter_.charge_event(event) for event in others)
     sharers = request.sharers
     sigma = smallest_sigma(filter_, rate, steps, double, left // sharers)
@@ -103,12 +102,12 @@ def _most_sampled(request: StudyRequest, filter_: Filter, remaining: int) -> flo
 
 def _with_scores(request: StudyRequest, runs: list[PricedRun]) -> list[PricedRun]:
     """Fills in each trial's ε of all its events on the training part; equal trials share the computation."""
-    alike: dict[tuple[int, str], float] = {}
+    alike: dict[tuple[int, str, int], float] = {}
     found = []
-    for asked, run in zip(request.runs, runs, strict=True):
-        kind = (run.share, asked.role)
+    for asked, released, run in zip(request.runs, releases_of(request), runs, strict=True):
+        kind = (run.share, asked.role, len(released.train))  # the trial that releases the study's mean has one more
         if kind not in alike:
-            event = study_event(request.model_copy(update={"runs": (asked,)}), [run], "train")
+            event = events.composed([training_event(request, run), *released.train])
             alike[kind] = epsilon_of(event, request.target_delta, request.unit).value
         found.append(run.model_copy(update={"epsilon_with_scores": alike[kind]}))
     return found
@@ -116,16 +115,16 @@ def _with_scores(request: StudyRequest, runs: list[PricedRun]) -> list[PricedRun
 
 def _lines(request: StudyRequest, runs: list[PricedRun], filter_: Filter) -> list[Line]:
     """Builds the bill: one line each for the trainings of a level, of candidates and of the final trial, one for their
-    scores and one for their means."""
+    scores and one for the mean, or for each trial's."""
     bill: dict[tuple[str, AccountName], list[tuple[Event, int]]] = {}
 
     def add(what: str, account: AccountName, event: Event, charge: int | None = None) -> None:
         charge = filter_.charge_event(event) if charge is None else charge
         bill.setdefault((what, account), []).append((event, charge))
 
-    for asked, run in zip(request.runs, runs, strict=True):
+    for number, (asked, run) in enumerate(zip(request.runs, runs, strict=True)):
         add(_named(asked), "train", events.composed([training_event(request, run)]), run.share)
-        for first in request.before:
+        for first in request.before(number):
             add(first.line, first.account, first.event)
         for release in asked.releases:
             add(release.line if asked.role == "final" else "scores", release.account, release.event)

@@ -70,7 +70,7 @@ def register_preset(root: typer.Typer) -> None:
         extractor: Annotated[str | None, typer.Option(help="A frozen feature extractor of the service.")] = None,
     ) -> None:
         """Print a preset as a JobSpec, for `scrimp quote -` and `scrimp jobs submit -`."""
-        spec = {"dataset": dataset, "privacy": {"target_epsilon": epsilon}, **session.client.preset(name)}
+        spec = {"dataset": dataset, "privacy": {"target_epsilon": epsilon}, **session.client.preset(name, dataset)}
         if extractor is not None:
             spec["model"] = {**spec["model"], "extractor": {"name": extractor}}
         session.result(spec, lambda: session.console.print_json(data=spec))

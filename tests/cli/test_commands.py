@@ -16,7 +16,7 @@ from app.settings import Settings
 from scrimp.cli import app, audit, predict
 from scrimp.cli.session import connection
 from tests.cli.conftest import Cli
-from tests.e2e.conftest import job_of
+from tests.e2e.conftest import csv_spec, job_of, seed_of, write_csv
 
 
 def test_a_data_set_is_shown_with_its_budget(cli: Cli, dataset: str) -> None:
@@ -59,6 +59,21 @@ def test_a_sweep_shows_what_is_left_for_the_final_run(cli: Cli, dataset: str, jo
     assert [(each["runs_per_level"], each["total_epsilon"]) for each in found] == [(1, 0.2), (1, 1), (3, 0.2), (3, 1)]
     assert cli("quote", job_file, "--total", "1").exit_code == 2
     assert cli("quote", str(search), "--sweep", "--levels", "a,b").exit_code == 2
+
+
+def test_a_preset_scores_on_what_the_data_set_has(cli: Cli, dataset: str) -> None:
+    """1,500 records train and 500 are held out: ± 1 point would need more than the most that either may spend."""
+    spec = cli.json("preset", "linear_probe", dataset, "--epsilon", "1")
+    assert spec["evaluation"] == {"on": "holdout", "noise_mu": 0.05}
+    quote = cli("quote", cli.file("probe.json", spec))
+    assert quote.exit_code == 0, quote.output
+    assert "will be released with noise of about ± 0.04" in quote.output
+    whole = cli.file("whole.json", csv_spec("whole") | {"holdout": None})
+    rows = write_csv(cli.folder / "whole.csv", seed=seed_of("whole"))
+    assert cli("datasets", "add", whole, "--file", str(rows)).exit_code == 0
+    spec = cli.json("preset", "linear_probe", "whole", "--epsilon", "1")
+    assert spec["evaluation"] == {"on": "train", "noise_mu": 0.02}
+    assert "± 0.025" in cli("quote", cli.file("probe.json", spec)).output
 
 
 def test_a_job_is_submitted_listed_and_cancelled(cli: Cli, dataset: str, job_file: str) -> None:
@@ -226,7 +241,7 @@ def test_the_audit_log_is_listed_followed_and_verified(cli: Cli, dataset: str, m
         pass
     db.close()
     listed = cli.json("audit", "list", "--action", "dataset.registered")
-    assert [each["target"][:3] for each in listed] == ["ds_"]
+    assert {each["target"][:3] for each in listed} == {"ds_"}
     assert "dataset.registered" in cli("audit", "list").output
     verified = cli.json("audit", "verify", "--head", listed[0]["hash"])
     assert (verified["valid"], verified["head_known"]) == (True, True)

@@ -52,7 +52,7 @@ ON_POSTGRES = pytest.mark.parametrize(
 
 def search_of(dataset: str, steps: int, **hpo: Any) -> dict[str, Any]:
     block = {"runs_per_level": 1, "space": {"learning_rate": [0.1, 10.0], "steps": [steps, steps]}} | hpo
-    model = {"kind": "linear", "center": {"max_norm": 4.0}}  # each run has a private mean, which replays as well
+    model = {"kind": "linear", "center": {"max_norm": 4.0}}  # the first run releases it, also over a kill
     return job_of(dataset, model=model, evaluation={"on": "holdout", "noise_mu": 0.1}, hpo=block)
 
 
@@ -128,6 +128,9 @@ def recomputed(place: Looks, study: str, folder: Path) -> None:
     assert len(body["study"]["runs"]) == 3
     assert [run["released"]["weights"] for run in body["study"]["runs"]] == [False, False, True]
     assert body["released"]["weights"] is True
+    # One mean, of the run that was killed and replayed; the others centred by it.
+    assert body["study"]["mean"] == {"run": body["study"]["runs"][0]["job"]}
+    assert [run["mechanism"].get("mean") is not None for run in body["study"]["runs"]] == [True, False, False]
     assert body["study"]["procedure_epsilon"]["value"] == pytest.approx(2.0, abs=1e-6)
     assert body["study"]["final_run_epsilon"]["value"] < 2.0
 

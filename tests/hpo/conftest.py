@@ -108,8 +108,10 @@ def finish(log: AttemptLog, run: Job, score: float) -> None:
 
 def artifacts_of(run: Job) -> list[dict[str, Any]]:
     assert run.trial is not None
-    file = {"name": "model.safetensors", "sha256": "b" * 64, "size_bytes": 1, "path": f"jobs/{run.id}/x"}
-    return [file] if run.trial["keeps_weights"] else []
+    names = ["model.safetensors"] if run.trial["keeps_weights"] else []
+    if run.trial_number == 0 and (run.mechanism or {}).get("mean"):  # for the study's other trials
+        names.append("mean.safetensors")
+    return [{"name": name, "sha256": "b" * 64, "size_bytes": 1, "path": f"jobs/{run.id}/x"} for name in names]
 
 
 def release(log: AttemptLog, run: Job, score: float) -> None:

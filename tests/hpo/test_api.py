@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+from functools import partial
+from math import sqrt
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from app.hpo.strategies import runs_of as runs_at
 from app.jobs import repository
 from app.jobs.studies import plan_study
 from app.lifecycle.studies import run_spec
+from app.privacy.gdp import epsilon_from_mu, mu_from_epsilon
 from app.privacy.shares import run_mechanism
 from scrimp.cli import show
 from scrimp.models import Trials
@@ -30,6 +33,7 @@ from tests.worker.optimizing import OPTIMIZERS
 from worker.messages import Shape
 from worker.training.plan import build_plan
 
+mu_of = partial(mu_from_epsilon, delta=1e-5)
 POISSON = {"kind": "poisson", "expected_batch_size": 400}
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"levels": [0.2, 0.1]}, {}, "/hpo"),
@@ -181,12 +185,15 @@ def pages(api: Api, study: str, pilot: str) -> None:
     assert f'href="/dashboard/jobs/{study}"' in page and "the model's weights" not in page
 
 
-def test_a_preset_is_whole_with_a_data_set_and_a_total(api: Api, db: Database) -> None:
+def test_a_preset_is_whole_with_a_data_set_and_a_total_and_scores_its_model(api: Api, db: Database) -> None:
     (preset,) = api.client.get("/v1/presets", headers=api.headers("analyst")).json()["items"]
     body = preset["spec"] | {"dataset": add_dataset(db), "privacy": {"target_epsilon": 1.0}}
     found = api.client.post("/v1/quotes", json=body, headers=api.headers("analyst"))
     assert (preset["name"], found.status_code) == ("linear_probe", 200), found.text
-    assert found.json()["hpo"]["final"]["value"] == pytest.approx(0.8790, abs=1e-4)
+    # The score of the final run is a seventh of the same noise.
+    mu = sqrt(mu_of(1.0) ** 2 - 3 * mu_of(0.1) ** 2 - 3 * mu_of(0.2) ** 2 - 7 * 0.01**2)
+    assert found.json()["hpo"]["final"]["value"] == pytest.approx(epsilon_from_mu(mu, 1e-5), abs=1e-4)
+    assert found.json()["scores"] == [{"name": "accuracy", "std": pytest.approx(1 / (0.01 * 8000))}]
 
 
 def test_a_probe_s_private_mean_is_a_line_of_the_quote(api: Api, db: Database) -> None:
@@ -194,10 +201,12 @@ def test_a_probe_s_private_mean_is_a_line_of_the_quote(api: Api, db: Database) -
     dataset = add_dataset(db, features={"kind": "columns", "columns": ["a", "b"]})
     body = preset["spec"] | {"dataset": dataset, "privacy": {"target_epsilon": 1.0}}
     body["model"] = body["model"] | {"center": {"max_norm": 2.0}}
+    body["evaluation"] = {"on": "holdout"}  # its own account pays for it
     found = api.client.post("/v1/quotes", json=body, headers=api.headers("analyst")).json()
-    assert found["hpo"]["final"]["value"] == pytest.approx(0.8611, abs=1e-4)
-    assert [(each["what"], each["count"]) for each in found["lines"] if each["what"] == "mean"] == [("mean", 7)]
-    assert sum(line["charge"] for line in found["lines"]) == found["charge"]["train"]
+    assert found["hpo"]["final"]["value"] == pytest.approx(0.8764, abs=1e-4)
+    assert [(each["what"], each["count"]) for each in found["lines"] if each["what"] == "mean"] == [("mean", 1)]
+    on_train = [line for line in found["lines"] if line["account"] == "train"]
+    assert sum(line["charge"] for line in on_train) == found["charge"]["train"]
 
 
 USERS = {"sensitivity": "private", "records": 10_000, "cap": {"epsilon": 4.0, "delta": 1e-5}, "filter": "gdp"}
@@ -267,6 +276,7 @@ def test_what_runs_of_a_search_is_what_is_charged(db: Database, kind: str, sampl
         priced_run = priced.runs[run.number]
         mechanism = run_mechanism(
             planned.pricing.common,
+            number=run.number,
             share=priced_run.share,
             sigma=priced_run.noise_multiplier,
             scores=planned.pricing.runs[run.number].releases,

@@ -38,6 +38,8 @@ HPO: list[dict[str, Any]] = [
     {"levels": [0.05, 0.1, 0.2], "runs_per_level": 1, "curve": "quadratic"},
     {"strategy": "random_k", "runs": 3},
     {"strategy": "random"},
+    {"runs_per_level": 1, "changes": {"model": {"kind": "linear", "center": {}}}},
+    {"strategy": "random_k", "runs": 2, "changes": {"model": {"kind": "linear", "center": {}}}},
 ]
 
 
@@ -149,6 +151,10 @@ class StudyMachine(RuleBasedStateMachine):
         numbers = [run.trial_number for run in runs]
         assert numbers == list(range(len(numbers)))
         assert len(numbers) <= study.steps
+        # A mean is released by the first trial, before any other begins.
+        centred = [run for run in runs if (run.mechanism or {}).get("mean")]
+        assert [run.trial_number for run in centred] == ([0] if study.spec["model"].get("center") else [])
+        assert not centred or len(runs) == 1 or runs[0].status == "succeeded"
         if study.status == "succeeded":
             assert (len(numbers), {run.status for run in runs}) == (study.steps, {"succeeded"})
             assert (account.train_spent, account.holdout_spent) == (self.charge["train"], self.charge["holdout"])

@@ -16,13 +16,14 @@ from app.privacy import events, gdp, pld
 from app.privacy.division import price_runs
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
-from app.privacy.plans import StudyFitRequest, StudyRequest
+from app.privacy.plans import StudyCommon, StudyFitRequest, StudyRequest
 from app.privacy.prices import PricedRun, Units
 from app.privacy.releases import NoisyCount, NoisySum
 from app.privacy.shares import noise_multiplier, run_mechanism, units_of
 from app.privacy.study import largest_that_fits, price, study_event
 
 DELTA = 1e-5
+MEAN = {"noise_mu": 0.0173, "max_norm": 1.0, "records": 5000}
 
 
 def study(
@@ -38,6 +39,7 @@ def study(
     delta: float = DELTA,
     oracle: bool = False,
     mean: dict[str, Any] | None = None,
+    mean_once: bool = False,
     **training: Any,
 ) -> StudyRequest:
     """What the pricing process is asked of a study."""
@@ -55,6 +57,7 @@ def study(
         "steps": list(steps),
         "oracle": oracle,
         "mean": mean,
+        "mean_once": mean_once,
         "training": {
             "sampling": "full_batch",
             "sample_rate": 1.0,
@@ -69,11 +72,11 @@ def study(
 
 
 def mechanism_of(
-    asked: StudyRequest, run: PricedRun, steps: int, scores: tuple[NoisyCount | NoisySum, ...] = ()
+    asked: StudyRequest, number: int, run: PricedRun, steps: int, scores: tuple[NoisyCount | NoisySum, ...] = ()
 ) -> MechanismConfig:
     """What a priced run does."""
     sigma = run.noise_multiplier
-    return run_mechanism(asked.common, share=run.share, sigma=sigma, scores=scores, steps=steps)
+    return run_mechanism(asked.common, number=number, share=run.share, sigma=sigma, scores=scores, steps=steps)
 
 
 # Of a total of 1 at δ = 1e-5, three pilots a level: what is left for the final run.
@@ -105,11 +108,47 @@ def test_scores_of_the_holdout_leave_the_training_part_alone() -> None:
     assert price_runs(study(1.0, score_mu=0.01, account="holdout"))[0].charge.holdout == 100_000_001
 
 
-def test_a_private_mean_is_a_charge_of_its_own_in_every_run() -> None:
-    """ε = 0.05 by itself at δ = 1e-5; of a total of 1, and with scores, seven of them take 0.8790 to 0.8611."""
-    mean = {"noise_mu": 0.0173, "max_norm": 1.0, "records": 5000}
+def test_one_private_mean_serves_the_whole_study() -> None:
+    """Of a total of 1, and with scores, one mean takes 0.8790 to 0.8764: against the sum of squares by hand."""
+    asked = study(1.0, score_mu=0.01, mean=MEAN, mean_once=True)
+    priced = price(asked)
+    mu = {level: gdp.mu_from_epsilon(level, DELTA) for level in (0.1, 0.2, 1.0)}
+    left = math.sqrt(mu[1.0] ** 2 - 3 * mu[0.1] ** 2 - 3 * mu[0.2] ** 2 - 6 * 0.01**2 - 0.0173**2)
+    assert priced.runs[-1].epsilon == pytest.approx(gdp.epsilon_from_mu(left, DELTA), abs=1e-6)
+    assert priced.runs[-1].epsilon == pytest.approx(0.8764, abs=1e-4)
+    one = math.ceil(0.0173**2 * 1e12 * (1 + 1e-12))
+    (line,) = [each for each in priced.lines if each.what == "mean"]
+    assert (line.account, line.count, line.charge) == ("train", 1, one)
+    assert line.epsilon is not None and line.epsilon.value == pytest.approx(0.05, abs=1e-4)
+    # The first trial is charged for it, and no other.
+    alike = [run.charge.train for run in priced.runs[:3]]
+    assert alike == [alike[1] + one, alike[1], alike[1]]
+    assert priced.runs[0].epsilon_with_scores > priced.runs[1].epsilon_with_scores == priced.runs[2].epsilon_with_scores
+    assert priced.charge.train == units_of(mu[1.0] ** 2, filter_of("gdp"))
+    assert sum(each.charge for each in priced.lines) == priced.charge.train
+    whole = [mechanism_of(asked, number, run, 50).before for number, run in enumerate(priced.runs)]
+    assert [len(each) for each in whole] == [1, 0, 0, 0, 0, 0, 0]
+
+
+def test_under_poisson_sampling_too_one_mean_is_composed() -> None:
+    training = {"sampling": "poisson", "sample_rate": 0.05, "expected_batch_size": 250}
+    asked = study(2.0, (0.3, 0.6), 2, filter_=("rdp", 6.0), steps=(50, 50), mean=MEAN, mean_once=True, **training)
+    priced = price_runs(asked)
+    each_its_own = price_runs(asked.model_copy(update={"mean_once": False}))
+    none = price_runs(asked.model_copy(update={"mean": None}))
+    sigmas = [runs[-1].noise_multiplier or 0.0 for runs in (none, priced, each_its_own)]
+    assert sigmas == sorted(sigmas) and len(set(sigmas)) == 3
+    assert pld.epsilon(study_event(asked, priced, "train"), DELTA) <= 2.0
+    assert priced[0].charge.train > priced[1].charge.train
+
+
+def test_a_study_that_was_stored_with_a_mean_for_each_run_keeps_it() -> None:
+    """Also what an oracle does. ε = 0.05 by itself at δ = 1e-5; seven of them take 0.8790 to 0.8611."""
+    stored = study(1.0, mean=MEAN).common.model_dump(mode="json")
+    assert "mean_once" not in stored  # version 1's document
+    assert all(StudyCommon.model_validate(stored).before(number) for number in range(7))
     assert gdp.epsilon_from_mu(0.0173, DELTA) == pytest.approx(0.05, abs=1e-4)
-    asked = study(1.0, score_mu=0.01, mean=mean)
+    asked = study(1.0, score_mu=0.01, mean=MEAN)
     priced = price(asked)
     assert priced.runs[-1].epsilon == pytest.approx(0.8611, abs=1e-4)
     (line,) = [each for each in priced.lines if each.what == "mean"]
@@ -117,7 +156,7 @@ def test_a_private_mean_is_a_charge_of_its_own_in_every_run() -> None:
     assert line.charge == 7 * math.ceil(0.0173**2 * 1e12 * (1 + 1e-12))
     assert priced.charge.train == units_of(gdp.mu_from_epsilon(1.0, DELTA) ** 2, filter_of("gdp"))
     assert sum(each.charge for each in priced.lines) == priced.charge.train
-    mechanism = mechanism_of(asked, priced.runs[-1], 50)
+    mechanism = mechanism_of(asked, 6, priced.runs[-1], 50)
     (released,) = mechanism.before
     assert released.what == "mean" and released.noise_std == 1.0 / 0.0173
     assert filter_of("gdp").charge(mechanism, "train") <= priced.runs[-1].charge.train
@@ -142,6 +181,7 @@ SPECS = st.builds(
     filter_=FILTERS,
     steps=st.just((5, 300)),
     mean=st.none() | st.floats(1e-3, 0.02).map(lambda mu: {"noise_mu": mu, "max_norm": 2.0, "records": 5000}),
+    mean_once=st.booleans(),
     delta=st.floats(-12.0, -3.0).map(lambda log_delta: 10.0**log_delta),
 )
 
@@ -169,6 +209,7 @@ def random_studies() -> Iterator[StudyRequest]:
             steps=(5, 300),
             delta=10.0 ** draw.uniform(-12.0, -3.0),
             mean=draw.choice([None, mean]),
+            mean_once=draw.choice([False, True]),
         )
 
 
@@ -191,8 +232,8 @@ def test_the_parts_of_a_thousand_studies_add_up_to_their_totals_to_the_unit() ->
 def test_whatever_runs_is_within_its_share_and_the_whole_within_the_total(asked: StudyRequest, steps: int) -> None:
     priced, of = price_or_skip(asked), asked.filter.build()
     done = []
-    for run, plan in zip(priced, asked.runs, strict=True):
-        mechanism = mechanism_of(asked, run, steps, plan.releases)
+    for number, (run, plan) in enumerate(zip(priced, asked.runs, strict=True)):
+        mechanism = mechanism_of(asked, number, run, steps, plan.releases)
         assert of.charge(mechanism, "train") <= run.charge.train
         done.append(mechanism.event("train"))
     for event in (events.composed(done), study_event(asked, priced, "train")):

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from app.contracts.base import Document
 from app.contracts.extractor import ExtractorRef, Words
@@ -32,6 +33,7 @@ from app.formats.stored import DataDamagedError, StoredPart
 from app.formats.tables import scaled
 from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
 from worker.attempt import devices, sandbox
+from worker.attempt.means import read_mean, write_mean
 from worker.attempt.policy import policy_of
 from worker.data.parts import load_stored, records_of, users_of
 from worker.extractors.features import extracted
@@ -70,6 +72,7 @@ from worker.models.hf.tokens import Tokens
 from worker.predicting.predict import predicted
 from worker.telemetry import Telemetry
 from worker.training import self_test
+from worker.training.center import TENSOR
 from worker.training.loop import Training
 from worker.training.plan import Plan, build_plan
 from worker.training.rehearsal import rehearse
@@ -182,7 +185,7 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
     )
     outcome = training.run()
     privacy = None if start.claim is None else Privacy.of(start.claim, telemetry.scores)
-    artifacts = _saved(start, plan.model, outcome.parameters, privacy) if start.keeps_weights else ()
+    artifacts = _saved(start, plan.model, outcome.parameters, privacy)
     slow: tuple[WarningCode, ...] = ("one-record-passes",) if tested == "one_record" else ()
     telemetry.finished(outcome.steps, artifacts, outcome.warnings + slow)
 
@@ -209,12 +212,13 @@ def _fitting_plan(start: Start, device: torch.device) -> tuple[Plan, SelfTest, i
         MemoryError, RuntimeError: even passes of one record do not fit, or the size of passes is fixed.
     """
     fitted = start.fitted_rows
+    mean = None if start.mean is None else read_mean(start.mean, start.shape.features, _extractor(start))
     while True:
-        plan = _plan(start, device, rows=fitted)
+        plan = _plan(start, device, mean, rows=fitted)
         try:
             if device.type != "cpu":
                 rehearse(plan)
-            return (*_tested_plan(start, plan, known=start.self_tested and fitted == start.fitted_rows), fitted)
+            return (*_tested_plan(start, plan, mean, known=start.self_tested and fitted == start.fitted_rows), fitted)
         except (MemoryError, RuntimeError) as error:
             fitted = fewer_rows(plan.numerics.rows_per_pass)
             if start.begun or fitted is None or failure_code(error) != "out-of-memory":
@@ -225,7 +229,7 @@ def _fitting_plan(start: Start, device: torch.device) -> tuple[Plan, SelfTest, i
             torch.cuda.empty_cache()
 
 
-def _tested_plan(start: Start, plan: Plan, *, known: bool) -> tuple[Plan, SelfTest]:
+def _tested_plan(start: Start, plan: Plan, mean: Tensor | None, *, known: bool) -> tuple[Plan, SelfTest]:
     """The plan, with passes that keep each record's results independent on this machine.
 
     Args:
@@ -242,13 +246,13 @@ def _tested_plan(start: Start, plan: Plan, *, known: bool) -> tuple[Plan, SelfTe
     self_test.require_exact(plan)
     if self_test.holds(plan):
         return plan, "passed"
-    plan = _plan(start, plan.device, rows=1)
+    plan = _plan(start, plan.device, mean, rows=1)
     if self_test.holds(plan):
         return plan, "one_record"
     raise self_test.NumericsError("a record's results depend on other records")
 
 
-def _plan(start: Start, device: torch.device, *, rows: int | None = None) -> Plan:
+def _plan(start: Start, device: torch.device, mean: Tensor | None, *, rows: int | None = None) -> Plan:
     return build_plan(
         start.spec,
         start.mechanism,
@@ -263,6 +267,7 @@ def _plan(start: Start, device: torch.device, *, rows: int | None = None) -> Pla
         numerics=start.numerics,
         rows=rows,
         device=device,
+        mean=mean,
     )
 
 
@@ -283,14 +288,17 @@ def _report(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsRepor
 
 
 def _saved(start: Start, model: Model, parameters: Parameters, privacy: Privacy | None) -> tuple[ArtifactFile, ...]:
-    """Saves the model and returns its files.
+    """Saves what is kept, the model and the study's mean, and returns their files.
 
     Raises:
         StorageFailed: they could not be written.
     """
     try:
         folder, extractor = Path(start.output_dir), _extractor(start)
-        return save_model(folder, model, parameters, start.task, start.features, extractor, privacy)
+        mean = (write_mean(folder, parameters[TENSOR]),) if start.hands_mean_on else ()
+        if not start.keeps_weights:
+            return mean
+        return (*save_model(folder, model, parameters, start.task, start.features, extractor, privacy), *mean)
     except OSError:
         raise StorageFailed from None
 

@@ -18,7 +18,7 @@ def policy_of(message: Start | Predict, memory_limit_bytes: int) -> Policy:
     if isinstance(message, Predict):
         readable = _paths(message.weights.path, message.models_root)
         return Policy(readable, (), memory_limit_bytes, scratch=scratch)
-    parts = (message.parts.train, message.parts.holdout, message.parts.public)
+    parts = (message.parts.train, message.parts.holdout, message.parts.public, message.mean)
     named = [each.path for each in parts if isinstance(each, Part)]
     if message.cache_dir is not None:
         Path(message.cache_dir).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ from app.ledger.behind import record, record_soon
 from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog, Begun
 from app.lifecycle.coverage import covered_steps
+from app.lifecycle.studies import has_one_mean, released_mean
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
@@ -337,12 +338,14 @@ class _Supervised:
             allowed = max(0, covered_steps(session, job) - job.steps_started)
             said = declared(session, job)
             side, claim = self._side(session, job), self._claim(session, job)
+            mean = self._mean(session, job)
         segments = [
             {"from_step": each["from_step"], "recorded": blocks[each["salt"]], **self._keys(each)}
             for each in job.segments
         ]
         return messages.Start.model_validate(
             self._described(job, dataset, said, side, claim)
+            | mean
             | {"segments": segments, "released": released, "allowed_steps": allowed}
         )
 
@@ -368,6 +371,15 @@ class _Supervised:
         if certified.quote["epsilon"] is None or certified.quote["charge"]["unit"] is None:
             return None
         return messages.Claim.model_validate({"epsilon": certified.quote["epsilon"], "certificate": certified.id})
+
+    def _mean(self, session: Session, job: Job) -> dict[str, Any]:
+        """For a trial of a study with one mean: hand it on, as the first trial; or its file, as a later one."""
+        if not has_one_mean(session, job):
+            return {}
+        if job.trial_number == 0:
+            return {"hands_mean_on": True}
+        file = released_mean(session, job)
+        return {"mean": {"path": str(self.settings.storage_root.resolve() / file.path), "sha256": file.sha256}}
 
     def _described(
         self,

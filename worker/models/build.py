@@ -68,7 +68,7 @@ def build_model(
     match requested:
         case LinearModel() as asked:
             inputs = (asked.extractor.features if asked.extractor else None) or shape.features
-            made = Linear(inputs, shape.outputs, asked.bias, rows, dtype, device)
+            made = Linear(inputs, shape.outputs, asked.has_bias, rows, dtype, device)
         case MatrixFactorizationModel() as asked:
             if not isinstance(task, RatingTask) or not isinstance(features, Interactions) or features.users is None:
                 raise PrivacyError("matrix factorization needs a data set of ratings")

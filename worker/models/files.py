@@ -66,7 +66,7 @@ def save_model(
     card["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     files[CARD] = json.dumps(card, indent=2, ensure_ascii=False).encode() + b"\n"
     files[README] = readme(card["kind"], card["weights"], privacy, library)
-    return tuple(_write(folder / name, content) for name, content in files.items())
+    return tuple(write_file(folder / name, content) for name, content in files.items())
 
 
 def model_card(
@@ -93,7 +93,8 @@ def model_card(
     }
 
 
-def _write(path: Path, content: bytes) -> ArtifactFile:
+def write_file(path: Path, content: bytes) -> ArtifactFile:
+    """Writes an artifact through to the disk; raises OSError if it cannot."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()

@@ -101,7 +101,7 @@ class Scaled(nn.Module):
 
 
 def _linear(spec: LinearModel, features: int, outputs: int) -> list[nn.Module]:
-    return [nn.Linear(features, outputs, bias=spec.bias)]
+    return [nn.Linear(features, outputs, bias=spec.has_bias)]
 
 
 def _mlp(spec: MlpModel, features: int, outputs: int) -> list[nn.Module]:

@@ -28,22 +28,32 @@ class Centering:
     Attributes:
         max_norm: each record's features are clipped to this norm in the sum.
         records: the public number of training records, the divisor.
-        declared: the stored mechanism's release; None on public data without privacy.
+        declared: the stored mechanism's release; None on public data without privacy, and where the mean is given.
+        given: the mean that the study's first trial released; None: this job computes its own.
     """
 
     max_norm: float
     records: int
     declared: NoisyMean | None
+    given: Tensor | None = None
 
     @classmethod
-    def of(cls, spec: JobSpec, mechanism: MechanismConfig | None, shape: Shape) -> Centering | None:
-        """None for a job without centring."""
+    def of(
+        cls, spec: JobSpec, mechanism: MechanismConfig | None, shape: Shape, given: Tensor | None = None
+    ) -> Centering | None:
+        """None for a job without centring.
+
+        Raises:
+            PrivacyError: a mean is given that the job does not ask for, or that it would release a second time.
+        """
         asked = center_of(spec)
-        if asked is None:
+        if asked is None and given is None:
             return None
         before = mechanism.before if mechanism else ()
         declared = next((each for each in before if isinstance(each, NoisyMean)), None)
-        return cls(asked.max_norm, shape.records_train, declared)
+        if asked is None or (given is not None and declared is not None):
+            raise PrivacyError("a study's mean is released once, and only its trials with `center` use it")
+        return cls(asked.max_norm, shape.records_train, declared, given)
 
     @property
     def charged(self) -> bool:
@@ -51,8 +61,8 @@ class Centering:
         return self.declared is not None
 
     def release(self, train: Records, key: bytes, *, data_public: bool) -> Released:
-        """Releases the mean: it centres records and is published with the weights."""
-        mean = self.mean(train, key, data_public=data_public)
+        """Releases the mean, or takes the given one: it centres records and is published with the weights."""
+        mean = self.mean(train, key, data_public=data_public) if self.given is None else self.given
         return Released(lambda records: centered(records, mean), {TENSOR: mean})
 
     def mean(self, train: Records, key: bytes, *, data_public: bool) -> Tensor:

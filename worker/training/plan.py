@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from app.contracts.base import AccountName
 from app.contracts.dataset_spec import Features, Task
@@ -237,6 +238,7 @@ def build_plan(
     numerics: Numerics | None = None,
     rows: int | None = None,
     device: torch.device = CPU,
+    mean: Tensor | None = None,
 ) -> Plan:
     """Builds the plan of an attempt.
 
@@ -252,32 +254,35 @@ def build_plan(
         rows: of a pass, if not the numerics': fewer where more do not fit in memory, or 1 for a machine whose products
             depend on neighbours.
         device: the device that computes.
+        mean: the mean of the features, if the study's first trial released it; the mechanism then has none.
 
     Raises:
-        PrivacyError: specification and mechanism disagree, or private data lack a mechanism or have a seed.
+        PrivacyError: specification and mechanism disagree, a mean is given that was not asked for, or private data lack
+            a mechanism or have a seed.
     """
     if not data_public and (mechanism is None or spec.seed is not None):
         raise PrivacyError("private data need a mechanism and must not have a seed")
     if mechanism is not None:
-        _check_agreement(spec, mechanism, shape, task, steps, holdout_public, holdout_account)
+        facts = _facts(mechanism, shape, task, holdout_public, holdout_account)
+        check_agreement(spec, facts, mechanism, mean_given=mean is not None)
+        if steps != mechanism.training.steps:
+            raise PrivacyError("the job's steps and its stored mechanism disagree")
     numerics = numerics or numerics_of(spec, shape.public_sizes(mechanism), features)
     if rows is not None:
         numerics = numerics.of_one_record() if rows == 1 else numerics.of_rows(rows)
     model = build_model(spec.model, shape, task, features, numerics.passes, numerics.rows_per_pass, models_root, device)
-    before = releases_of(model, spec, mechanism, features, shape)
+    before = releases_of(model, spec, mechanism, features, shape, mean)
     training = mechanism.training if mechanism else None
     engine = build_engine(model, spec.clipping, training, positions=numerics.positions, sums=numerics.sums)
     return Plan(
         mechanism=mechanism,
         steps=steps,
         sampling=spec.sampling.kind,
-        sample_rate=mechanism.training.sample_rate if mechanism else rate_of(spec, shape.records_train),
-        expected_batch_size=(
-            mechanism.training.expected_batch_size if mechanism else batch_of(spec, shape.records_train)
-        ),
+        sample_rate=training.sample_rate if training else rate_of(spec, shape.records_train),
+        expected_batch_size=training.expected_batch_size if training else batch_of(spec, shape.records_train),
         model=model,
         engine=engine,
-        adaptive_norm=_adaptive_norm(engine, mechanism.training) if mechanism else None,
+        adaptive_norm=_adaptive_norm(engine, training) if training else None,
         optimizer=build_optimizer(spec.optimizer, steps),
         before=before,
         scores=Scores.of(spec, mechanism, task, data_public=data_public, holdout_public=holdout_public),
@@ -306,17 +311,11 @@ def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> Adapt
     )
 
 
-def _check_agreement(
-    spec: JobSpec,
-    mechanism: MechanismConfig,
-    shape: Shape,
-    task: Task,
-    steps: int,
-    holdout_public: bool,
-    holdout_account: AccountName,
-) -> None:
-    """Raises PrivacyError unless the specification, derived as at admission, gives the mechanism that was charged."""
-    facts = PublicFacts(
+def _facts(
+    mechanism: MechanismConfig, shape: Shape, task: Task, holdout_public: bool, holdout_account: AccountName
+) -> PublicFacts:
+    """The public facts from which the mechanism is derived again, as at admission."""
+    return PublicFacts(
         records_train=shape.records_train,
         records_holdout=shape.records_holdout,
         records_per_unit=mechanism.training.records_per_unit,
@@ -326,6 +325,3 @@ def _check_agreement(
         holdout_account=holdout_account,
         delta=mechanism.target_delta,
     )
-    check_agreement(spec, facts, mechanism)
-    if steps != mechanism.training.steps:
-        raise PrivacyError("the job's steps and its stored mechanism disagree")

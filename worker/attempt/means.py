@@ -1,0 +1,53 @@
+"""A study's private mean as a file. Its first trial releases it and hands it on; later trials read it.
+
+The mean is a release that was paid for, so what a trial does with it is post-processing. float64, as it centres: a
+rounded one would be another mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from app.contracts.extractor import ExtractorRef
+from app.contracts.hpo import MEAN_FILE
+from app.formats.stored import DataDamagedError
+from worker.messages import ArtifactFile, Part
+from worker.models.files import write_file
+from worker.training.center import TENSOR
+
+
+def write_mean(folder: Path, mean: Tensor) -> ArtifactFile:
+    """Writes the mean for the study's other trials.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    return write_file(folder / MEAN_FILE, safetensors.torch.save({TENSOR: mean.contiguous()}))
+
+
+def read_mean(part: Part, features: int, extractor: ExtractorRef | None) -> Tensor:
+    """Reads the mean that the study's first trial released: float64 (d,).
+
+    Args:
+        features: the data set's number of features; an extractor has its own.
+
+    Raises:
+        DataDamagedError: the file is missing, differs from the recorded one, or does not fit.
+    """
+    width = (extractor.features if extractor else None) or features
+    try:
+        content = Path(part.path).read_bytes()
+        if hashlib.sha256(content).hexdigest() != part.sha256:
+            raise DataDamagedError("the study's mean differs from the released one")
+        mean = safetensors.torch.load(content)[TENSOR]
+    except (OSError, SafetensorError, KeyError):
+        raise DataDamagedError("the study's mean cannot be read") from None
+    if mean.dtype != torch.float64 or mean.shape != (width,):
+        raise DataDamagedError("the study's mean does not fit the features")
+    return mean
