@@ -51,7 +51,7 @@ def public_numbers(planned: Plan, priced: Price, model: LinearModel) -> PublicNu
         max_grad_norm=training.max_grad_norm if training else 1.0,
         length=_length(model, planned.facts),
         outputs=planned.facts.outputs,
-        is_raw=model.extractor is None and not planned.facts.is_sparse,
+        is_sparse=model.is_sparse(planned.facts.is_sparse),
     )
 
 
