@@ -18,7 +18,7 @@ from worker.optimizers.base import StepInfo
 from worker.optimizers.build import build_optimizer
 
 SMALL_STEPS = PublicNumbers(
-    steps=40, expected_batch_size=1_000, noise_multiplier=200.0, max_grad_norm=2.0, length=3.0
+    steps=40, expected_batch_size=1_000, noise_multiplier=1000.0, max_grad_norm=2.0, length=3.0
 )  # so noisy that settling never binds
 
 KAPPA = rates.CALIBRATED.kappa * math.sqrt(1.5)  # ‖g‖ = 3 is clipped to C = 2
