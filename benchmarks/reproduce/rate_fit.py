@@ -45,6 +45,7 @@ def points(cell: Cell) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(math.log(rate(name, setting, sigma, kappa)) for kappa in KAPPAS), tuple(curve(*cell))
 
 
+@cache
 def regret(cell: Cell, constants: Constants) -> float:
     """What the rule loses against the grid's best, in points of accuracy; between its points by a line in ln η."""
     x, y = points(cell)
