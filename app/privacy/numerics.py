@@ -32,6 +32,7 @@ CACHE_BYTES = 2**24  # a linear model's pass: both of its products find the feat
 MOST_ROWS = 4080  # a network's pass: more rows are no faster
 MOST_LINEAR_ROWS = 65_520
 PASS_OVERHEAD = 8  # the fixed cost of a pass, in rows
+SPARSE_ENTRIES = 32  # of a sparse row: a pass writes one number for each feature, as so many rows' entries take
 
 UNIT_ROUNDOFF = 2.0**-53
 UNIT_ROUNDOFF32 = 2.0**-24
@@ -146,7 +147,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     cap = _bounded(max(1, min(most, budget // (held * BYTES[passes]))), spec.runtime.physical_batch_size)
     expected, spread = _batch(spec, sizes.records)
     per_unit = sizes.records_per_unit
-    rows = _cheapest_rows(cap, expected * per_unit, spread * per_unit)
+    rows = _cheapest_rows(cap, expected * per_unit, spread * per_unit, _pass_overhead(spec, sizes))
     computed = _expected_passes(rows, expected * per_unit, spread * per_unit) * rows
     bound = records_bound(sizes.records) * per_unit
     sums: SumType = "float32" if _sums_in_float32(spec, sizes, passes, rows) else "float64"
@@ -242,10 +243,19 @@ def _bounded(most: int, asked: Literal["auto"] | int) -> int:
     return asked if most < ROW_UNIT else -(-asked // ROW_UNIT) * ROW_UNIT
 
 
-def _cheapest_rows(cap: int, expected: float, spread: float) -> int:
-    """Returns the P up to the cap with the least expected cost of passes, padding and PASS_OVERHEAD included."""
+def _pass_overhead(spec: JobSpec, sizes: PublicSizes) -> int:
+    """Returns the fixed cost of a pass, in rows."""
+    model = spec.model
+    if not isinstance(model, LinearModel) or not model.is_sparse(sizes.sparse):
+        return PASS_OVERHEAD
+    features = (model.extractor.features if model.extractor else None) or sizes.features
+    return max(PASS_OVERHEAD, features // SPARSE_ENTRIES)
+
+
+def _cheapest_rows(cap: int, expected: float, spread: float, overhead: int) -> int:
+    """Returns the P up to the cap with the least expected cost of passes, padding and their overhead included."""
     allowed = range(ROW_UNIT, cap + 1, ROW_UNIT) if cap >= ROW_UNIT else [each for each in FEW_ROWS if each <= cap]
-    return min(allowed, key=lambda rows: _expected_passes(rows, expected, spread) * (rows + PASS_OVERHEAD))
+    return min(allowed, key=lambda rows: _expected_passes(rows, expected, spread) * (rows + overhead))
 
 
 def _expected_passes(rows: int, expected: float, spread: float) -> float:
