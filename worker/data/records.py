@@ -210,13 +210,13 @@ class SparseRecords(Cuttable["SparseRecords"]):
 
     def apply(self, weight: Tensor) -> Tensor:
         """See FeatureRecords.apply."""
-        return (self._csr() @ weight.T.contiguous()).T.contiguous()
+        return (self._csr() @ weight.T.contiguous()).T
 
     def adjoint(self, coefficients: Tensor) -> Tensor:
         """See FeatureRecords.adjoint."""
         if self._backward is not None:
-            return (self._backward @ coefficients.T.contiguous()).T.contiguous()
-        return torch.from_numpy(np.ascontiguousarray((self._matrix.T @ coefficients.numpy().T).T))
+            return (self._backward @ coefficients.T.contiguous()).T
+        return torch.from_numpy(self._matrix.T @ coefficients.numpy().T).T
 
     def weighted_squares(self, weights: Tensor) -> Tensor:
         """See FeatureRecords.weighted_squares."""
