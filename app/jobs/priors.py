@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Any
 
 from app.contracts.hpo import (
     Auto,
@@ -63,18 +62,16 @@ def decided(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, str | None]:
 
 def settled(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> tuple[JobSpec, Strategy]:
     """Returns a study's spec, and its settings, with numbers in the place of every "auto"."""
-    changes: dict[str, Any] = {}
     delta, mu = _total(spec, facts)
+    if hpo.space.learning_rate == "auto":
+        space = hpo.space.model_copy(update={"learning_rate": rates_of(spec, hpo, facts, mu, delta)})
+        hpo = hpo.model_copy(update={"space": space})
     if isinstance(hpo, LinearScaling) and hpo.levels == "auto" and mu is not None:
-        changes["levels"] = levels_of(mu, delta, hpo.runs_per_level)
+        hpo = hpo.model_copy(update={"levels": levels_of(mu, delta, hpo.runs_per_level)})
     score = None if isinstance(hpo, Random) else hpo.score
     if score is not None and not isinstance(score, PublicScore) and score.noise_mu == "auto":
-        changes["score"] = score.model_copy(update={"noise_mu": score_mu(score, facts, mu)})
-    if hpo.space.learning_rate == "auto":
-        bounds = rates_of(spec, hpo, facts, mu)
-        changes["space"] = hpo.space.model_copy(update={"learning_rate": bounds})
-    found = hpo.model_copy(update=changes)
-    return spec.model_copy(update={"hpo": found}), found
+        hpo = hpo.model_copy(update={"score": score.model_copy(update={"noise_mu": score_mu(score, facts, mu)})})
+    return spec.model_copy(update={"hpo": hpo}), hpo
 
 
 def has_rule(spec: JobSpec) -> bool:
@@ -88,8 +85,7 @@ def levels_of(mu: float, delta: float, runs_per_level: int = MANY) -> list[float
     Raises:
         InvalidRequest: the total is too small for them.
     """
-    share = mu * math.sqrt(MANY / max(MANY, runs_per_level))
-    low, high = (_rounded(epsilon_from_mu(each * share, delta)) for each in LEVELS)
+    low, high = (_rounded(epsilon_from_mu(each * mu * _shrunk(runs_per_level), delta)) for each in LEVELS)
     if low < LEAST_LEVEL or high < low * LEAST_RISE:
         raise InvalidRequest.at("/hpo/levels", "the total is too small to divide into levels by itself: give `levels`")
     return [low, high]
@@ -102,7 +98,7 @@ def score_mu(score: PrivateScore, facts: DatasetFacts, mu: float | None) -> floa
     return _rounded(max(LEAST_MU, min(wanted, MOST_OF_MU * mu if mu is not None else 1.0)))
 
 
-def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None) -> tuple[float, float]:
+def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None, delta: float) -> tuple[float, float]:
     """Returns the bounds of η; μ is None without privacy."""
     if not isinstance(spec.model, LinearModel) or not has_rule(spec):
         return WITHOUT_RULE
@@ -110,8 +106,8 @@ def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None
     planned = derive.steps_of(spec, facts.records_train)
     steps, norms = hpo.space.steps or (planned, planned), hpo.space.max_grad_norm or (clip, clip)
     products = []  # ηTC by the rule, at each end of the privacy of trials and of T and C
-    for part, length, norm in product((_least_part(hpo), 1.0), steps, norms):
-        sigma = _sigma(spec, facts, length, part * mu) if mu is not None else 0.0
+    for each, length, norm in product((_least_mu(hpo, mu, delta), mu), steps, norms):
+        sigma = _sigma(spec, facts, length, each) if each is not None else 0.0
         found = linear_rate(spec.optimizer, numbers_at(spec, facts, spec.model, length, sigma, norm))
         if found is None:
             return WITHOUT_RULE
@@ -132,11 +128,20 @@ def _total(spec: JobSpec, facts: DatasetFacts) -> tuple[float, float | None]:
     return delta, mu_from_epsilon(epsilon, delta) if epsilon is not None else None
 
 
-def _least_part(hpo: Strategy) -> float:
-    """Returns the least part of the total's μ that a trial has, about."""
+def _least_mu(hpo: Strategy, mu: float | None, delta: float) -> float | None:
+    """Returns about the least μ that a trial has; None without privacy."""
+    if mu is None:
+        return None
     if isinstance(hpo, LinearScaling):
-        return LEVELS[0]
-    return 1.0 / math.sqrt(hpo.runs) if isinstance(hpo, RandomK) else 1.0
+        if hpo.levels != "auto":
+            return mu_from_epsilon(hpo.levels[0], delta)
+        return LEVELS[0] * _shrunk(hpo.runs_per_level) * mu
+    return mu / math.sqrt(hpo.runs) if isinstance(hpo, RandomK) else mu
+
+
+def _shrunk(runs_per_level: int) -> float:
+    """Returns the factor on the levels' μ with which more pilots than three take no more."""
+    return math.sqrt(MANY / max(MANY, runs_per_level))
 
 
 def _sigma(spec: JobSpec, facts: DatasetFacts, steps: int, mu: float) -> float:

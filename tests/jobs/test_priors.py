@@ -124,6 +124,14 @@ def test_the_rate_of_one_run_with_everything_lies_within_the_space(sampling: str
     assert math.log10(most / least) < 2.1
 
 
+def test_the_space_reaches_down_to_the_levels_that_are_named() -> None:
+    """Levels far below the total have a smaller r."""
+    facts, space = facts_of(GDP), {"steps": [15, 60]}
+    least, most = plan_study(search(8.0, hpo={"levels": [0.1, 0.2], "space": space}), facts, None).hpo.space.rates
+    own, top = plan_study(search(8.0, hpo={"space": space}), facts, None).hpo.space.rates
+    assert most == top and least < own / 3.0
+
+
 def test_without_a_rule_the_space_is_wide() -> None:
     for changes in ({"model": MLP}, {"optimizer": {"kind": "dp_adambc"}}):
         assert plan_study(search(**changes), facts_of(GDP), None).hpo.space.rates == WITHOUT_RULE
