@@ -135,7 +135,7 @@ class EfficientNetManifest(Document):
     @property
     def length(self) -> float:
         """A typical norm of its vectors: measured on Fashion-MNIST, 64 pixels a side."""
-        return 15.0
+        return 60.0
 
 
 Manifest = Annotated[BertManifest | EfficientNetManifest, Field(discriminator="kind")]

@@ -6,9 +6,8 @@ The noise of a job's T steps leaves a standard deviation κ in each output of a 
     κ = η √T ‖x‖ · 1.06                         DP-Adam, where noise dominates: a coordinate moves by 1.06 η √T
 
 The rate is the one whose κ is a constant, or the largest at which training settles, if that is less: heavy ball is
-stable for η λ < 2 (1 + β), and λ, the largest curvature, is about ‖x‖² / (a K) times the share C/‖g‖ of a gradient that
-its clip leaves. Public data sets calibrated κ and a (benchmarks/reports/reproduce/rate.md). Nothing here has seen the
-data.
+stable for η λ < 2 (1 + β), and the largest curvature λ is about ‖x‖²/(a K) of what the clip leaves. Public data sets
+calibrated the constants (benchmarks/reports/reproduce/rate.md). Nothing here has seen the data.
 """
 
 from __future__ import annotations
@@ -24,22 +23,24 @@ ADAM_DRIFT = 1.06  # of η √T: how far noise alone moves a coordinate under DP
 
 @dataclass(frozen=True)
 class Constants:
-    """What public data sets calibrated.
+    """What public data sets calibrated, with c = max(1, ‖g‖/C) for a record's gradient before the first step.
 
     Attributes:
-        kappa, power: κ = kappa · max(1, ‖g‖/C)^power, with ‖g‖ of a record before the first step: gradients that are
-            clipped stay long, and bear more noise.
-        raw, made: a, for numbers as they are, and for hashed words and extractors' features, which share less of their
-            direction.
+        kappa, most_clipped: κ = kappa · √min(c, most_clipped). Clipped gradients stay long, and bear more noise.
+        dense, words: a, for dense features and for hashed words, whose directions share less. The bound grows like
+            c^1.5.
+        adam_dense, adam_words: κ of DP-Adam, which sees no C.
     """
 
     kappa: float
-    power: float
-    raw: float
-    made: float
+    most_clipped: float
+    dense: float
+    words: float
+    adam_dense: float = 3.2
+    adam_words: float = 0.8
 
 
-CALIBRATED = Constants(kappa=0.8, power=0.35, raw=1.3, made=5.0)
+CALIBRATED = Constants(kappa=0.92, most_clipped=6.0, dense=0.45, words=4.4)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class PublicNumbers:
         max_grad_norm: C.
         length: about ‖x‖, with the 1 of a bias.
         outputs: K, the number of classes; 1 for a number.
-        is_raw: the features are the data set's own numbers, neither hashed words nor an extractor's.
+        is_sparse: the features are hashed words.
     """
 
     steps: int
@@ -62,7 +63,7 @@ class PublicNumbers:
     max_grad_norm: float
     length: float
     outputs: int = 1
-    is_raw: bool = True
+    is_sparse: bool = False
 
     @property
     def clipping(self) -> float:
@@ -95,22 +96,23 @@ def linear_rate(optimizer: OptimizerSettings, of: PublicNumbers, constants: Cons
 
     >>> of = PublicNumbers(steps=50, expected_batch_size=20_000, noise_multiplier=26.4, max_grad_norm=1.0, length=1.0)
     >>> linear_rate(DpSgd(momentum=0.9), of).learning_rate
-    4.94
+    1.71
     """
     root = math.sqrt(of.steps * optimizer.schedule.mean_square)
-    kappa = constants.kappa * of.clipping**constants.power
     if isinstance(optimizer, DpAdam):
+        kappa = constants.adam_words if of.is_sparse else constants.adam_dense
         rate = kappa / (ADAM_DRIFT * root * of.length)
         return _resolved(rate, f"κ = {kappa:.3g} = η √T ‖x‖ · {ADAM_DRIFT:g} at {_numbers(of)}")
     if not isinstance(optimizer, DpSgd):
         return None
-    a = constants.raw if of.is_raw else constants.made
-    most = a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping / of.length**2
+    a = constants.words if of.is_sparse else constants.dense
+    most = a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping**1.5 / of.length**2
+    kappa = constants.kappa * math.sqrt(min(of.clipping, constants.most_clipped))
     built = settled(optimizer.momentum, of.steps, free_step=optimizer.free_step)
     noise = root * of.noise_multiplier * of.max_grad_norm * of.length * built
     rate = kappa * (1.0 - optimizer.momentum) * of.expected_batch_size / noise if noise > 0.0 else math.inf
     if rate > most:
-        return _resolved(most, f"more would not settle: {a:g} · 2 (1 + β) K max(1, ‖g‖/C) / ‖x‖² at {_numbers(of)}")
+        return _resolved(most, f"more would not settle: {a:g} · 2 (1 + β) K c^1.5 / ‖x‖² at {_numbers(of)}")
     return _resolved(rate, f"κ = {kappa:.3g} = η √T σ C ‖x‖ m_T / ((1 − β) L) at {_numbers(of)}")
 
 
@@ -121,5 +123,5 @@ def _resolved(rate: float, because: str) -> Resolved:
 def _numbers(of: PublicNumbers) -> str:
     return (
         f"T = {of.steps}, L = {of.expected_batch_size}, σ = {of.noise_multiplier:.4g}, C = {of.max_grad_norm:g}, "
-        f"‖x‖ ≈ {of.length:.3g}, K = {of.outputs}"
+        f"‖x‖ ≈ {of.length:.3g}, K = {of.outputs}, c = {of.clipping:.3g}"
     )

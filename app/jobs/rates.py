@@ -65,7 +65,7 @@ def numbers_at(
         max_grad_norm=max_grad_norm,
         length=_length(model, facts),
         outputs=facts.outputs,
-        is_raw=model.extractor is None and not facts.is_sparse,
+        is_sparse=model.is_sparse(facts.is_sparse),
     )
 
 

@@ -15,12 +15,7 @@ from benchmarks.reproduce.rate_runs import KAPPAS, SETTINGS, Setting, cells, cur
 Cell = tuple[str, Setting, float]
 GRID = tuple(round(0.3 * 1.25**k, 3) for k in range(10))  # of κ
 SETTLING = tuple(round(0.3 * 1.4**k, 3) for k in range(12))  # of a
-POWERS = (0.0, 0.15, 0.25, 0.35, 0.5)
-
-
-def is_raw(name: str) -> bool:
-    """True if the features are a data set's own numbers."""
-    return not data(name).sparse and name not in ("fashion frozen", "rotten tomatoes")
+CLIPPED = (1.0, 2.0, 3.0, 4.0, 6.0, 10.0)  # of the most that clipping counts
 
 
 def eta(cell: Cell, constants: Constants) -> float:
@@ -34,7 +29,7 @@ def eta(cell: Cell, constants: Constants) -> float:
         max_grad_norm=norm_of(name, setting),
         length=length(name),
         outputs=them.outputs,
-        is_raw=is_raw(name),
+        is_sparse=them.sparse,
     )
     found = linear_rate(DpSgd(momentum=setting.momentum, free_step=True), numbers, constants)
     if found is None:
@@ -50,6 +45,7 @@ def points(cell: Cell) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(math.log(rate(name, setting, sigma, kappa)) for kappa in KAPPAS), tuple(curve(*cell))
 
 
+@cache
 def regret(cell: Cell, constants: Constants) -> float:
     """What the rule loses against the grid's best, in points of accuracy; between its points by a line in ln η."""
     x, y = points(cell)
@@ -59,7 +55,7 @@ def regret(cell: Cell, constants: Constants) -> float:
     return 100.0 * (max(y) - (y[right - 1] + share * (y[right] - y[right - 1])))
 
 
-def fit(over: list[Cell], powers: tuple[float, ...] = POWERS) -> Constants:
+def fit(over: list[Cell], clipped: tuple[float, ...] = CLIPPED) -> Constants:
     """The constants of the least mean regret; data sets weigh alike."""
     weights = {name: 1.0 / sum(cell[0] == name for cell in over) for name, _, _ in over}
 
@@ -67,13 +63,13 @@ def fit(over: list[Cell], powers: tuple[float, ...] = POWERS) -> Constants:
         return sum(weights[cell[0]] * regret(cell, constants) for cell in cells)
 
     best: tuple[float, Constants] | None = None
-    for kappa, power in itertools.product(GRID, powers):
-        # The second bound of raw and that of made features concern different sets: each is fitted on its own.
+    for kappa, most in itertools.product(GRID, clipped):
+        # The second bounds of dense features and of words concern different sets: each is fitted on its own.
         chosen = {}
-        for raw in (False, True):
-            mine = [cell for cell in over if is_raw(cell[0]) == raw]
-            chosen[raw] = min(SETTLING, key=lambda a: total(mine, Constants(kappa, power, a, a)))
-        constants = Constants(kappa, power, chosen[True], chosen[False])
+        for sparse in (False, True):
+            mine = [cell for cell in over if data(cell[0]).sparse == sparse]
+            chosen[sparse] = min(SETTLING, key=lambda a: total(mine, Constants(kappa, most, a, a)))
+        constants = Constants(kappa, most, chosen[False], chosen[True])
         worth = total(over, constants)
         if best is None or worth < best[0]:
             best = worth, constants

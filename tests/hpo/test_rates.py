@@ -18,10 +18,10 @@ from worker.optimizers.base import StepInfo
 from worker.optimizers.build import build_optimizer
 
 SMALL_STEPS = PublicNumbers(
-    steps=40, expected_batch_size=1_000, noise_multiplier=200.0, max_grad_norm=2.0, length=3.0
+    steps=40, expected_batch_size=1_000, noise_multiplier=1000.0, max_grad_norm=2.0, length=3.0
 )  # so noisy that settling never binds
 
-KAPPA = rates.CALIBRATED.kappa * 1.5**rates.CALIBRATED.power  # ‖g‖ = 3 is clipped to C = 2
+KAPPA = rates.CALIBRATED.kappa * math.sqrt(1.5)  # ‖g‖ = 3 is clipped to C = 2
 
 
 def moved_by_noise(spec: Optimizer, of: PublicNumbers, coordinates: int = 20_000) -> float:
@@ -53,7 +53,8 @@ def test_adam_moves_by_noise_as_the_formula_says() -> None:
     found = linear_rate(DpAdam(), SMALL_STEPS)
     assert found is not None
     spec = DpAdam(learning_rate=found.learning_rate)
-    assert moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length == pytest.approx(KAPPA, rel=0.1)
+    left = moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length
+    assert left == pytest.approx(rates.CALIBRATED.adam_dense, rel=0.1)
 
 
 def test_without_much_noise_training_must_settle() -> None:
@@ -62,8 +63,8 @@ def test_without_much_noise_training_must_settle() -> None:
     for of in (quiet, none):
         found = linear_rate(DpSgd(momentum=0.5), of)
         assert found is not None
-        # 2 (1 + β) over the curvature ‖x‖²/a, of which the clip leaves C/‖g‖ = 1/2.
-        assert found.learning_rate == pytest.approx(2.0 * 1.5 / (4.0 / rates.CALIBRATED.raw) / 0.5, rel=0.01)
+        # 2 (1 + β) over the curvature ‖x‖²/a, and c = ‖g‖/C = 2.
+        assert found.learning_rate == pytest.approx(2.0 * 1.5 / (4.0 / rates.CALIBRATED.dense) * 2.0**1.5, rel=0.01)
         assert "settle" in found.because
 
 

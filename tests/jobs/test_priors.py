@@ -127,8 +127,8 @@ def test_the_rate_of_one_run_with_everything_lies_within_the_space(sampling: str
 def test_the_space_reaches_down_to_the_levels_that_are_named() -> None:
     """Levels far below the total have a smaller r."""
     facts, space = facts_of(GDP), {"steps": [15, 60]}
-    least, most = plan_study(search(8.0, hpo={"levels": [0.1, 0.2], "space": space}), facts, None).hpo.space.rates
-    own, top = plan_study(search(8.0, hpo={"space": space}), facts, None).hpo.space.rates
+    least, most = plan_study(search(hpo={"levels": [0.01, 0.02], "space": space}), facts, None).hpo.space.rates
+    own, top = plan_study(search(hpo={"space": space}), facts, None).hpo.space.rates
     assert most == top and least < own / 3.0
 
 
