@@ -19,12 +19,20 @@ class Entry(NamedTuple):
 
 
 STRATEGIES: dict[str, Entry] = {
+    "auto": Entry(
+        hpo.Auto,
+        "For a linear model with `dp_sgd` or `dp_adam`: no search, but one run whose learning rate comes from public "
+        "numbers. For other jobs: linear scaling with its defaults, at the job's own T.",
+        "One run with the whole total, or linear scaling's bill.",
+        "Where you would rather not choose. `quote.resolved` says what was chosen and why.",
+        "benchmarks/reports/reproduce/search.md: what a search takes from the budget, and what it gains.",
+    ),
     "linear_scaling": Entry(
         hpo.LinearScaling,
         "Cheap trials at two or three small ε find the best total step size r = ηT at each; the line through them "
         "gives r for the final trial.",
-        "Pilots, scores and final trial together are the job's total: μ_f² = μ² − Σ μ_pilot² − Σ μ_score². At ε = 1 "
-        "with three pilots each at 0.1 and 0.2 the final trial has ε = 0.88.",
+        "Pilots, scores and final trial together are the job's total: μ_f² = μ² − Σ μ_pilot² − Σ μ_score². By "
+        "default three pilots each at 0.15 and 0.3 of the total's μ take 34 % of μ².",
         "The default. Works best with full batches: T is then searched too, and the accounting is exact.",
         'Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive '
         'Hyperparameter Optimization", Algorithm 1. The paper reads scores for free; here they are charged.',

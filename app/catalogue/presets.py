@@ -18,26 +18,21 @@ PRESETS: dict[str, Preset] = {
     "linear_probe": Preset(
         "A linear layer on the features as they are, or as a frozen public extractor computes them "
         "(`model.extractor`): no bias, from zeros, full batch, momentum 0.9, unit clipping, no weight decay, the "
-        "free step at the end; learning rate and steps by linear scaling.",
-        "Classification with good features. Give the data set and the total ε; nothing else needs a choice. "
+        "free step at the end; 50 steps, and a learning rate from public numbers. One run gets the whole total.",
+        "Classification with good features. Give the data set and the total ε; nothing else needs a choice. The quote "
+        "says which rate was taken, and why there is no search (`resolved`). To search, set `hpo` to `linear_scaling`. "
         "If the data set has a hold-out, set `evaluation.on` to `holdout`: its own account pays for the score then.",
         'Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive '
         'Hyperparameter Optimization", Section 3. Its centring of features by a private mean is `model.center`; '
-        "one mean serves the whole study.",
+        "one mean serves a whole study.",
         {
             "model": {"kind": "linear", "bias": False, "init": "zeros"},
-            "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "momentum": 0.9, "free_step": True},
+            "optimizer": {"kind": "dp_sgd", "momentum": 0.9, "free_step": True},
             "clipping": {"kind": "flat", "max_grad_norm": 1.0},
             "sampling": {"kind": "full_batch"},
             "length": {"steps": 50},
             "evaluation": {"on": "train", "noise_mu": 0.01},
-            "hpo": {
-                "strategy": "linear_scaling",
-                "levels": [0.1, 0.2],
-                "runs_per_level": 3,
-                "space": {"learning_rate": [1.0, 1000.0], "steps": [5, 100]},
-                "score": {"kind": "private_count", "on": "train", "noise_mu": 0.01},
-            },
+            "hpo": {"strategy": "auto"},
         },
     ),
 }

@@ -5,6 +5,7 @@ Every strategy spends from the job's total (ε, δ): the trials, their noisy sco
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -14,8 +15,11 @@ from app.contracts.base import Document, EpsilonValue
 Rate = Annotated[float, Field(strict=True, ge=1e-12, le=1e12)]
 SpaceSteps = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 Norm = Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
+Levels = Annotated[list[EpsilonValue], Field(min_length=2, max_length=3)]
 PointCount = Annotated[int, Field(strict=True, ge=1, le=100)]
 NoiseMu = Annotated[float, Field(strict=True, ge=1e-5, le=10.0)]
+# "auto": a number from the public counts of records, which admission puts in its place (app.jobs.priors).
+ScoreMu = NoiseMu | Literal["auto"]
 MOST_RUNS = 100
 MEAN_FILE = "mean.safetensors"  # an artifact of a study's first trial: the private mean that all its trials centre by
 
@@ -31,21 +35,34 @@ class GridPoints(Document):
 class Space(Document):
     """The bounds of the study, each [least, most]. They replace the spec's own values.
 
+    `learning_rate`: or "auto": admission puts bounds from public numbers in its place (app.jobs.priors).
     `steps` null: T is the job's `length`, as Poisson sampling requires. `max_grad_norm` null: C is the clipping's.
     `points`: only the values of a log grid are used.
     """
 
-    learning_rate: tuple[Rate, Rate] = (1e-2, 1e2)
+    learning_rate: tuple[Rate, Rate] | Literal["auto"] = "auto"
     steps: tuple[SpaceSteps, SpaceSteps] | None = None
     max_grad_norm: tuple[Norm, Norm] | None = None
     points: GridPoints | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> Space:
-        for bounds in (self.learning_rate, self.steps, self.max_grad_norm):
+        rates = None if self.learning_rate == "auto" else self.learning_rate
+        for bounds in (rates, self.steps, self.max_grad_norm):
             if bounds is not None and bounds[0] > bounds[1]:
                 raise ValueError("bounds must be [least, most]")
         return self
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """The bounds of η of a study that was admitted.
+
+        Raises:
+            ValueError: they are still "auto".
+        """
+        if self.learning_rate == "auto":
+            raise ValueError("the space's `learning_rate` is still auto")
+        return self.learning_rate
 
 
 class PrivateCount(Document):
@@ -56,7 +73,7 @@ class PrivateCount(Document):
 
     kind: Literal["private_count"] = "private_count"
     on: Literal["train", "holdout"] = "train"
-    noise_mu: NoiseMu = 0.01
+    noise_mu: ScoreMu = "auto"
 
 
 class PrivateLoss(Document):
@@ -64,7 +81,7 @@ class PrivateLoss(Document):
 
     kind: Literal["private_loss"] = "private_loss"
     on: Literal["train", "holdout"] = "train"
-    noise_mu: NoiseMu = 0.01
+    noise_mu: ScoreMu = "auto"
     loss_bound: Annotated[float, Field(strict=True, ge=1e-6, le=1e6)] = 1.0
 
 
@@ -76,9 +93,23 @@ class PrivateRanking(Document):
 
     kind: Literal["private_ranking"] = "private_ranking"
     on: Literal["train", "holdout"] = "holdout"
-    noise_mu: NoiseMu = 0.01
+    noise_mu: ScoreMu = "auto"
     k: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 10
     leave_out_seen: bool = False
+
+
+PrivateScore = PrivateCount | PrivateLoss | PrivateRanking
+
+
+def noise_mu_of(score: PrivateScore) -> float:
+    """Returns the `noise_mu` of a score of a study that was admitted.
+
+    Raises:
+        ValueError: it is still "auto".
+    """
+    if score.noise_mu == "auto":
+        raise ValueError("the score's `noise_mu` is still auto")
+    return score.noise_mu
 
 
 class PublicScore(Document):
@@ -113,12 +144,14 @@ class LinearScaling(ScoredSearch):
     and splits r* like `steps`. `final_steps`: the final trial has the most steps that keep η within the space, which
     costs time and no privacy, as a large η may not settle; or as many as `split` draws, as in the paper.
 
+    `levels`: or "auto": admission puts two in their place, at 0.15 and 0.3 of the total's μ (app.jobs.priors).
+
     Source: Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive
     Hyperparameter Optimization", Algorithm 1.
     """
 
     strategy: Literal["linear_scaling"] = "linear_scaling"
-    levels: Annotated[list[EpsilonValue], Field(min_length=2, max_length=3)] = [0.1, 0.2]  # noqa: RUF012 - a field
+    levels: Levels | Literal["auto"] = "auto"
     runs_per_level: Annotated[int, Field(strict=True, ge=1, le=20)] = 3
     split: Literal["steps", "sample", "both"] = "steps"
     final_steps: Literal["longest", "drawn"] = "longest"
@@ -127,13 +160,25 @@ class LinearScaling(ScoredSearch):
 
     @model_validator(mode="after")
     def _fits(self) -> LinearScaling:
-        if any(one >= other for one, other in zip(self.levels, self.levels[1:], strict=False)):
+        levels = [] if self.levels == "auto" else self.levels
+        if any(one >= other for one, other in pairwise(levels)):
             raise ValueError("`levels` must rise")
-        if self.curve == "quadratic" and len(self.levels) < 3:
+        if self.curve == "quadratic" and len(levels) < 3:
             raise ValueError("a quadratic fit needs at least three `levels`")
         if self.space.points is not None:
             raise ValueError("linear scaling uses no grid: leave `space.points` out")
         return self
+
+    @property
+    def epsilons(self) -> list[float]:
+        """The levels of a study that was admitted.
+
+        Raises:
+            ValueError: they are still "auto".
+        """
+        if self.levels == "auto":
+            raise ValueError("`levels` are still auto")
+        return self.levels
 
 
 class Random(Search):
@@ -167,9 +212,23 @@ class GridOracle(Search):
         return self
 
 
+class Auto(Document):
+    """No search where a rule gives the learning rate: one run with the whole budget. Otherwise linear scaling.
+
+    Admission decides, from public facts alone, and puts the job that runs in its place (app.jobs.priors).
+    """
+
+    strategy: Literal["auto"] = "auto"
+
+
+Strategy = LinearScaling | Random | RandomK | GridOracle  # of a study that was admitted
+
+
 def _named(value: Any) -> Any:
     """Fills in the default strategy, linear scaling."""
     return {"strategy": "linear_scaling", **value} if isinstance(value, dict) else value
 
 
-Hpo = Annotated[LinearScaling | Random | RandomK | GridOracle, Field(discriminator="strategy"), BeforeValidator(_named)]
+Hpo = Annotated[
+    LinearScaling | Random | RandomK | GridOracle | Auto, Field(discriminator="strategy"), BeforeValidator(_named)
+]

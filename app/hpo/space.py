@@ -42,9 +42,7 @@ class Bounds:
     @classmethod
     def of(cls, space: Space, planned_steps: int) -> Bounds:
         """Resolves a space: T is the planned number of steps unless it is searched."""
-        return cls(
-            space.learning_rate, space.steps or (planned_steps, planned_steps), space.max_grad_norm, space.points
-        )
+        return cls(space.rates, space.steps or (planned_steps, planned_steps), space.max_grad_norm, space.points)
 
     @property
     def r(self) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from app.contracts.hpo import GridOracle, Hpo, LinearScaling, Random, RandomK
+from app.contracts.hpo import GridOracle, LinearScaling, Random, RandomK, Strategy
 from app.hpo.draws import Draws
 from app.hpo.fit import Fit, fit
 from app.hpo.space import Bounds, Point
@@ -55,7 +55,7 @@ class Study:
         larger_is_better: for scores.
     """
 
-    hpo: Hpo
+    hpo: Strategy
     bounds: Bounds
     seed: str
     levels: tuple[float, ...] = ()
@@ -77,11 +77,11 @@ class Decision:
     fit: Fit
 
 
-def slots(hpo: Hpo, bounds: Bounds) -> list[Slot]:
+def slots(hpo: Strategy, bounds: Bounds) -> list[Slot]:
     """All trials that a study will have, by number. Known before anything is drawn."""
     match hpo:
         case LinearScaling():
-            pilots = [level for level in range(len(hpo.levels)) for _ in range(hpo.runs_per_level)]
+            pilots = [level for level in range(len(hpo.epsilons)) for _ in range(hpo.runs_per_level)]
             return [Slot(n, "pilot", level) for n, level in enumerate(pilots)] + [Slot(len(pilots), "final", None)]
         case Random():
             return [Slot(0, "final", None)]
@@ -124,7 +124,7 @@ def decide(study: Study, pilots: list[Run], scores: Mapping[int, float]) -> Deci
         raise TypeError("only linear scaling decides by a fit")
     by_number = {run.number: run for run in pilots}
     best = tuple(
-        study.best(scores, [run.number for run in pilots if run.level == level]) for level in range(len(hpo.levels))
+        study.best(scores, [run.number for run in pilots if run.level == level]) for level in range(len(hpo.epsilons))
     )
     rs = tuple(by_number[number].point.r for number in best)
     return Decision(best, rs, fit(study.levels, rs, study.at_final, study.bounds.r, hpo.curve))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from app.contracts.base import AccountName, Unit
 from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
 from app.contracts.filters import FilterName
-from app.contracts.hpo import Hpo
+from app.contracts.hpo import Strategy
 from app.contracts.job_spec import Evaluation, JobSpec
 from app.hpo.rates import Resolved
 from app.hpo.space import Bounds
@@ -130,7 +130,7 @@ class StudyPlan:
 
     longest: Plan
     spec: JobSpec
-    hpo: Hpo
+    hpo: Strategy
     bounds: Bounds
     slots: list[Slot]
     evaluation: Evaluation | None

@@ -7,17 +7,21 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from app.contracts.job_spec import LinearModel
+from app.contracts.job_spec import JobSpec, LinearModel
 from app.errors import InvalidRequest
 from app.hpo.rates import PublicNumbers, linear_rate
 from app.jobs.plans import DatasetFacts, Plan
+from app.privacy import derive
 from app.privacy.prices import Price
 
 WHERE = "/optimizer/learning_rate"
 
 
-def with_rate(planned: Plan, priced: Price) -> Plan:
+def with_rate(planned: Plan, priced: Price, more: str | None = None) -> Plan:
     """Returns the plan with a number as its learning rate, and with the reason if it was "auto".
+
+    Args:
+        more: to say besides.
 
     Raises:
         InvalidRequest: no rule is known for this model and optimizer, or its rate does not go with the weight decay.
@@ -38,20 +42,30 @@ def with_rate(planned: Plan, priced: Price) -> Plan:
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise InvalidRequest.at(WHERE, f"`auto` means {found.learning_rate:g} here; {why}") from None
+    if more is not None:
+        found = found.model_copy(update={"because": f"{found.because}. {more}"})
     return replace(planned, spec=spec.model_copy(update={"optimizer": optimizer}), resolved=found)
 
 
 def public_numbers(planned: Plan, priced: Price, model: LinearModel) -> PublicNumbers:
     """What the rate of a linear model depends on: T, L, σ, C and ‖x‖."""
     training = priced.mechanism.training if priced.mechanism else None
+    sigma, norm = (training.noise_multiplier, training.max_grad_norm) if training else (0.0, 1.0)
+    return numbers_at(planned.spec, planned.facts, model, planned.steps, sigma, norm)
+
+
+def numbers_at(
+    spec: JobSpec, facts: DatasetFacts, model: LinearModel, steps: int, sigma: float, max_grad_norm: float
+) -> PublicNumbers:
+    """The same for a job with T steps at σ and C, whatever its own are."""
     return PublicNumbers(
-        steps=planned.steps,
-        expected_batch_size=planned.expected_batch_size,
-        noise_multiplier=training.noise_multiplier if training else 0.0,
-        max_grad_norm=training.max_grad_norm if training else 1.0,
-        length=_length(model, planned.facts),
-        outputs=planned.facts.outputs,
-        is_sparse=model.is_sparse(planned.facts.is_sparse),
+        steps=steps,
+        expected_batch_size=derive.batch_of(spec, facts.records_train),
+        noise_multiplier=sigma,
+        max_grad_norm=max_grad_norm,
+        length=_length(model, facts),
+        outputs=facts.outputs,
+        is_sparse=model.is_sparse(facts.is_sparse),
     )
 
 

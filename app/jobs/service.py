@@ -27,7 +27,7 @@ from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, PolicyE
 from app.grants import service as grants
 from app.grants.service import Access
 from app.ids import now
-from app.jobs import repository, study_quotes
+from app.jobs import priors, repository, study_quotes
 from app.jobs.planning import plan
 from app.jobs.plans import DatasetFacts, Plan, StudyPlan
 from app.jobs.pricing import PricingService
@@ -298,12 +298,13 @@ def price_plan(
     """Returns the plan and its price; on public data the charge is nothing. A study's plan is that for its final trial
     at the longest T."""
     priced: Price | StudyPrice
+    spec, why = priors.decided(spec, facts)
     if spec.hpo is not None:
         planned, priced = _price_study(pricing, plan_study(spec, facts, side))
     else:
         planned = plan(spec, facts, side)
         priced = Price.nothing() if planned.pricing is None else pricing.price(planned.pricing)
-        planned = with_rate(planned, priced)
+        planned = with_rate(planned, priced, why)
     return planned, priced if facts.is_private else priced.free()
 
 

@@ -11,14 +11,16 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from app.contracts.hpo import (
+    Auto,
     GridOracle,
-    Hpo,
     LinearScaling,
     PrivateCount,
     PrivateRanking,
     PublicScore,
     Random,
     ScoredSearch,
+    Strategy,
+    noise_mu_of,
 )
 from app.contracts.job_spec import Evaluation, JobSpec, Ranking
 from app.contracts.optimizers import Optimizer, PublicSideSettings
@@ -27,6 +29,7 @@ from app.hpo.space import Bounds
 from app.hpo.strategies import Run, Slot, slots
 from app.jobs.planning import plan
 from app.jobs.plans import DatasetFacts, Plan, StudyPlan
+from app.jobs.priors import settled
 from app.lifecycle.studies import run_spec
 from app.privacy import derive
 from app.privacy.plans import StudyRequest, StudyRun
@@ -46,14 +49,15 @@ def plan_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) ->
     Raises:
         InvalidRequest: with a pointer to what to change.
     """
-    if spec.hpo is None:
-        raise TypeError("this specification has no `hpo` block")
+    if spec.hpo is None or isinstance(spec.hpo, Auto):
+        raise TypeError("this specification asks for no study")
     _check(spec, spec.hpo, facts)
-    evaluation = _evaluation(spec.hpo, facts)
-    bounds = Bounds.of(spec.hpo.space, 1)
-    if spec.hpo.space.steps is None:
-        bounds = Bounds.of(spec.hpo.space, plan(spec.model_copy(update={"hpo": None}), facts, side).steps)
-    planned = slots(spec.hpo, bounds)
+    spec, hpo = settled(spec, spec.hpo, facts)
+    evaluation = _evaluation(hpo, facts)
+    bounds = Bounds.of(hpo.space, 1)
+    if hpo.space.steps is None:
+        bounds = Bounds.of(hpo.space, plan(spec.model_copy(update={"hpo": None}), facts, side).steps)
+    planned = slots(hpo, bounds)
     roles = dict.fromkeys(each.role for each in planned)  # in the order of trials: the final one is last
     at_corners = [
         _planned_at(spec, Run(0, role, None, corner), evaluation, facts, side)
@@ -64,11 +68,11 @@ def plan_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) ->
     longest = replace(at_corners[-1], warnings=tuple(warnings))
     resolved = spec.model_copy(update={"optimizer": _with_side(spec, longest)})
     return StudyPlan(
-        longest, resolved, spec.hpo, bounds, planned, evaluation, _pricing(spec, planned, bounds, evaluation, longest)
+        longest, resolved, hpo, bounds, planned, evaluation, _pricing(spec, hpo, planned, bounds, evaluation, longest)
     )
 
 
-def _check(spec: JobSpec, hpo: Hpo, facts: DatasetFacts) -> None:
+def _check(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> None:
     if isinstance(hpo, GridOracle) and facts.is_private:
         detail = "`grid_oracle` is for public data only: it spends the whole budget on every point, unaccounted"
         raise InvalidRequest.at("/hpo/strategy", detail)
@@ -86,7 +90,7 @@ def _check(spec: JobSpec, hpo: Hpo, facts: DatasetFacts) -> None:
         raise InvalidRequest.at("/hpo/space/max_grad_norm", "without privacy nothing is clipped: leave it out")
 
 
-def _evaluation(hpo: Hpo, facts: DatasetFacts) -> Evaluation | None:
+def _evaluation(hpo: Strategy, facts: DatasetFacts) -> Evaluation | None:
     """Returns the trials' evaluation, whose score compares them."""
     if isinstance(hpo, Random):
         return None
@@ -96,19 +100,19 @@ def _evaluation(hpo: Hpo, facts: DatasetFacts) -> Evaluation | None:
         if not ranked:
             raise InvalidRequest.at("/hpo/score/kind", f"it needs the task `next_item`; this data set's is `{task}`")
         ranking = Ranking(k=score.k, leave_out_seen=score.leave_out_seen)
-        return Evaluation(on=score.on, noise_mu=score.noise_mu, ranking=ranking)
+        return Evaluation(on=score.on, noise_mu=noise_mu_of(score), ranking=ranking)
     if isinstance(score, PrivateCount):
         if not classes:
             other = "private_ranking" if ranked else "private_loss"
             raise InvalidRequest.at("/hpo/score/kind", f"it needs a classification task: use `{other}`")
-        return Evaluation(on=score.on, noise_mu=score.noise_mu, metrics=["accuracy"])
+        return Evaluation(on=score.on, noise_mu=noise_mu_of(score), metrics=["accuracy"])
     if isinstance(score, PublicScore):
         if facts.spec.holdout is None or facts.holdout_is_private:
             raise InvalidRequest.at("/hpo/score/kind", "this data set has no public hold-out: use a private score")
         if ranked:
             return Evaluation(ranking=Ranking())
         return Evaluation(metrics=["accuracy" if classes else "loss"])
-    return Evaluation(on=score.on, noise_mu=score.noise_mu, loss_bound=score.loss_bound, metrics=["loss"])
+    return Evaluation(on=score.on, noise_mu=noise_mu_of(score), loss_bound=score.loss_bound, metrics=["loss"])
 
 
 def _planned_at(
@@ -146,7 +150,7 @@ def _with_side(spec: JobSpec, planned: Plan) -> Optimizer:
 
 
 def _pricing(
-    spec: JobSpec, planned: list[Slot], bounds: Bounds, evaluation: Evaluation | None, longest: Plan
+    spec: JobSpec, hpo: Strategy, planned: list[Slot], bounds: Bounds, evaluation: Evaluation | None, longest: Plan
 ) -> StudyRequest | None:
     """Builds the request to the pricing process; None without privacy."""
     plan = longest.pricing
@@ -171,10 +175,10 @@ def _pricing(
         filter=plan.filter,
         mean=mean,
         # An oracle's trials are priced one by one, each as a job of its own.
-        mean_once=mean is not None and not isinstance(spec.hpo, GridOracle),
+        mean_once=mean is not None and not isinstance(hpo, GridOracle),
         runs=tuple(runs),
-        levels=tuple(spec.hpo.levels) if isinstance(spec.hpo, LinearScaling) else (),
+        levels=tuple(hpo.epsilons) if isinstance(hpo, LinearScaling) else (),
         total_epsilon=spec.privacy.target_epsilon,
         steps=bounds.steps,
-        oracle=isinstance(spec.hpo, GridOracle),
+        oracle=isinstance(hpo, GridOracle),
     )

@@ -146,7 +146,7 @@ def _levels(study: StudyPlan, priced: StudyPrice) -> tuple[list[float], float]:
         slot.level: (run.mu if hpo.fit_in == "mu" else run.epsilon) or 0.0
         for slot, run in zip(study.slots, priced.runs, strict=True)
     }
-    return [by_level[level] for level in range(len(hpo.levels))], by_level[None]
+    return [by_level[level] for level in range(len(hpo.epsilons))], by_level[None]
 
 
 def check_levels(study: StudyPlan, priced: StudyPrice) -> tuple[str, ...]:

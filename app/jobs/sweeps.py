@@ -20,10 +20,12 @@ from app.grants import service as grants
 from app.jobs import repository
 from app.jobs.plans import StudyPlan
 from app.jobs.pricing import PricingService
+from app.jobs.priors import levels_of
 from app.jobs.service import pinned, side_facts
 from app.jobs.studies import plan_study
 from app.jobs.study_quotes import epsilon_of_run
 from app.keys.service import Caller
+from app.privacy.gdp import mu_from_epsilon
 from app.privacy.plans import FinalRunRequest
 
 MOST, MOST_SAMPLED = 400, 12  # points: a full-batch one takes about a millisecond, a sampled one seconds
@@ -61,7 +63,8 @@ def sweep(
     if not isinstance(hpo, LinearScaling):
         raise InvalidRequest.at("/spec/hpo", "a sweep needs `linear_scaling`: other strategies have no pilots")
     totals = asked.total_epsilon or [_own_total(asked.spec)]
-    levels, runs = asked.levels or [hpo.levels], asked.runs_per_level or [hpo.runs_per_level]
+    levels: list[list[float]] | list[None] = asked.levels or ([None] if hpo.levels == "auto" else [hpo.levels])
+    runs = asked.runs_per_level or [hpo.runs_per_level]
     _check(asked, hpo, len(totals) * len(levels) * len(runs))
     with db.read() as session:
         dataset, _ = grants.find(session, caller, asked.spec.dataset, "train")
@@ -101,10 +104,14 @@ def _within_spec(error: InvalidRequest) -> InvalidRequest:
 
 
 def _point(
-    pricing: PricingService, study: StudyPlan, levels: list[float], runs_per_level: int, total: float
+    pricing: PricingService, study: StudyPlan, levels: list[float] | None, runs_per_level: int, total: float
 ) -> SweepPoint:
+    """`levels` None: those that "auto" means at this total."""
     if study.pricing is None:
         raise InvalidRequest.at("/spec/privacy", "without privacy there is nothing to divide: give `target_epsilon`")
+    if levels is None:
+        delta = study.pricing.target_delta
+        levels = levels_of(mu_from_epsilon(total, delta), delta, runs_per_level)
     found = pricing.final_run(
         FinalRunRequest(study=study.pricing, total_epsilon=total, levels=tuple(levels), runs_per_level=runs_per_level)
     )

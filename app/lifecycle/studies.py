@@ -27,7 +27,7 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from app.contracts.hpo import MEAN_FILE
+from app.contracts.hpo import MEAN_FILE, Auto
 from app.contracts.job_spec import Evaluation, JobSpec
 from app.contracts.optimizers import Dp2Settings
 from app.db.models import Artifact, Attempt, Job, Metric, table_of
@@ -139,7 +139,7 @@ def _may_start(study: Job, known: list[Run], succeeded: Collection[int]) -> list
 def study_of(job: Job) -> Study:
     """Reads the study that a job's row describes. All of it is public."""
     stored, spec = StoredStudy.read(job.study), JobSpec.model_validate(job.spec)
-    if spec.hpo is None:
+    if spec.hpo is None or isinstance(spec.hpo, Auto):
         raise TypeError("this job is not a study")
     bounds = Bounds.of(spec.hpo.space, stored.steps)
     return Study(spec.hpo, bounds, stored.seed, stored.levels, stored.at_final, stored.larger_is_better)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from app.contracts.hpo import Hpo, LinearScaling, PrivateCount, Random, Space
+from app.contracts.hpo import LinearScaling, PrivateCount, Random, Space, Strategy
 from app.hpo.space import Bounds
 from app.hpo.strategies import Decision, Run, Study, decide, runs_of, slots
 from app.privacy.division import price_runs
@@ -17,7 +17,7 @@ from app.privacy.prices import PricedRun
 from app.privacy.releases import NoisyCount
 from benchmarks.reproduce.linear_scaling_runs import DELTA, SETTINGS, data, trial
 
-SCORE_MU = 0.01
+SCORE_MU, LEVELS = 0.01, [0.1, 0.2]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def linear_scaling(name: str, total: float, seed: int, **options: Any) -> Search
         options: of LinearScaling, other than the default ones.
     """
     score = PrivateCount(noise_mu=SCORE_MU)
-    hpo = LinearScaling.model_validate({"space": space(name), "score": score, **options})
+    hpo = LinearScaling.model_validate({"space": space(name), "levels": LEVELS, "score": score, **options})
     priced = price_runs(_request(name, hpo, total))
     study = _study(name, hpo, seed, mu_of(priced[-1]))
     pilots, scores = runs_of(study, {}), {}
@@ -67,18 +67,18 @@ def space(name: str) -> Space:
     return Space(learning_rate=SETTINGS[name].learning_rate, steps=SETTINGS[name].steps)
 
 
-def _study(name: str, hpo: Hpo, seed: int, final_mu: float) -> Study:
-    levels = tuple(mu_from_epsilon(level, DELTA) for level in hpo.levels) if isinstance(hpo, LinearScaling) else ()
+def _study(name: str, hpo: Strategy, seed: int, final_mu: float) -> Study:
+    levels = tuple(mu_from_epsilon(level, DELTA) for level in hpo.epsilons) if isinstance(hpo, LinearScaling) else ()
     return Study(hpo, _bounds(hpo), f"{name}/{seed}", levels, final_mu)
 
 
-def _bounds(hpo: Hpo) -> Bounds:
+def _bounds(hpo: Strategy) -> Bounds:
     if hpo.space.steps is None:
         raise ValueError("the experiment's spaces have steps")
     return Bounds.of(hpo.space, hpo.space.steps[1])
 
 
-def _request(name: str, hpo: Hpo, total: float) -> StudyRequest:
+def _request(name: str, hpo: Strategy, total: float) -> StudyRequest:
     """What the service asks of its pricing."""
     records, bounds = len(data(name).train), _bounds(hpo)
     release = NoisyCount(account="train", noise_mu=SCORE_MU, records=records)
@@ -87,7 +87,7 @@ def _request(name: str, hpo: Hpo, total: float) -> StudyRequest:
             StudyRun(role=slot.role, level=slot.level, releases=(release,) if slot.level is not None else ())
             for slot in slots(hpo, bounds)
         ),
-        levels=tuple(hpo.levels) if isinstance(hpo, LinearScaling) else (),
+        levels=tuple(hpo.epsilons) if isinstance(hpo, LinearScaling) else (),
         total_epsilon=total,
         target_delta=DELTA,
         unit="example",

@@ -20,7 +20,7 @@ models.
 **Recipe.** A linear layer without bias from zero, full batch, momentum 0.9, C = 1, no weight decay, the free step. δ
 = 1e-5.
 
-**Ours.** The service's own defaults: levels 0.1 and 0.2, three pilots each, r drawn from the whole space, T drawn and
+**Ours.** Linear scaling with levels 0.1 and 0.2, three pilots each, r drawn from the whole space, T drawn and
 η = r/T, a line in μ. The final run's T is drawn too, as in the paper. *Longest final run* is the same study with the
 service's default there: the most steps of the space, and η = r*/T (`final_steps`). The service's code makes the
 draws, the division of the total, the fit and the fall-backs, and plans and trains the runs. Pilots are compared by a

@@ -66,7 +66,7 @@ def register_preset(root: typer.Typer) -> None:
         session: Session,
         name: Annotated[str, typer.Argument(help="linear_probe")],
         dataset: Annotated[str, typer.Argument(help="A data set's name or id.")],
-        epsilon: Annotated[float, typer.Option(help="The total ε of the whole study.")],
+        epsilon: Annotated[float, typer.Option(help="The total ε of the job.")],
         extractor: Annotated[str | None, typer.Option(help="A frozen feature extractor of the service.")] = None,
     ) -> None:
         """Print a preset as a JobSpec, for `scrimp quote -` and `scrimp jobs submit -`."""

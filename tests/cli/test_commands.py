@@ -48,7 +48,10 @@ def test_a_quote_is_free(cli: Cli, dataset: str, job_file: str) -> None:
 
 
 def test_a_sweep_shows_what_is_left_for_the_final_run(cli: Cli, dataset: str, job_file: str) -> None:
-    plan = json.loads(Path(job_file).read_text()) | {"evaluation": None, "hpo": {"strategy": "linear_scaling"}}
+    plan = json.loads(Path(job_file).read_text()) | {
+        "evaluation": None,
+        "hpo": {"score": {"kind": "private_count", "noise_mu": 0.01}},
+    }
     search = cli.folder / "search.json"
     search.write_text(json.dumps(plan))
     asked = ["--sweep", "--total", "0.2", "--total", "1", "--levels", "0.1,0.2", "--runs", "1", "--runs", "3"]
@@ -74,6 +77,17 @@ def test_a_preset_scores_on_what_the_data_set_has(cli: Cli, dataset: str) -> Non
     spec = cli.json("preset", "linear_probe", "whole", "--epsilon", "1")
     assert spec["evaluation"] == {"on": "train", "noise_mu": 0.02}
     assert "± 0.025" in cli("quote", cli.file("probe.json", spec)).output
+
+
+def test_a_preset_is_submitted_as_it_is(cli: Cli, dataset: str) -> None:
+    """The newcomer's path: one run with everything, at a rate from public numbers that the quote explains."""
+    spec = cli.json("preset", "linear_probe", dataset, "--epsilon", "0.5")
+    quote = cli("quote", cli.file("probe.json", spec))
+    assert quote.exit_code == 0 and "A search is not expected to gain" in " ".join(quote.output.split()), quote.output
+    job = cli.json("jobs", "submit", cli.file("probe.json", spec))
+    assert job["spec"]["hpo"] is None and job["study"] is None
+    assert job["spec"]["optimizer"]["learning_rate"] == job["quote"]["resolved"]["learning_rate"] > 0.0
+    assert cli("jobs", "cancel", job["id"]).exit_code == 0
 
 
 def test_a_job_is_submitted_listed_and_cancelled(cli: Cli, dataset: str, job_file: str) -> None:

@@ -189,3 +189,36 @@ def test_an_oracle_on_public_data(place: Looks) -> None:
     scores = [each["score"] for each in trials(place, study)]
     assert [score["std"] for score in scores] == [0.0, 0.0]
     assert ended["metrics"]["accuracy"]["value"] == max(score["value"] for score in scores)
+
+
+@ON_SQLITE
+def test_a_newcomer_chooses_a_data_set_and_a_total(place: Looks, tmp_path: Path) -> None:
+    """`scrimp preset linear_probe DATASET --epsilon 2 | scrimp jobs submit -`: one run, a model, its score."""
+    dataset = place.register("study-newcomer")
+    with place.client() as client:
+        recipe = client.preset("linear_probe", dataset)
+        job = client.submit(recipe | {"dataset": dataset, "privacy": {"target_epsilon": 2.0}}).id
+    (ended,) = place.finished([job])
+    assert ended["status"] == "succeeded", ended
+    place.assert_charged(dataset, [ended])
+    assert ended["study"] is None and "A search is not expected to gain" in ended["quote"]["resolved"]["because"]
+    assert ended["metrics"]["accuracy"]["value"] > 0.8
+    document = place.get(f"/v1/jobs/{job}/certificate")
+    assert document["certificate"]["resolved"]["learning_rate"] == ended["spec"]["optimizer"]["learning_rate"]
+    path = tmp_path / "certificate.json"
+    path.write_text(json.dumps(document))
+    subprocess.run([sys.executable, str(SCRIPT), str(path)], check=True, stdout=subprocess.DEVNULL)
+
+
+@ON_SQLITE
+def test_a_search_by_its_defaults(place: Looks) -> None:
+    """All that is left out is a number by the time that anything runs."""
+    dataset = place.register("study-defaults")
+    with place.client() as client:
+        study = client.submit(job_of(dataset, hpo={"space": {"steps": [15, 60]}})).id
+    (ended,) = place.finished([study])
+    assert ended["status"] == "succeeded", ended
+    place.assert_charged(dataset, [ended])
+    least, most = ended["spec"]["hpo"]["space"]["learning_rate"]
+    found = trials(place, study)
+    assert len(found) == 7 and all(least <= each["learning_rate"] <= most for each in found)

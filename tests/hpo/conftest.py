@@ -57,7 +57,15 @@ def plain() -> PlainPricing:
 
 
 def study_spec(dataset: str, **hpo: Any) -> dict[str, Any]:
-    block = {"space": {"learning_rate": [0.1, 10.0], "steps": [5, 100]}} | hpo
+    """Numbers for all that admission would choose by itself (tests/jobs/test_priors.py)."""
+    block: dict[str, Any] = {"space": {"learning_rate": [0.1, 10.0], "steps": [5, 100]}} | hpo
+    if block.get("strategy", "linear_scaling") == "linear_scaling":
+        block = {"levels": [0.1, 0.2]} | block
+    if block.get("strategy") not in ("random", "grid_oracle"):
+        block = {"score": {"kind": "private_count"}} | block
+    score = block.get("score", {"kind": "public"})
+    if score["kind"] != "public":
+        block["score"] = {"noise_mu": 0.01} | score
     return job_spec(dataset, hpo=block, evaluation=None)
 
 

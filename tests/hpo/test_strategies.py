@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from app.contracts.hpo import GridPoints, Hpo, LinearScaling, Random, RandomK, Space
+from app.contracts.hpo import GridOracle, GridPoints, Hpo, LinearScaling, Random, RandomK, Space
 from app.hpo.draws import Draws
 from app.hpo.fit import fit
 from app.hpo.space import Bounds, Split, log_grid
@@ -21,7 +21,7 @@ INSIDE = 1.0 + 1e-9
 
 
 def linear(**fields: object) -> Study:
-    return Study(LinearScaling.model_validate(fields), BOUNDS, "seed", (0.02, 0.05), 0.24)
+    return Study(LinearScaling.model_validate({"levels": [0.01, 0.05]} | fields), BOUNDS, "seed", (0.02, 0.05), 0.24)
 
 
 def test_linear_scaling_is_the_default() -> None:
@@ -209,7 +209,7 @@ def test_losses_are_better_where_they_are_smaller() -> None:
 
 def test_the_other_strategies() -> None:
     assert [run.role for run in runs_of(Study(Random(), BOUNDS, "s"), {})] == ["final"]
-    oracle = HPO.validate_python({"strategy": "grid_oracle", "space": {"steps": [5, 100]}})
+    oracle = GridOracle(space=Space(learning_rate=(0.01, 100.0), steps=(5, 100)))
     bounds = Bounds.of(oracle.space, 50)
     runs = runs_of(Study(oracle, bounds, "s"), {})
     assert len(runs) == len(slots(oracle, bounds)) == 35
@@ -217,5 +217,5 @@ def test_the_other_strategies() -> None:
 
 
 def test_steps_are_the_plans_where_they_are_not_searched() -> None:
-    bounds = Bounds.of(Space(), 50)
+    bounds = Bounds.of(Space(learning_rate=(0.01, 100.0)), 50)
     assert {run.point.steps for run in runs_of(Study(RandomK(), bounds, "s"), {})} == {50}

@@ -39,7 +39,8 @@ LM = {
 REC = {"kind": "transformer_rec", "max_length": 20, "re_attention": {"mode": "logits"}}
 CENTER = {"kind": "linear", "center": {"max_norm": 2.0, "noise_mu": 0.05}}
 SPACE = {"learning_rate": [0.1, 10.0], "steps": [5, 100]}
-SCALING = {"space": SPACE, "levels": [0.1, 0.2], "runs_per_level": 2}
+SCORE = {"kind": "private_count", "noise_mu": 0.01}
+SCALING = {"space": SPACE, "levels": [0.1, 0.2], "runs_per_level": 2, "score": SCORE}
 
 # name: changes of the job, changes of the data set
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -73,14 +74,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"hpo": SCALING | {"space": {"learning_rate": [0.1, 10.0]}}, "sampling": BATCHES, "evaluation": None},
         {"privacy": RDP},
     ),
-    "scaling, phases": ({"hpo": SCALING | {"score": {"kind": "private_count", "on": "holdout"}}, "optimizer": DP2}, {}),
+    "scaling, phases": ({"hpo": SCALING | {"score": SCORE | {"on": "holdout"}}, "optimizer": DP2}, {}),
     "scaling, adaptive, users": (
         {"hpo": SCALING, "evaluation": {"noise_mu": 0.05, "groups": {"rare": [1]}}},
         {"privacy": USERS},
     ),
     "random_k": (
         {
-            "hpo": {"strategy": "random_k", "space": SPACE, "runs": 3},
+            "hpo": {"strategy": "random_k", "space": SPACE, "runs": 3, "score": SCORE},
             "evaluation": None,
             "clipping": {"kind": "adaptive"},
         },

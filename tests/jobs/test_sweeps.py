@@ -14,8 +14,10 @@ from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 from tests.jobs.test_api import PUBLIC, RDP, post
 
-SEARCH = {"strategy": "linear_scaling", "space": {"learning_rate": [1.0, 100.0], "steps": [5, 100]}}
-FREE = {**SEARCH, "score": {"kind": "private_count", "on": "holdout"}}
+SPACE = {"learning_rate": [1.0, 100.0], "steps": [5, 100]}
+SCORE = {"kind": "private_count", "noise_mu": 0.01}
+SEARCH = {"strategy": "linear_scaling", "levels": [0.1, 0.2], "space": SPACE, "score": SCORE}
+FREE = {**SEARCH, "score": SCORE | {"on": "holdout"}}
 POISSON = {"sampling": {"kind": "poisson", "expected_batch_size": 800}, "length": {"steps": 20}}
 
 

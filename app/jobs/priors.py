@@ -1,0 +1,163 @@
+"""Puts numbers in the place of what a search leaves "auto": bounds of η, levels, noise of scores, the search itself.
+
+Nothing here has seen the data. With μ that of the whole total:
+
+    levels     the ε's of 0.15 μ and 0.3 μ: three pilots at each take 34 % of μ²
+    noise_mu   200/records, a deviation of half a percent of the records; at most 0.1 μ, at least 0.001
+    space      r = ηT (times C) from a third of the rule's r at the lowest level to three times that at the whole total;
+               without a rule η is in 0.01 … 100
+
+The rule is that of `learning_rate: auto` (app.hpo.rates). In full batch σ = √T/μ. Under Poisson sampling σ follows from
+the limit μ ≈ q √(T (exp(1/σ²) − 1)), which is no guarantee and no price, but good enough for where to look.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+from app.contracts.hpo import (
+    Auto,
+    LinearScaling,
+    PrivateCount,
+    PrivateLoss,
+    PrivateRanking,
+    PrivateScore,
+    PublicScore,
+    Random,
+    RandomK,
+    Strategy,
+)
+from app.contracts.job_spec import Clipping, JobSpec, LinearModel
+from app.contracts.optimizers import DpAdam, DpSgd
+from app.errors import InvalidRequest
+from app.hpo.rates import linear_rate
+from app.jobs.plans import DatasetFacts
+from app.jobs.rates import numbers_at
+from app.privacy import derive
+from app.privacy.gdp import epsilon_from_mu, mu_from_epsilon
+
+LEVELS = (0.15, 0.3)  # of the total's μ
+MANY = 3  # pilots of a level; more of them are cheaper ones, so that all together take no more
+DEVIATION = 0.005  # of the records: the noise of a score
+MOST_OF_MU, LEAST_MU = 0.1, 1e-3  # a score's noise_mu, at most this part of the total's μ
+LEAST_LEVEL, LEAST_RISE = 1e-4, 1.01  # of an ε, and from one to the next
+WITHOUT_RULE = (1e-2, 1e2)
+AROUND = 3.0  # the factor below and above the rule's r
+NO_GAIN = (
+    f"A search is not expected to gain: two levels with three pilots each would take "
+    f"{100 * MANY * sum(each**2 for each in LEVELS):.0f} % of μ², and a rate from public numbers takes none."
+)
+
+
+def decided(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, str | None]:
+    """Returns the job that `strategy: auto` stands for, and why it is no search; other jobs as they are."""
+    if not isinstance(spec.hpo, Auto):
+        return spec, None
+    if has_rule(spec):
+        optimizer = spec.optimizer.model_copy(update={"learning_rate": "auto"})
+        return spec.model_copy(update={"optimizer": optimizer, "hpo": None}), NO_GAIN
+    return spec.model_copy(update={"hpo": LinearScaling(score=_score_for(facts))}), None
+
+
+def settled(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> tuple[JobSpec, Strategy]:
+    """Returns a study's spec, and its settings, with numbers in the place of every "auto"."""
+    delta, mu = _total(spec, facts)
+    if hpo.space.learning_rate == "auto":
+        space = hpo.space.model_copy(update={"learning_rate": rates_of(spec, hpo, facts, mu, delta)})
+        hpo = hpo.model_copy(update={"space": space})
+    if isinstance(hpo, LinearScaling) and hpo.levels == "auto" and mu is not None:
+        hpo = hpo.model_copy(update={"levels": levels_of(mu, delta, hpo.runs_per_level)})
+    score = None if isinstance(hpo, Random) else hpo.score
+    if score is not None and not isinstance(score, PublicScore) and score.noise_mu == "auto":
+        hpo = hpo.model_copy(update={"score": score.model_copy(update={"noise_mu": score_mu(score, facts, mu)})})
+    return spec.model_copy(update={"hpo": hpo}), hpo
+
+
+def has_rule(spec: JobSpec) -> bool:
+    """Returns True if a rule gives the learning rate of this model and optimizer."""
+    return isinstance(spec.model, LinearModel) and isinstance(spec.optimizer, DpSgd | DpAdam)
+
+
+def levels_of(mu: float, delta: float, runs_per_level: int = MANY) -> list[float]:
+    """Returns the ε's of two levels, for a total of μ at δ.
+
+    Raises:
+        InvalidRequest: the total is too small for them.
+    """
+    low, high = (_rounded(epsilon_from_mu(each * mu * _shrunk(runs_per_level), delta)) for each in LEVELS)
+    if low < LEAST_LEVEL or high < low * LEAST_RISE:
+        raise InvalidRequest.at("/hpo/levels", "the total is too small to divide into levels by itself: give `levels`")
+    return [low, high]
+
+
+def score_mu(score: PrivateScore, facts: DatasetFacts, mu: float | None) -> float:
+    """Returns a score's noise_mu; μ is None without privacy."""
+    records = facts.records_train if score.on == "train" else facts.records_holdout
+    wanted = facts.records_per_unit / (DEVIATION * max(records or 0, 1))
+    return _rounded(max(LEAST_MU, min(wanted, MOST_OF_MU * mu if mu is not None else 1.0)))
+
+
+def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None, delta: float) -> tuple[float, float]:
+    """Returns the bounds of η; μ is None without privacy."""
+    if not isinstance(spec.model, LinearModel) or not has_rule(spec):
+        return WITHOUT_RULE
+    clip = (spec.clipping or Clipping()).max_grad_norm if spec.privacy is not None else 1.0
+    planned = derive.steps_of(spec, facts.records_train)
+    steps, norms = hpo.space.steps or (planned, planned), hpo.space.max_grad_norm or (clip, clip)
+    products = []  # ηTC by the rule, at each end of the privacy of trials and of T and C
+    for each, length, norm in product((_least_mu(hpo, mu, delta), mu), steps, norms):
+        sigma = _sigma(spec, facts, length, each) if each is not None else 0.0
+        found = linear_rate(spec.optimizer, numbers_at(spec, facts, spec.model, length, sigma, norm))
+        if found is None:
+            return WITHOUT_RULE
+        products.append(found.learning_rate * length * norm)
+    least = min(products) / (AROUND * steps[0] * norms[0])
+    most = max(products) * AROUND / (steps[1] * norms[1])
+    if most < AROUND**2 * least:  # T or C alone span more than that
+        middle = math.sqrt(least * most)
+        least, most = middle / AROUND, middle * AROUND
+    return _rounded(least), _rounded(most)
+
+
+def _total(spec: JobSpec, facts: DatasetFacts) -> tuple[float, float | None]:
+    """Returns the job's δ, and the μ of its total; None if it has no total."""
+    public, asked = facts.public, spec.privacy
+    delta = (asked.target_delta if asked else None) or public.delta or derive.default_delta(public.records_train)
+    epsilon = asked.target_epsilon if asked else None
+    return delta, mu_from_epsilon(epsilon, delta) if epsilon is not None else None
+
+
+def _least_mu(hpo: Strategy, mu: float | None, delta: float) -> float | None:
+    """Returns about the least μ that a trial has; None without privacy."""
+    if mu is None:
+        return None
+    if isinstance(hpo, LinearScaling):
+        if hpo.levels != "auto":
+            return mu_from_epsilon(hpo.levels[0], delta)
+        return LEVELS[0] * _shrunk(hpo.runs_per_level) * mu
+    return mu / math.sqrt(hpo.runs) if isinstance(hpo, RandomK) else mu
+
+
+def _shrunk(runs_per_level: int) -> float:
+    """Returns the factor on the levels' μ with which more pilots than three take no more."""
+    return math.sqrt(MANY / max(MANY, runs_per_level))
+
+
+def _sigma(spec: JobSpec, facts: DatasetFacts, steps: int, mu: float) -> float:
+    """Returns about the σ of a trial with this much privacy."""
+    if not spec.sampling.is_sampled:
+        return math.sqrt(steps) / mu
+    ratio = mu / (derive.rate_of(spec, facts.records_train) * math.sqrt(steps))
+    return 1.0 / math.sqrt(math.log1p(ratio**2))
+
+
+def _score_for(facts: DatasetFacts) -> PrivateScore:
+    """Returns the score that fits the task."""
+    if facts.spec.task.kind == "next_item":
+        return PrivateRanking()
+    return PrivateCount() if facts.spec.task.kind == "classification" else PrivateLoss()
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
