@@ -57,7 +57,7 @@ def test_a_job_pins_its_extractor(text_api: Api, models: Path) -> None:
     assert quote["model"]["parameters"] == 2 * 8
     job = post(text_api, "/v1/jobs", "texts", {"name": "tiny"})
     assert job.status_code == 201, job.text
-    pinned = {"name": "tiny", "image": None, "words": None, "sha256": sha256, "features": 8}
+    pinned = {"name": "tiny", "image": None, "words": None, "sha256": sha256, "features": 8, "length": 1.0}
     assert job.json()["spec"]["model"]["extractor"] == pinned
     shutil.rmtree(models / "tiny")
     again = post(text_api, "/v1/jobs", "texts", {"name": "tiny"})
@@ -142,6 +142,7 @@ def test_one_set_of_texts_serves_hashed_words_and_an_encoder(text_api: Api) -> N
         "words": words,
         "sha256": extractors.WORDS_SHA256,
         "features": 32768,
+        "length": 1.0,
     }
     centred = {"kind": "linear", "center": {"noise_mu": 0.1, "max_norm": 1.0}}
     for changes, pointer in (
