@@ -110,7 +110,7 @@ class DenseRecords(Cuttable["DenseRecords"]):
 
     def apply(self, weight: Tensor) -> Tensor:
         """See FeatureRecords.apply."""
-        return weight.to(self._features.dtype) @ self._features.T
+        return (self._features @ weight.to(self._features.dtype).T).T  # twice as fast as W Xᵀ
 
     def adjoint(self, coefficients: Tensor) -> Tensor:
         """See FeatureRecords.adjoint."""
