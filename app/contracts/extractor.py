@@ -65,7 +65,7 @@ class ExtractorRef(Document):
     words: Words | None = None
     sha256: Sha256Hex | None = None
     features: Annotated[int, Field(ge=1, le=2**22)] | None = None
-    length: Annotated[float, Field(gt=0.0, le=1e12)] | None = None
+    length: Annotated[float, Field(ge=1e-6, le=1e6)] | None = None
 
     @model_validator(mode="after")
     def _suits(self) -> ExtractorRef:

@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 from app.contracts.base import Document
 
 # A typical length of a record's features, ‖x‖, from public knowledge.
-TypicalLength = Annotated[float, Field(gt=0.0, le=1e12)]
+TypicalLength = Annotated[float, Field(ge=1e-6, le=1e6)]
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 

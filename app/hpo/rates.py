@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from app.contracts.base import Document
 from app.contracts.optimizers import DpAdam, DpSgd, OptimizerSettings
 
+SUMMED = 1_000  # as many steps are summed one by one, without cancellation
 ADAM_DRIFT = 1.06  # of η √T: how far noise alone moves a coordinate under DP-Adam, simulated
 
 
@@ -86,9 +87,17 @@ def settled(momentum: float, steps: int, *, free_step: bool = False) -> float:
     >>> round(settled(0.9, 30), 2), settled(0.0, 5)
     (0.75, 1.0)
     """
-    again = (1.0 - momentum) * free_step
-    shares = (1.0 - momentum**k + again * momentum ** (k - 1) for k in range(1, steps + 1))
-    return math.sqrt(sum(each**2 for each in shares) / steps)
+    if steps <= SUMMED:
+        again = (1.0 - momentum) * free_step
+        shares = (1.0 - momentum**k + again * momentum ** (k - 1) for k in range(1, steps + 1))
+        return math.sqrt(sum(each**2 for each in shares) / steps)
+    if momentum == 0.0:
+        return math.sqrt((steps + 3.0 * free_step) / steps)
+    # Each share is 1 − a βᵏ, and at least 1 − β: geometric sums, as T may be in the millions.
+    a = 1.0 - (1.0 - momentum) * free_step / momentum
+    once = momentum * (1.0 - momentum**steps) / (1.0 - momentum)
+    twice = momentum**2 * (1.0 - momentum ** (2 * steps)) / (1.0 - momentum**2)
+    return max(math.sqrt(max(0.0, (steps - 2.0 * a * once + a * a * twice) / steps)), 1.0 - momentum)
 
 
 def linear_rate(optimizer: OptimizerSettings, of: PublicNumbers, constants: Constants = CALIBRATED) -> Resolved | None:

@@ -5,7 +5,7 @@ Nothing here has seen the data. With μ that of the whole total:
     levels     the ε's of 0.15 μ and 0.3 μ: three pilots at each take 34 % of μ²
     noise_mu   200/records, a deviation of half a percent of the records; at most 0.1 μ, at least 0.001
     space      r = ηT (times C) from a third of the rule's r at the lowest level to three times that at the whole total;
-               without a rule η is in 0.01 … 100
+               without a rule η is within a factor of ten of the rate that the job names
 
 The rule is that of `learning_rate: auto` (app.hpo.rates). In full batch σ = √T/μ. Under Poisson sampling σ follows from
 the limit μ ≈ q √(T (exp(1/σ²) − 1)), which is no guarantee and no price, but good enough for where to look.
@@ -29,11 +29,10 @@ from app.contracts.hpo import (
     Strategy,
 )
 from app.contracts.job_spec import Clipping, JobSpec, LinearModel
-from app.contracts.optimizers import DpAdam, DpSgd
 from app.errors import InvalidRequest
 from app.hpo.rates import linear_rate
 from app.jobs.plans import DatasetFacts
-from app.jobs.rates import numbers_at
+from app.jobs.rates import numbers_at, without_rule
 from app.privacy import derive
 from app.privacy.gdp import epsilon_from_mu, mu_from_epsilon
 
@@ -42,7 +41,8 @@ MANY = 3  # pilots of a level; more of them are cheaper ones, so that all togeth
 DEVIATION = 0.005  # of the records: the noise of a score
 MOST_OF_MU, LEAST_MU = 0.1, 1e-3  # a score's noise_mu, at most this part of the total's μ
 LEAST_LEVEL, LEAST_RISE = 1e-4, 1.01  # of an ε, and from one to the next
-WITHOUT_RULE = (1e-2, 1e2)
+BESIDE = 10.0  # the factor below and above a named rate, where no rule is known
+LEAST_RATE, MOST_RATE = 1e-12, 1e12
 AROUND = 3.0  # the factor below and above the rule's r
 NO_GAIN = (
     f"A search is not expected to gain: two levels with three pilots each would take "
@@ -54,9 +54,15 @@ def decided(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, str | None]:
     """Returns the job that `strategy: auto` stands for, and why it is no search; other jobs as they are."""
     if not isinstance(spec.hpo, Auto):
         return spec, None
-    if has_rule(spec):
-        optimizer = spec.optimizer.model_copy(update={"learning_rate": "auto"})
-        return spec.model_copy(update={"optimizer": optimizer, "hpo": None}), NO_GAIN
+    why_not = without_rule(spec, facts)
+    if why_not is None:
+        return spec.model_copy(update={"hpo": None}), NO_GAIN
+    if spec.privacy is None or spec.privacy.target_epsilon is None:
+        detail = (
+            f"no rule gives the learning rate {why_not}, and a search divides a total: give `target_epsilon`, or name "
+            "a learning rate and leave `hpo` out"
+        )
+        raise InvalidRequest.at("/hpo/strategy", detail)
     return spec.model_copy(update={"hpo": LinearScaling(score=_score_for(facts))}), None
 
 
@@ -72,11 +78,6 @@ def settled(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> tuple[JobSpec,
     if score is not None and not isinstance(score, PublicScore) and score.noise_mu == "auto":
         hpo = hpo.model_copy(update={"score": score.model_copy(update={"noise_mu": score_mu(score, facts, mu)})})
     return spec.model_copy(update={"hpo": hpo}), hpo
-
-
-def has_rule(spec: JobSpec) -> bool:
-    """Returns True if a rule gives the learning rate of this model and optimizer."""
-    return isinstance(spec.model, LinearModel) and isinstance(spec.optimizer, DpSgd | DpAdam)
 
 
 def levels_of(mu: float, delta: float, runs_per_level: int = MANY) -> list[float]:
@@ -99,18 +100,23 @@ def score_mu(score: PrivateScore, facts: DatasetFacts, mu: float | None) -> floa
 
 
 def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None, delta: float) -> tuple[float, float]:
-    """Returns the bounds of η; μ is None without privacy."""
-    if not isinstance(spec.model, LinearModel) or not has_rule(spec):
-        return WITHOUT_RULE
+    """Returns the bounds of η; μ is None without privacy.
+
+    Raises:
+        InvalidRequest: no rule is known, and no rate is named to search around.
+    """
+    why_not = without_rule(spec, facts)
+    if why_not is not None or not isinstance(spec.model, LinearModel):
+        return _around_named(spec, why_not or "")
     clip = (spec.clipping or Clipping()).max_grad_norm if spec.privacy is not None else 1.0
     planned = derive.steps_of(spec, facts.records_train)
     steps, norms = hpo.space.steps or (planned, planned), hpo.space.max_grad_norm or (clip, clip)
     products = []  # ηTC by the rule, at each end of the privacy of trials and of T and C
-    for each, length, norm in product((_least_mu(hpo, mu, delta), mu), steps, norms):
+    for each, length, norm in product({_least_mu(hpo, mu, delta), mu}, set(steps), set(norms)):
         sigma = _sigma(spec, facts, length, each) if each is not None else 0.0
         found = linear_rate(spec.optimizer, numbers_at(spec, facts, spec.model, length, sigma, norm))
         if found is None:
-            return WITHOUT_RULE
+            return _around_named(spec, "")
         products.append(found.learning_rate * length * norm)
     least = min(products) / (AROUND * steps[0] * norms[0])
     most = max(products) * AROUND / (steps[1] * norms[1])
@@ -118,6 +124,16 @@ def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None
         middle = math.sqrt(least * most)
         least, most = middle / AROUND, middle * AROUND
     return _rounded(least), _rounded(most)
+
+
+def _around_named(spec: JobSpec, why_not: str) -> tuple[float, float]:
+    named = spec.optimizer.learning_rate
+    if named == "auto":
+        detail = (
+            f"no rule gives the learning rate {why_not}: give the bounds as [least, most], or name a rate to begin at"
+        )
+        raise InvalidRequest.at("/hpo/space/learning_rate", detail)
+    return max(_rounded(named / BESIDE), LEAST_RATE), min(_rounded(named * BESIDE), MOST_RATE)
 
 
 def _total(spec: JobSpec, facts: DatasetFacts) -> tuple[float, float | None]:

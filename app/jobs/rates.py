@@ -8,6 +8,7 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from app.contracts.job_spec import JobSpec, LinearModel
+from app.contracts.optimizers import DpAdam, DpSgd
 from app.errors import InvalidRequest
 from app.hpo.rates import PublicNumbers, linear_rate
 from app.jobs.plans import DatasetFacts, Plan
@@ -15,6 +16,7 @@ from app.privacy import derive
 from app.privacy.prices import Price
 
 WHERE = "/optimizer/learning_rate"
+NAMED = "`strategy: auto` runs no search here, and the job keeps the learning rate that it names."
 
 
 def with_rate(planned: Plan, priced: Price, more: str | None = None) -> Plan:
@@ -24,27 +26,43 @@ def with_rate(planned: Plan, priced: Price, more: str | None = None) -> Plan:
         more: to say besides.
 
     Raises:
-        InvalidRequest: no rule is known for this model and optimizer, or its rate does not go with the weight decay.
+        InvalidRequest: no rule is known for such a job, or its rate does not go with the weight decay.
     """
     spec = planned.spec
     if spec.optimizer.learning_rate != "auto":
-        return planned
-    found = None
-    if isinstance(spec.model, LinearModel):
+        return planned if more is None else replace(planned, warnings=(*planned.warnings, f"{NAMED} {more}"))
+    why_not, found = without_rule(spec, planned.facts), None
+    if why_not is None and isinstance(spec.model, LinearModel):
         found = linear_rate(spec.optimizer, public_numbers(planned, priced, spec.model))
     if found is None:
-        what = f"`{spec.optimizer.kind}` on a `{spec.model.kind}` model"
-        raise InvalidRequest.at(WHERE, f"no rule for `auto` is known for {what}: give a number (docs/choosing.md)")
+        raise InvalidRequest.at(WHERE, f"no rule for `auto` is known {why_not}: give a number (docs/choosing.md)")
     try:
         optimizer = type(spec.optimizer).model_validate(
             spec.optimizer.model_dump() | {"learning_rate": found.learning_rate}
         )
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise InvalidRequest.at(WHERE, f"`auto` means {found.learning_rate:g} here; {why}") from None
+        detail = f"`auto` means {found.learning_rate:g} here ({found.because}); {why}: give a number"
+        raise InvalidRequest.at(WHERE, detail) from None
     if more is not None:
         found = found.model_copy(update={"because": f"{found.because}. {more}"})
     return replace(planned, spec=spec.model_copy(update={"optimizer": optimizer}), resolved=found)
+
+
+def without_rule(spec: JobSpec, facts: DatasetFacts) -> str | None:
+    """Says where no rule gives the learning rate, as nothing like it was calibrated; None if one does."""
+    clipping = spec.clipping.kind if spec.clipping is not None else "flat"
+    if not isinstance(spec.model, LinearModel):
+        return f"for a `{spec.model.kind}` model"
+    if not isinstance(spec.optimizer, DpSgd | DpAdam):
+        return f"for the optimizer `{spec.optimizer.kind}`"
+    if not facts.spec.task.is_classification:
+        return "for regression"
+    if facts.records_per_unit > 1:
+        return "where a user has several records"
+    if clipping not in ("flat", "per_layer"):  # a linear model is one layer
+        return f"for `{clipping}` clipping"
+    return None
 
 
 def public_numbers(planned: Plan, priced: Price, model: LinearModel) -> PublicNumbers:

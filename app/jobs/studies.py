@@ -23,7 +23,7 @@ from app.contracts.hpo import (
     noise_mu_of,
 )
 from app.contracts.job_spec import Evaluation, JobSpec, Ranking
-from app.contracts.optimizers import Optimizer, PublicSideSettings
+from app.contracts.optimizers import Dp2Settings, Optimizer, PublicSideSettings
 from app.errors import InvalidRequest
 from app.hpo.space import Bounds
 from app.hpo.strategies import Run, Slot, slots
@@ -76,6 +76,9 @@ def _check(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> None:
     if isinstance(hpo, GridOracle) and facts.is_private:
         detail = "`grid_oracle` is for public data only: it spends the whole budget on every point, unaccounted"
         raise InvalidRequest.at("/hpo/strategy", detail)
+    if isinstance(spec.optimizer, Dp2Settings) and spec.optimizer.learning_rate == "auto":
+        detail = "a study keeps the ratio of `learning_rate_adaptive` to `learning_rate`: give a number"
+        raise InvalidRequest.at("/optimizer/learning_rate", detail)
     if spec.privacy is not None and spec.privacy.target_epsilon is None:
         detail = "a study divides a total among its trials: give `target_epsilon`"
         raise InvalidRequest.at("/privacy/noise_multiplier", detail)
@@ -123,7 +126,8 @@ def _planned_at(
         return plan(run_spec(spec, run, None, evaluation, ""), facts, side)
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise InvalidRequest.at("/hpo/space", f"at one end of the space: {why}") from None
+        rate = run.point.learning_rate
+        raise InvalidRequest.at("/hpo/space", f"at one end of the space, where η is {rate:.3g}: {why}") from None
     except InvalidRequest as error:
         raise _moved(error, run) from None
 

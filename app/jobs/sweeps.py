@@ -111,7 +111,18 @@ def _point(
         raise InvalidRequest.at("/spec/privacy", "without privacy there is nothing to divide: give `target_epsilon`")
     if levels is None:
         delta = study.pricing.target_delta
-        levels = levels_of(mu_from_epsilon(total, delta), delta, runs_per_level)
+        try:
+            levels = levels_of(mu_from_epsilon(total, delta), delta, runs_per_level)
+        except InvalidRequest as error:
+            return SweepPoint(
+                total_epsilon=total,
+                levels=[],
+                runs_per_level=runs_per_level,
+                runs=2 * runs_per_level + 1,
+                final=None,
+                smallest_total_epsilon=None,
+                reason=error.members["errors"][0]["detail"],
+            )
     found = pricing.final_run(
         FinalRunRequest(study=study.pricing, total_epsilon=total, levels=tuple(levels), runs_per_level=runs_per_level)
     )

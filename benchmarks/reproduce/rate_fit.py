@@ -18,8 +18,12 @@ SETTLING = tuple(round(0.3 * 1.4**k, 3) for k in range(12))  # of a
 CLIPPED = (1.0, 2.0, 3.0, 4.0, 6.0, 10.0)  # of the most that clipping counts
 
 
-def eta(cell: Cell, constants: Constants) -> float:
-    """The rule's rate."""
+def eta(cell: Cell, constants: Constants, assumed: float | None = None) -> float:
+    """The rule's rate.
+
+    Args:
+        assumed: a ‖x‖ in the place of the set's median.
+    """
     name, setting, epsilon = cell
     them = data(name)
     numbers = PublicNumbers(
@@ -27,7 +31,7 @@ def eta(cell: Cell, constants: Constants) -> float:
         expected_batch_size=setting.batch or len(them.train),
         noise_multiplier=sigma_of(name, setting, epsilon),
         max_grad_norm=norm_of(name, setting),
-        length=length(name),
+        length=assumed or length(name),
         outputs=them.outputs,
         is_sparse=them.sparse,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from app.hpo.rates import CALIBRATED
 from benchmarks.reproduce.rate_data import FITTED, UNTOUCHED, data, length
 from benchmarks.reproduce.rate_fit import CLIPPED, Cell, done, eta, fit, regret
@@ -26,7 +28,11 @@ The constants were frozen in a commit before these runs. T = 30, β = 0.9, C = 1
 
 {untouched}
 
-Aimed at: a mean of 0.5 and 1.5 at worst. {verdict}
+With ‖x‖ as the service takes it from the declarations alone ({lengths}): mean {assumed:.2f}, worst
+{assumed_worst:.2f}.
+
+{verdict} Aimed at: a mean of 0.5 and 1.5 at worst, so both are missed. `credit` was also run once by
+[the search's experiment](search.md), with constants from before the freeze.
 
 ## Sets of the fit
 
@@ -34,7 +40,9 @@ Aimed at: a mean of 0.5 and 1.5 at worst. {verdict}
 
 ## Whole sets left out
 
-Constants fitted without a set, and its regret under them; all settings that were run ({cells} cells).
+Constants fitted without a set, and its regret under them; all settings that were run ({cells} cells). These and the
+table above are read off the oracle's curves, by a line between two of its rates; a rate beyond its grid counts as the
+grid's end. The untouched sets were run at the rule's own rates.
 
 {held_out}
 
@@ -61,6 +69,10 @@ in steps of 2: on hashed words (IMDB, Reuters) 0.8 was within 0.3 points of the 
 """
 
 
+# ‖x‖ as the service takes it if nothing is declared: √d/2 of an array; of a table, from its columns' kinds.
+ASSUMED = {"mnist": 14.0, "credit": math.sqrt(9 / 3 + 4), "lending": math.sqrt(18 / 3 + 4)}
+
+
 def main() -> None:
     cells = done(tuple(FITTED))
     plain = [cell for cell in cells if cell[1] == PLAIN]
@@ -68,6 +80,7 @@ def main() -> None:
     held_out, held = _held_out(cells, CLIPPED)
     _, without = _held_out(cells, (1.0,))
     untouched = {(name, PLAIN, epsilon): _tried((name, PLAIN, epsilon)) for name in UNTOUCHED for epsilon in EPSILONS}
+    assumed = [_tried(cell, ASSUMED[cell[0]]) for cell in untouched]
     worst = sorted((untouched | regrets).items(), key=lambda each: -each[1])[:3]
     mean, most = sum(untouched.values()) / len(untouched), max(untouched.values())
     text = TEXT.format(
@@ -77,6 +90,9 @@ def main() -> None:
         dense=CALIBRATED.dense,
         words=CALIBRATED.words,
         untouched=_table(list(UNTOUCHED), untouched),
+        lengths=", ".join(f"{name} {each:.3g}" for name, each in ASSUMED.items()),
+        assumed=sum(assumed) / len(assumed),
+        assumed_worst=max(assumed),
         verdict=f"**Mean {mean:.2f}, worst {most:.2f}.**",
         fitted=_table(list(FITTED), {cell: regrets[cell] for cell in plain}),
         cells=len(cells),
@@ -90,10 +106,10 @@ def main() -> None:
     (REPORTS / "rate.md").write_text(text)
 
 
-def _tried(cell: Cell) -> float:
+def _tried(cell: Cell, assumed: float | None = None) -> float:
     """The regret of the rule's own runs."""
     name, setting, epsilon = cell
-    rate = eta(cell, CALIBRATED)
+    rate = eta(cell, CALIBRATED, assumed)
     own = sum(accuracy(name, setting, epsilon, rate, seed) for seed in SEEDS) / len(SEEDS)
     return 100.0 * (max(curve(*cell)) - own)
 

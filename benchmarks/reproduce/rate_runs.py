@@ -137,7 +137,7 @@ def curve(name: str, setting: Setting, epsilon: float) -> list[float]:
 
 
 def cells(names: tuple[str, ...], settings: tuple[Setting, ...]) -> list[tuple[str, Setting, float]]:
-    """All cells: a data set, a setting and an ε. Poisson is tried on three sets, at three ε: its prices take time."""
+    """All cells: a data set, a setting and an ε. Poisson was planned on three sets, at three ε, and not run so far."""
     few = (names[0], names[4], names[-1]) if len(names) > 4 else names[:1]
     made = []
     for setting, name, epsilon in itertools.product(settings, names, EPSILONS):

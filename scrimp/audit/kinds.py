@@ -41,7 +41,7 @@ class Kind:
     clipping: Spec = field(default_factory=lambda: {"kind": "flat", "max_grad_norm": ONE})
     layout: Layout = "words"
     released: Released = "weight"
-    model: Spec = field(default_factory=lambda: {"kind": "linear"})
+    model: Spec = field(default_factory=lambda: {"kind": "linear", "bias": False})
     sample_rate: float = 1.0
     steps: int = STEPS
     noise_multiplier: float = SIGMA
@@ -115,7 +115,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("clip flat opacus", clipping={"kind": "flat", "max_grad_norm": ONE, "engine": "opacus"}, layout="array"),
     Kind(
         "center",
-        model={"kind": "linear", "center": {"max_norm": 1.0, "noise_mu": 2.0}},
+        model={"kind": "linear", "bias": False, "center": {"max_norm": 1.0, "noise_mu": 2.0}},
         layout="array",
         released="mean",
         noise_multiplier=1e5,

@@ -330,6 +330,8 @@ def job(console: Console, found: Job) -> None:
         ("privacy", cost(found)),
         ("step" if found.study is None else "runs", f"{found.progress.step} of {found.progress.steps}"),
     ]
+    if found.quote.resolved is not None:
+        pairs.append(("learning rate", f"{found.quote.resolved.learning_rate:g}, from public numbers"))
     pairs += [(name, score(metric)) for name, metric in found.metrics.items()]
     pairs += [(each.name, f"{each.size_bytes:,} bytes, sha256 {each.sha256[:16]}…") for each in found.artifacts]
     if found.failure:

@@ -107,6 +107,7 @@ def test_nor_is_a_page_that_says_no(chromium: Any, server: str, whole: Whole) ->
 
 def stretch(page: Any, where: str) -> None:
     """Asserts that the page fits under each stretch, one after the other; longer texts stay."""
+    page.wait_for_load_state("load")  # a page without its style sheet yet has other widths
     for name, how in STRETCHES.items():
         excess, out = page.evaluate(STRETCHED, how)
         assert excess <= 0 and not out, (where, name, excess, out)

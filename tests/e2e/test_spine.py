@@ -246,8 +246,9 @@ def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(serv
     with sqlite3.connect(service.home / "scrimp.db") as database:
         last = "SELECT salt, max(last_step) FROM blocks WHERE job_id = ? GROUP BY salt"
         salts = dict(database.execute(last, (job,)).fetchall())
+        (segments,) = database.execute("SELECT segments FROM jobs WHERE id = ?", (job,)).fetchone()
     database.close()
-    old, new = sorted(salts.values())
+    old, new = (salts[each["salt"]] for each in json.loads(segments))
     certificate = (until(lambda: _certificate(service, job)) or {})["certificate"]
     assert certificate["steps"]["started"] == KILLED_STEPS
     assert (

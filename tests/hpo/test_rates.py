@@ -81,7 +81,11 @@ def test_a_tables_length_is_that_of_random_records() -> None:
     assert table.length(table.width) == pytest.approx(np.median(norms), rel=0.02)
 
 
-def test_settled_is_what_a_steps_noise_becomes() -> None:
-    for momentum, steps in ((0.9, 10), (0.5, 3)):
-        share = [(1.0 - momentum ** (steps - t + 1)) ** 2 for t in range(1, steps + 1)]
-        assert rates.settled(momentum, steps) == pytest.approx(math.sqrt(sum(share) / steps))
+@pytest.mark.parametrize("free_step", [False, True])
+@pytest.mark.parametrize(
+    ("momentum", "steps"), [(0.9, 10), (0.5, 3), (0.0, 4), (0.99, 1), (0.999999, 50), (0.999, 5_000)]
+)
+def test_settled_is_what_a_steps_noise_becomes(momentum: float, steps: int, free_step: bool) -> None:
+    shares = [1.0 - momentum**k + free_step * (1.0 - momentum) * momentum ** (k - 1) for k in range(1, steps + 1)]
+    expected = math.sqrt(sum(each**2 for each in shares) / steps)
+    assert rates.settled(momentum, steps, free_step=free_step) == pytest.approx(expected, rel=1e-5)

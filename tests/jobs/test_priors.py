@@ -15,7 +15,7 @@ from app.db.engine import Database
 from app.db.models import Job
 from app.errors import InvalidRequest
 from app.jobs.planning import plan
-from app.jobs.priors import WITHOUT_RULE, decided, levels_of, score_mu
+from app.jobs.priors import decided, levels_of, score_mu
 from app.jobs.rates import with_rate
 from app.jobs.studies import plan_study
 from app.privacy import pricing
@@ -132,9 +132,14 @@ def test_the_space_reaches_down_to_the_levels_that_are_named() -> None:
     assert most == top and least < own / 3.0
 
 
-def test_without_a_rule_the_space_is_wide() -> None:
+def test_without_a_rule_the_space_is_around_the_named_rate() -> None:
     for changes in ({"model": MLP}, {"optimizer": {"kind": "dp_adambc"}}):
-        assert plan_study(search(**changes), facts_of(GDP), None).hpo.space.rates == WITHOUT_RULE
+        optimizer = {"kind": "dp_sgd"} | changes.get("optimizer", {})
+        named = search(**changes | {"optimizer": optimizer | {"learning_rate": 0.02}})
+        assert plan_study(named, facts_of(GDP), None).hpo.space.rates == (0.002, 0.2)
+        with pytest.raises(InvalidRequest) as refused:
+            plan_study(search(**changes), facts_of(GDP), None)
+        assert refused.value.members["errors"][0]["pointer"] == "/hpo/space/learning_rate"
 
 
 def test_numbers_stay_as_they_are() -> None:
@@ -158,9 +163,10 @@ def test_the_defaults_divide_any_total(epsilon: float) -> None:
 
 
 def test_auto_is_one_run_with_a_rate_where_a_rule_is_known() -> None:
-    asked = search(hpo={"strategy": "auto"}, optimizer=PROBE | {"learning_rate": 3.0})
-    found, why = decided(asked, facts_of(GDP))
-    assert found.hpo is None and found.optimizer.learning_rate == "auto"
+    for named in ("auto", 3.0):
+        asked = search(hpo={"strategy": "auto"}, optimizer=PROBE | {"learning_rate": named})
+        found, why = decided(asked, facts_of(GDP))
+        assert found.hpo is None and found.optimizer.learning_rate == named
     assert why is not None and "34 % of μ²" in why and "takes none" in why
 
 

@@ -13,6 +13,7 @@ from tests.factories import add_dataset, job_spec
 from tests.jobs.test_api import get, post
 
 SQLITE = pytest.mark.parametrize("backing", ["sqlite"])
+FULL = {"sensitivity": "private", "records": 10_000, "cap": {"epsilon": 4.0, "delta": 1e-5}, "filter": "gdp"}
 AUTO = {"kind": "dp_sgd", "momentum": 0.9, "free_step": True}
 
 
@@ -58,6 +59,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         "no rule",
     ),
+    ({"optimizer": AUTO, "clipping": {"kind": "automatic"}}, "`automatic` clipping"),
+    ({"optimizer": AUTO, "clipping": {"kind": "adaptive"}}, "`adaptive` clipping"),
     ({"optimizer": AUTO | {"weight_decay": 1e6}}, "learning_rate · weight_decay is above 1"),
 ]
 
@@ -73,6 +76,46 @@ def test_where_no_rule_is_known_a_number_is_asked_for(
     (error,) = answer.json()["errors"]
     assert error["pointer"] == "/optimizer/learning_rate" and why in error["detail"]
     assert get(api, f"/v1/datasets/{dataset}/ledger").json()["accounts"]["train"]["held"] == 0
+
+
+@SQLITE
+def test_users_with_several_records_and_numbers_have_no_rule(api: Api, db: Database) -> None:
+    users = {"unit": "user", "user_column": "u", "max_records_per_user": 5}
+    cases = [
+        (add_dataset(db, name="users", privacy=FULL | users), "several records"),
+        (add_dataset(db, name="numbers", task={"kind": "regression", "label": "y"}, privacy=FULL), "regression"),
+    ]
+    for dataset, why in cases:
+        answer = post(api, "/v1/quotes", job_spec(dataset, optimizer=AUTO, evaluation=None), key=None)
+        assert answer.status_code == 422, answer.text
+        assert why in answer.json()["errors"][0]["detail"]
+
+
+@SQLITE
+@pytest.mark.parametrize("strategy", ["linear_scaling", "auto"])
+def test_a_study_of_two_rates_needs_the_first(api: Api, db: Database, strategy: str) -> None:
+    dp2 = {"kind": "dp2_rmsprop", "learning_rate_adaptive": 0.1, "max_grad_norm_adaptive": 1.0, "delay": 5}
+    spec = job_spec(add_dataset(db), optimizer=dp2, hpo={"strategy": strategy})
+    answer = post(api, "/v1/quotes", spec, key=None)
+    assert answer.status_code == 422, answer.text
+    pointers = {each["pointer"] for each in answer.json()["errors"]}
+    assert pointers <= {"/optimizer/learning_rate", "/hpo/space/learning_rate"}
+
+
+@SQLITE
+def test_a_named_rate_is_kept_where_auto_does_not_search(api: Api, db: Database) -> None:
+    named = AUTO | {"learning_rate": 5.0}
+    answer = post(api, "/v1/jobs", job_spec(add_dataset(db), optimizer=named, hpo={"strategy": "auto"}))
+    job = answer.json()
+    assert (job["spec"]["optimizer"]["learning_rate"], job["quote"]["resolved"]) == (5.0, None)
+    assert any("keeps the learning rate" in each for each in job["quote"]["warnings"])
+
+
+@SQLITE
+def test_the_most_steps_are_quoted_at_once(api: Api, db: Database) -> None:
+    """A rate is a closed form: an analyst chooses T."""
+    spec = job_spec(add_dataset(db), optimizer=AUTO, length={"steps": 10_000_000})
+    assert post(api, "/v1/quotes", spec, key=None).json()["resolved"]["learning_rate"] > 0.0
 
 
 @SQLITE

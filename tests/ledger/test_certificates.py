@@ -80,6 +80,7 @@ def test_a_certificate_says_all_that_is_needed(db: Database) -> None:
         "numerics": NUMERICS,
         "steps": {"planned": 50, "started": 50, "effective": 50},
         "epsilon": job.quote["epsilon"],
+        "resolved": None,
         "charge": {"train": settled.train, "holdout": settled.holdout, "unit": "mu^2 * 1e-12"},
         "ledger": {"entry_seq": settled.seq, "balance_after": settled.memo["balance"], "head": settled.hash},
         "released": {
