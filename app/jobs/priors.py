@@ -106,8 +106,10 @@ def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None
         InvalidRequest: no rule is known, and no rate is named to search around.
     """
     why_not = without_rule(spec, facts)
-    if why_not is not None or not isinstance(spec.model, LinearModel):
-        return _around_named(spec, why_not or "")
+    if why_not is not None:
+        return _around_named(spec, why_not)
+    if not isinstance(spec.model, LinearModel):
+        raise TypeError("only linear models have a rule")
     clip = (spec.clipping or Clipping()).max_grad_norm if spec.privacy is not None else 1.0
     planned = derive.steps_of(spec, facts.records_train)
     steps, norms = hpo.space.steps or (planned, planned), hpo.space.max_grad_norm or (clip, clip)
@@ -116,7 +118,7 @@ def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None
         sigma = _sigma(spec, facts, length, each) if each is not None else 0.0
         found = linear_rate(spec.optimizer, numbers_at(spec, facts, spec.model, length, sigma, norm))
         if found is None:
-            return _around_named(spec, "")
+            raise TypeError("`without_rule` lets no other optimizer pass")
         products.append(found.learning_rate * length * norm)
     least = min(products) / (AROUND * steps[0] * norms[0])
     most = max(products) * AROUND / (steps[1] * norms[1])
@@ -127,6 +129,7 @@ def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None
 
 
 def _around_named(spec: JobSpec, why_not: str) -> tuple[float, float]:
+    """Returns the bounds around the rate that the job names; see rates_of."""
     named = spec.optimizer.learning_rate
     if named == "auto":
         detail = (
