@@ -150,8 +150,7 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
     found: list[Layer]
     match model:
         case LinearModel():
-            inputs = (model.extractor.features if model.extractor else None) or features
-            found = [_dense("", inputs, outputs, bias=model.has_bias)]
+            found = [_dense("", model.inputs(features), outputs, bias=model.has_bias)]
         case MlpModel():
             sizes = [features, *model.hidden, outputs]
             apart = 3 if model.dropout else 2

@@ -61,8 +61,11 @@ class LinearModel(ModelSettings):
 
     def held(self, of: RecordSizes) -> int:
         """See ModelSettings.held."""
-        inputs = (self.extractor.features if self.extractor else None) or of.features
-        return 4 * of.outputs + (0 if self.is_sparse(of.sparse) else inputs)
+        return 4 * of.outputs + (0 if self.is_sparse(of.sparse) else self.inputs(of.features))
+
+    def inputs(self, features: int) -> int:
+        """Returns d: the extractor's number of features, or the data set's."""
+        return (self.extractor.features if self.extractor else None) or features
 
     def only_float64(self, *, sparse: bool) -> bool:
         """See ModelSettings.only_float64."""

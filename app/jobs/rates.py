@@ -91,5 +91,5 @@ def _length(model: LinearModel, facts: DatasetFacts) -> float:
     """About ‖x‖, with the 1 of a bias."""
     length = facts.spec.features.length(facts.features)
     if model.extractor is not None:
-        length = model.extractor.length or math.sqrt(model.extractor.features or facts.features) / 2.0
+        length = model.extractor.length or math.sqrt(model.inputs(facts.features)) / 2.0
     return math.hypot(length, 1.0) if model.has_bias else length

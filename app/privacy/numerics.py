@@ -248,8 +248,7 @@ def _pass_overhead(spec: JobSpec, sizes: PublicSizes) -> int:
     model = spec.model
     if not isinstance(model, LinearModel) or not model.is_sparse(sizes.sparse):
         return PASS_OVERHEAD
-    features = (model.extractor.features if model.extractor else None) or sizes.features
-    return max(PASS_OVERHEAD, features // SPARSE_ENTRIES)
+    return max(PASS_OVERHEAD, model.inputs(sizes.features) // SPARSE_ENTRIES)
 
 
 def _cheapest_rows(cap: int, expected: float, spread: float, overhead: int) -> int:

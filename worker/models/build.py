@@ -67,8 +67,7 @@ def build_model(
     made: Model
     match requested:
         case LinearModel() as asked:
-            inputs = (asked.extractor.features if asked.extractor else None) or shape.features
-            made = Linear(inputs, shape.outputs, asked.has_bias, rows, dtype, device)
+            made = Linear(asked.inputs(shape.features), shape.outputs, asked.has_bias, rows, dtype, device)
         case MatrixFactorizationModel() as asked:
             if not isinstance(task, RatingTask) or not isinstance(features, Interactions) or features.users is None:
                 raise PrivacyError("matrix factorization needs a data set of ratings")
