@@ -59,19 +59,40 @@ class CosineSchedule(Document):
 Schedule = Annotated[ConstantSchedule | WarmupLinearSchedule | CosineSchedule, Field(discriminator="kind")]
 
 
+class TailAverage(Document):
+    """The mean of the last ⌈share · T⌉ iterates."""
+
+    kind: Literal["tail"] = "tail"
+    share: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.5
+
+
+class MovingAverage(Document):
+    """The mean of all iterates, weighted by decayᵀ⁻ᵗ: ā ← ā + w_t (θ_t − ā), w_t = (1 − decay)/(1 − decayᵗ)."""
+
+    kind: Literal["moving"] = "moving"
+    decay: Annotated[float, Field(strict=True, gt=0.0, lt=1.0)] = 0.99
+
+
+Averaging = Annotated[TailAverage | MovingAverage, Field(discriminator="kind")]
+
+
 class OptimizerSettings(Document):
-    """What all optimizers share. Schedules and decay are post-processing and cost no privacy.
+    """What all optimizers share. Schedules, decay and averaging are post-processing and cost no privacy.
 
     `learning_rate`: η, or "auto": a number from public facts, which admission puts in its place (app.hpo.rates).
 
     `decay`: decoupled, θ ← (1 − η_t λ) θ before the update; coupled, λ θ is added to the noised gradient, and enters
     momentum and second moments.
+
+    `averaging`: the published model is this average of the iterates; null: the last one. Scores along the way are of
+    the iterates.
     """
 
     learning_rate: Positive | Literal["auto"] = "auto"
     weight_decay: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0
     decay: Literal["decoupled", "coupled"] = "decoupled"
     schedule: Schedule = ConstantSchedule()
+    averaging: Averaging | None = None
 
     @model_validator(mode="after")
     def _decays(self) -> OptimizerSettings:
@@ -105,6 +126,12 @@ class DpSgd(OptimizerSettings):
     kind: Literal["dp_sgd"] = "dp_sgd"
     momentum: Average = 0.0
     free_step: bool = False
+
+    @model_validator(mode="after")
+    def _one_end(self) -> DpSgd:
+        if self.free_step and self.averaging is not None:
+            raise ValueError("`free_step` moves the last iterate, which `averaging` does not publish: give one of them")
+        return self
 
     def _shrinks_parameters(self) -> bool:
         return True

@@ -8,6 +8,7 @@ from typing import assert_never
 from app.contracts import optimizers as specs
 from app.privacy.derive import phases_of
 from worker.optimizers.ada_dps import AdaDps
+from worker.optimizers.averaging import Moving, Tail, Weights, averaged
 from worker.optimizers.base import Optimizer
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp2 import AdaGradMoment, Dp2, RmsPropMoment, SecondMoment, YogiMoment
@@ -56,7 +57,17 @@ def build_optimizer(spec: specs.Optimizer, steps: int) -> Optimizer:
             made = PdaDpmd(descent, spec.horizon or steps)
         case _:
             assert_never(spec)
-    return made
+    return made if spec.averaging is None else averaged(made, _weights(spec.averaging, steps))
+
+
+def _weights(asked: specs.Averaging, steps: int) -> Weights:
+    match asked:
+        case specs.TailAverage():
+            return Tail(steps, asked.share)
+        case specs.MovingAverage():
+            return Moving(asked.decay)
+        case _:
+            assert_never(asked)
 
 
 def _dp2(spec: specs.Dp2Settings, descent: Descent, moment: SecondMoment) -> Dp2:
