@@ -378,12 +378,17 @@ class SigningKey(Resource):
 
 
 class SignedCertificate(Resource):
-    """A certificate with its Ed25519 signature over the canonical JSON, and the public key (base64)."""
+    """A certificate with its Ed25519 signature over the canonical JSON, and the public key (base64).
+
+    `envelope`: the same as an in-toto statement in a DSSE envelope, for other tools; None for certificates of earlier
+    versions.
+    """
 
     certificate: dict[str, Any]
     signature: str
     public_key: str
     algorithm: str
+    envelope: dict[str, Any] | None = None
 
 
 class AuditEntry(Resource):

@@ -5,9 +5,9 @@
 
 It imports nothing of the service that issued the certificate: only the standard library, dp_accounting, and
 `cryptography` if `--public-key` is given. The key (base64 of the raw Ed25519 key, or a file with it) must come from the
-owner, not from the certificate. It checks:
+owner, not from the certificate. The file is a certificate, or its in-toto statement in a DSSE envelope. It checks:
 
-1. with --public-key, that this key signed the canonical JSON of the certificate;
+1. with --public-key, that this key signed the canonical JSON of the certificate, or the envelope's bytes;
 2. that the printed event tree matches the printed mechanism, and so do σ, q, T, C and δ;
 3. that the printed ε is not below the mechanism's ε.
 
@@ -53,7 +53,7 @@ def recompute(document: Json, public_key: str | None, name: str) -> int:
         name: where the document came from, for the message that it cannot be read.
     """
     try:
-        faults = check_signature(document, public_key) + check_body(document["certificate"])
+        faults = check_signature(document, public_key) + check_body(body_of(document))
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"cannot read {name} as a certificate: {error!r}", file=sys.stderr)
         return 2
@@ -64,21 +64,47 @@ def recompute(document: Json, public_key: str | None, name: str) -> int:
     return 1 if faults else 0
 
 
+def body_of(document: Json) -> Json:
+    """The certificate itself: the predicate of the statement, if the document is an envelope."""
+    if "payload" in document:
+        return dict(json.loads(base64.b64decode(document["payload"], validate=True))["predicate"])
+    return dict(document["certificate"])
+
+
+def signed_of(document: Json) -> tuple[bytes, list[str]]:
+    """The signed bytes, and the signatures (base64) over them.
+
+    A certificate's are its canonical JSON: sorted keys, no spaces, UTF-8. An envelope's are "DSSEv1", then length and
+    text of the type and of the payload.
+    """
+    if "payload" in document:
+        kind, payload = document["payloadType"].encode(), base64.b64decode(document["payload"], validate=True)
+        return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload), [
+            each["sig"] for each in document["signatures"]
+        ]
+    text = json.dumps(document["certificate"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8"), [document["signature"]]
+
+
 def check_signature(document: Json, key: str | None) -> list[str]:
-    """The signed bytes are the canonical JSON of the certificate: sorted keys, no spaces, UTF-8."""
+    """Checks that the key signed the document."""
     if key is None:
         print("signature  NOT CHECKED: without --public-key only the numbers are")
         return []
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    if document["algorithm"] != "Ed25519":
+    if document.get("algorithm", "Ed25519") != "Ed25519":
         return [f"unknown signature algorithm {document['algorithm']!r}"]
-    text = json.dumps(document["certificate"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    try:
-        verifier = Ed25519PublicKey.from_public_bytes(_key_bytes(key))
-        verifier.verify(base64.b64decode(document["signature"], validate=True), text.encode("utf-8"))
-    except (InvalidSignature, binascii.Error):
+    signed, signatures = signed_of(document)
+    verifier = Ed25519PublicKey.from_public_bytes(_key_bytes(key))
+    for signature in signatures:
+        try:
+            verifier.verify(base64.b64decode(signature, validate=True), signed)
+            break
+        except (InvalidSignature, binascii.Error):
+            continue
+    else:
         print("signature  WRONG")
         return ["the signature is not the given key's over this certificate"]
     print("signature  right")

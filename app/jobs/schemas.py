@@ -238,13 +238,32 @@ class MetricList(BaseModel):
     next: None = None
 
 
+class DsseSignature(BaseModel):
+    """A signature over the envelope's payload: Ed25519, base64. `keyid`: the SHA-256 of the raw public key."""
+
+    keyid: str
+    sig: str
+
+
+class DsseEnvelope(BaseModel):
+    """A DSSE envelope. `payload`: base64 of an in-toto statement about the job's files, by their SHA-256."""
+
+    payloadType: str  # noqa: N815 - DSSE's name
+    payload: str
+    signatures: list[DsseSignature]
+
+
 class CertificateDocument(BaseModel):
-    """The signed certificate: `signature` is Ed25519 over the canonical JSON of `certificate`."""
+    """The signed certificate: `signature` is Ed25519 over the canonical JSON of `certificate`.
+
+    `envelope`: the same for other tools, an in-toto statement in a DSSE envelope; null if an earlier version issued it.
+    """
 
     certificate: dict[str, Any]
     signature: str
     public_key: str
     algorithm: str
+    envelope: DsseEnvelope | None = None
 
 
 def progress_of(job: JobLike, attempts: list[Any]) -> Progress:

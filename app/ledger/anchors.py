@@ -20,10 +20,10 @@ from app.db.engine import Database
 from app.db.models import Account, Certificate, Job, LedgerEntry, SignedHead, SigningKey
 from app.errors import TransientError
 from app.ids import rfc3339, whole_second
-from app.ledger import behind, signatures
+from app.ledger import behind, certificates, signatures
 from app.ledger.heads import Head, Heads
 
-BODY = "ledger_head"
+BODY, CERTIFICATE = "ledger_head", "certificate"
 
 
 @dataclass
@@ -62,26 +62,32 @@ def anchors(session: Session, dataset_id: str, recorded: Head | None) -> Anchors
             continue
         if key not in known:
             found.faults.append(f"{name} is signed with a key that does not belong to this service")
-        elif not signatures.holds(document, body_name, key):
+        elif not _is_authentic(document, body_name, key):
             found.faults.append(f"the signature of {name} is not valid")
         else:
             found.add(seq, head, name)
     return found
 
 
+def _is_authentic(document: dict[str, Any], body_name: str, key: str) -> bool:
+    if body_name == CERTIFICATE:
+        return certificates.verify(document, key)
+    return signatures.holds(document, body_name, key)
+
+
 def _documents(session: Session, dataset_id: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     signed = session.scalar(select(SignedHead.document).where(SignedHead.dataset_id == dataset_id))
     if signed is not None:
         yield "the head that the relay signed", BODY, signed
-    certificates = (
+    issued = (
         select(Certificate.job_id, Certificate.body)
         .join(Job, Job.id == Certificate.job_id)
         .where(Job.dataset_id == dataset_id)
         .order_by(Certificate.job_id)
         .execution_options(yield_per=100)
     )
-    for job_id, document in session.execute(certificates):
-        yield f"the certificate of {job_id}", "certificate", document
+    for job_id, document in session.execute(issued):
+        yield f"the certificate of {job_id}", CERTIFICATE, document
 
 
 def _head_in(body: dict[str, Any], dataset_id: str) -> tuple[int, str]:

@@ -1,9 +1,11 @@
 """Signed privacy certificates: one for every job that spent privacy, enough to recompute its ε by hand.
 
-    {"certificate": body, "signature": base64, "public_key": base64, "algorithm": "Ed25519"}
+    {"certificate": body, "signature": base64, "public_key": base64, "algorithm": "Ed25519", "envelope": DSSE envelope}
 
-The signature is over the canonical JSON of the body: sorted keys, no spaces, UTF-8. ε is the PLANNED one even if the
-job stopped early: a figure computed at the stopping time would be no guarantee. The charged amounts stand beside it.
+The signature is over the canonical JSON of the body: sorted keys, no spaces, UTF-8. The envelope holds the same body
+and the delivered files' hashes for readers that are not this service (app.ledger.attestations); certificates of earlier
+versions have none. ε is the PLANNED one even if the job stopped early: a figure computed at the stopping time would be
+no guarantee. The charged amounts stand beside it.
 
 A job on public data gets no certificate: no privacy is claimed. Nor does a job that never started a private step: its
 hold was voided.
@@ -11,6 +13,7 @@ hold was voided.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -24,7 +27,7 @@ from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerE
 from app.errors import Conflict, NotFound, PrivacyError
 from app.hpo.stored import StoredStudy
 from app.ids import rfc3339, whole_second
-from app.ledger import signatures
+from app.ledger import attestations, signatures
 from app.ledger.accounts import filter_for, find
 from app.ledger.repository import dataset_with_account
 from app.privacy.mechanism import MechanismConfig
@@ -51,27 +54,41 @@ def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_ve
         raise Conflict("wrong-state", "the job has not settled: there is nothing to certify yet")
     if settled.kind == "void" or session.get(Certificate, job_id) is not None:
         return False
-    document = sign(_body(session, job, settled, code_version), signing_key)
+    files = {each.name: each.sha256 for each in session.scalars(select(Artifact).where(Artifact.job_id == job_id))}
+    document = sign(_body(session, job, settled, code_version), signing_key, files)
     issued = Certificate(job_id=job_id, body=document, signature=document["signature"], issued_at=whole_second())
     session.add(issued)
     session.flush()
     return True
 
 
-def sign(body: dict[str, Any], signing_key: Ed25519PrivateKey) -> dict[str, Any]:
-    """The signed document of a body."""
-    return signatures.sign(body, "certificate", signing_key)
+def sign(body: dict[str, Any], signing_key: Ed25519PrivateKey, files: Mapping[str, str]) -> dict[str, Any]:
+    """The signed document of a body.
+
+    Args:
+        files: name → SHA-256 of what the job delivered.
+    """
+    envelope = attestations.seal(attestations.statement(body, files), signing_key)
+    return signatures.sign(body, "certificate", signing_key) | {"envelope": envelope}
 
 
 def verify(document: dict[str, Any], public_key: str | None = None) -> bool:
-    """Returns True if the signature is valid.
+    """Returns True if all signatures are valid, and the envelope holds this body.
 
     Args:
         document: a certificate as it was issued.
         public_key: base64 of the trusted key. Without it the document's own key is used: this proves that the document
             is intact, not who signed it.
     """
-    return signatures.holds(document, "certificate", public_key)
+    if not signatures.holds(document, "certificate", public_key):
+        return False
+    if document.get("envelope") is None:  # issued by an earlier version
+        return True
+    try:
+        statement = attestations.opened(document["envelope"], document["public_key"])
+    except attestations.NotAuthentic:
+        return False
+    return bool(statement["predicate"] == document["certificate"])
 
 
 def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -21,33 +21,52 @@ def show_(
     session: Session,
     job_id: Annotated[str, typer.Argument(help="A finished job's id.")],
     to: Annotated[Path | None, typer.Option(help="Write the signed document to this file too.")] = None,
+    envelope: Annotated[
+        bool,
+        typer.Option("--envelope", help="Write the in-toto statement alone, in its DSSE envelope, for other tools."),
+    ] = False,
 ) -> None:
     """Show a job's signed certificate."""
     document = session.client.certificate(job_id)
     if to is not None:
-        to.write_text(json.dumps(document.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n")
+        written = document.envelope if envelope else document.model_dump(mode="json")
+        if written is None:
+            raise ScrimpError("an earlier version of the service issued this certificate: it has no envelope")
+        to.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n")
+    elif envelope:
+        raise typer.BadParameter("--envelope says what --to writes: give --to FILE")
     session.result(document, lambda: session.console.print_json(data=document.certificate))
 
 
 @command(app, "verify")
 def verify(
     session: Session,
-    certificate: Annotated[str, typer.Argument(help="A job's id, or a certificate's file.")],
+    certificate: Annotated[str, typer.Argument(help="A job's id, or the file of a certificate or of its envelope.")],
     public_key: Annotated[
         str | None, typer.Option(help="The key that you trust (base64); default: the certificate's own.")
     ] = None,
 ) -> None:
     """Check a certificate's signature, here. Exit code 1 if it is not valid.
 
-    `scrimp certificates recompute` recomputes its ε.
+    An envelope has no key of its own: give --public-key. `scrimp certificates recompute` recomputes its ε.
     """
-    from app.ledger.certificates import verify as signature_holds
+    from app.ledger import attestations, certificates
 
-    document = session.client.certificate(certificate) if certificate.startswith("job_") else _read(Path(certificate))
-    holds = signature_holds(document.model_dump(mode="json"), public_key)
+    document = _document(session, certificate)
+    if "payloadType" in document:
+        if public_key is None:
+            raise typer.BadParameter("an envelope holds no public key: give --public-key, from the service's owner")
+        try:
+            attestations.opened(document, public_key)
+            holds = True
+        except attestations.NotAuthentic:
+            holds = False
+        key = public_key
+    else:
+        holds, key = certificates.verify(document, public_key), document["public_key"]
     mark, text = ("[green]✓[/]", "the signature holds") if holds else ("[red]✗[/]", "the signature does NOT hold")
-    told = f"{mark} {text} (public key {document.public_key})"
-    answer = {"valid": holds, "public_key": document.public_key}
+    told = f"{mark} {text} (public key {key})"
+    answer = {"valid": holds, "public_key": key}
     session.result(answer, lambda: session.console.print(told, soft_wrap=True))
     if not holds:
         raise typer.Exit(FAILED)
@@ -67,8 +86,7 @@ def recompute_(
     """
     from scrimp.recompute import recompute
 
-    document = session.client.certificate(certificate) if certificate.startswith("job_") else _read(Path(certificate))
-    status = recompute(document.model_dump(mode="json"), public_key, certificate)
+    status = recompute(_document(session, certificate), public_key, certificate)
     if status:
         raise typer.Exit(status)
 
@@ -83,8 +101,16 @@ def register_signing_key(root: typer.Typer) -> None:
         session.result(found, lambda: session.console.print(found.public_key, soft_wrap=True, highlight=False))
 
 
-def _read(path: Path) -> SignedCertificate:
+def _document(session: Session, certificate: str) -> dict[str, Any]:
+    """A job's certificate, or what a file holds: a certificate or an envelope."""
+    if certificate.startswith("job_"):
+        return session.client.certificate(certificate).model_dump(mode="json")
+    found = read_json(Path(certificate))
+    if isinstance(found, dict) and {"payloadType", "payload", "signatures"} <= found.keys():
+        return found
     try:
-        return SignedCertificate.model_validate(read_json(path))
+        return SignedCertificate.model_validate(found).model_dump(mode="json")
     except ValidationError:
-        raise typer.BadParameter(f"{path} has no certificate, signature and public_key") from None
+        raise typer.BadParameter(
+            f"{certificate} holds neither a certificate with its signature and public_key, nor a DSSE envelope"
+        ) from None

@@ -16,7 +16,7 @@ from app.db.engine import Database
 from app.db.migrate import upgrade
 from app.db.models import Account, Certificate, LedgerCheck, LedgerEntry, SignedHead
 from app.errors import Conflict
-from app.ledger import behind, certificates, checks, signing_keys
+from app.ledger import attestations, behind, certificates, checks, signing_keys
 from app.ledger.anchors import sign_heads
 from app.ledger.entries import balance_of
 from app.ledger.heads import Heads
@@ -118,7 +118,7 @@ def test_without_certificates_the_signed_head_and_the_record_find_it(
     assert sign_heads(open_db, heads, KEY) == (0, [spent])
 
 
-@pytest.mark.parametrize("forged", ["signature", "head", "key"])
+@pytest.mark.parametrize("forged", ["signature", "head", "key", "envelope"])
 def test_a_certificate_that_was_forged_is_found(open_db: Database, spent: str, forged: str) -> None:
     with open_db.write() as session:
         certificate = session.scalars(select(Certificate).limit(1)).one()
@@ -127,8 +127,11 @@ def test_a_certificate_that_was_forged_is_found(open_db: Database, spent: str, f
             document["signature"] = "A" * 86 + "=="
         elif forged == "head":
             document["certificate"]["ledger"]["head"] = "00" * 32
+        elif forged == "key":
+            document = certificates.sign(document["certificate"], Ed25519PrivateKey.generate(), {})
         else:
-            document = certificates.sign(document["certificate"], Ed25519PrivateKey.generate())
+            other = document["certificate"] | {"noise_multiplier": 1e9}
+            document["envelope"] = attestations.seal(attestations.statement(other, {}), Ed25519PrivateKey.generate())
         certificate.body = document
     result = found(open_db, spent)
     assert (result.valid, result.first_bad_entry) == (False, None)

@@ -212,7 +212,8 @@ def changes(signed: dict[str, Any]) -> list[dict[str, Any]]:
         found.append(changed)
     for name, value in (("signature", "AAAA"), ("signature", "%%%"), ("public_key", ""), ("algorithm", "none")):
         found.append(signed | {name: value})
-    found.extend({name: signed[name] for name in signed if name != missing} for missing in signed)
+    needed = signed.keys() - {"envelope"}  # certificates of earlier versions have none
+    found.extend({name: signed[name] for name in signed if name != missing} for missing in needed)
     return found
 
 
@@ -222,6 +223,6 @@ def test_any_change_breaks_it(db: Database) -> None:
     signed = document(db, job_id)
     assert certificates.verify(signed)
     assert not any(certificates.verify(changed) for changed in changes(signed))
-    forged = certificates.sign(signed["certificate"] | {"noise_multiplier": 1.0}, Ed25519PrivateKey.generate())
+    forged = certificates.sign(signed["certificate"] | {"noise_multiplier": 1.0}, Ed25519PrivateKey.generate(), {})
     assert certificates.verify(forged)  # whole, by its own key
     assert not certificates.verify(forged, signed["public_key"])  # not by the key that is trusted

@@ -1,0 +1,106 @@
+"""A certificate as others' tools read it: an in-toto Statement in a DSSE envelope.
+
+    {"payloadType": "application/vnd.in-toto+json", "payload": base64, "signatures": [{"keyid": hex, "sig": base64}]}
+
+The payload's bytes are signed, so no reader needs to write JSON as Python does. The payload names the files that the
+job delivered, by their SHA-256. Its predicate is the certificate's body.
+
+Sources: in-toto Attestation Framework, Statement v1; Dead Simple Signing Envelope, protocol v1.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://scrimp.example.org/privacy-certificate/v1"
+
+
+class NotAuthentic(ValueError):
+    """An envelope that is malformed, or that the key did not sign."""
+
+
+def statement(body: dict[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
+    """The statement that a job's files came about as the body says.
+
+    Args:
+        body: the certificate's.
+        files: name → SHA-256 (hex) of what the job delivered. A job that delivered nothing is named by the ledger entry
+            that settled it: a statement has at least one subject.
+    """
+    ledger = body["ledger"]
+    subjects = dict(files) or {f"ledger entry {ledger['entry_seq']}": ledger["head"]}
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(subjects.items())],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": body,
+    }
+
+
+def seal(statement: dict[str, Any], signing_key: Ed25519PrivateKey) -> dict[str, Any]:
+    """Signs a statement."""
+    payload = json.dumps(statement, ensure_ascii=False).encode()
+    signature = signing_key.sign(encoded(PAYLOAD_TYPE, payload))
+    return {
+        "payloadType": PAYLOAD_TYPE,
+        "payload": base64.b64encode(payload).decode(),
+        "signatures": [{"keyid": key_id(signing_key.public_key()), "sig": base64.b64encode(signature).decode()}],
+    }
+
+
+def opened(envelope: Mapping[str, Any], public_key: str) -> dict[str, Any]:
+    """The statement in an envelope that this key signed.
+
+    Args:
+        public_key: base64 of the raw key that the reader trusts.
+
+    Raises:
+        NotAuthentic: no signature is the key's over these bytes, or they are no in-toto statement.
+    """
+    try:
+        payload = base64.b64decode(envelope["payload"], validate=True)
+        signed = encoded(envelope["payloadType"], payload)
+        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(public_key, validate=True))
+        if envelope["payloadType"] != PAYLOAD_TYPE or not any(
+            _signed(key, each, signed) for each in envelope["signatures"]
+        ):
+            raise NotAuthentic("this key did not sign the statement")
+        found: dict[str, Any] = json.loads(payload)
+        if found["_type"] != STATEMENT_TYPE:
+            raise NotAuthentic("the payload is not an in-toto statement")
+    except (KeyError, TypeError, AttributeError, UnicodeError, binascii.Error, json.JSONDecodeError) as error:
+        raise NotAuthentic(f"this is not a DSSE envelope: {error!r}") from None
+    return found
+
+
+def encoded(payload_type: str, payload: bytes) -> bytes:
+    """What a DSSE signature covers: the pre-authentication encoding.
+
+    >>> encoded("http://example.com/HelloWorld", b"hello world")
+    b'DSSEv1 29 http://example.com/HelloWorld 11 hello world'
+    """
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+
+
+def key_id(public_key: Ed25519PublicKey) -> str:
+    """A hint which key signed: the SHA-256 of the raw key. Readers verify with the key that they trust."""
+    return hashlib.sha256(public_key.public_bytes_raw()).hexdigest()
+
+
+def _signed(key: Ed25519PublicKey, signature: Mapping[str, Any], signed: bytes) -> bool:
+    try:
+        key.verify(base64.b64decode(signature["sig"], validate=True), signed)
+    except InvalidSignature:
+        return False
+    return True

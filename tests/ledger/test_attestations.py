@@ -1,0 +1,161 @@
+"""The in-toto statement of a certificate: read by Node, which shares no code with the service; forged in every way."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typer.testing import CliRunner
+
+from app.db.engine import Database
+from app.db.models import Artifact
+from app.ledger import attestations, certificates
+from app.ledger.signing_keys import public_key
+from scrimp.cli import app
+from scrimp.recompute import recompute
+from tests.ledger.support import open_ledger
+from tests.ledger.test_certificates import KEY, document, issue, succeeded
+
+VERIFIER = Path(__file__).resolve().parents[2] / "docs" / "verify.mjs"
+TRUSTED = public_key(KEY)
+OTHER = public_key(Ed25519PrivateKey.generate())
+MODEL = b"the weights"
+
+
+@pytest.fixture
+def signed(db: Database) -> dict[str, Any]:
+    """The certificate of a job that delivered a model and its card."""
+    job_id = succeeded(db, open_ledger(db))
+    with db.write() as session:
+        session.get_one(Artifact, (job_id, "model.safetensors")).sha256 = hashlib.sha256(MODEL).hexdigest()
+        session.add(Artifact(job_id=job_id, name="README.md", sha256="cd" * 32, size_bytes=10, path="y"))
+    assert issue(db, job_id)
+    return json.loads(json.dumps(document(db, job_id)))  # type: ignore[no-any-return]
+
+
+def test_the_statement_names_what_was_delivered_and_holds_the_certificate(signed: dict[str, Any]) -> None:
+    statement = attestations.opened(signed["envelope"], TRUSTED)
+    assert statement["_type"] == "https://in-toto.io/Statement/v1"
+    assert statement["subject"] == [
+        {"name": "README.md", "digest": {"sha256": "cd" * 32}},
+        {"name": "model.safetensors", "digest": {"sha256": hashlib.sha256(MODEL).hexdigest()}},
+    ]
+    assert statement["predicate"] == signed["certificate"]
+    assert signed["envelope"]["signatures"][0]["keyid"] == hashlib.sha256(base64.b64decode(TRUSTED)).hexdigest()
+
+
+def test_a_job_that_delivered_nothing_is_named_by_its_ledger_entry(db: Database) -> None:
+    job_id = succeeded(db, open_ledger(db))
+    with db.write() as session:
+        session.delete(session.get_one(Artifact, (job_id, "model.safetensors")))
+    assert issue(db, job_id)
+    found = document(db, job_id)
+    ledger = found["certificate"]["ledger"]
+    [subject] = attestations.opened(found["envelope"], TRUSTED)["subject"]
+    assert subject == {"name": f"ledger entry {ledger['entry_seq']}", "digest": {"sha256": ledger["head"]}}
+
+
+def forgeries(envelope: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Envelopes that nobody should believe."""
+    payload = base64.b64decode(envelope["payload"])
+    flipped = bytearray(payload)
+    flipped[len(payload) // 2] ^= 1
+    named: tuple[dict[str, Any], ...] = (
+        {"payload": base64.b64encode(bytes(flipped)).decode()},
+        {"payloadType": "text/plain"},
+        {"signatures": []},
+    )
+    made = {f"{next(iter(each))} changed": envelope | each for each in named}
+    cut = copy.deepcopy(envelope)
+    cut["signatures"][0]["sig"] = base64.b64encode(base64.b64decode(cut["signatures"][0]["sig"])[::-1]).decode()
+    made["signature reversed"] = cut
+    resigned = attestations.seal(json.loads(payload), Ed25519PrivateKey.generate())
+    made["another key, the old hint"] = resigned | {
+        "signatures": [resigned["signatures"][0] | {"keyid": envelope["signatures"][0]["keyid"]}]
+    }
+    # Valid for a reader who joins type and payload without their lengths.
+    made["bytes moved into the type"] = envelope | {"payloadType": f"{envelope['payloadType']} {len(payload)} {{"}
+    return made
+
+
+def test_no_forgery_is_believed(signed: dict[str, Any]) -> None:
+    for name, forged in forgeries(signed["envelope"]).items():
+        with pytest.raises(attestations.NotAuthentic):
+            raise AssertionError(f"{name}: {attestations.opened(forged, TRUSTED)}")
+        assert not certificates.verify(signed | {"envelope": forged}), name
+    with pytest.raises(attestations.NotAuthentic):
+        attestations.opened(signed["envelope"], OTHER)
+
+
+@pytest.mark.parametrize("broken", [{}, {"payload": 3}, {"payload": "%", "payloadType": "x", "signatures": []}, []])
+def test_what_is_no_envelope_is_said_to_be_none(broken: Any) -> None:
+    with pytest.raises(attestations.NotAuthentic, match="not a DSSE envelope"):
+        attestations.opened(broken, TRUSTED)
+
+
+def test_an_envelope_with_another_body_is_found(signed: dict[str, Any]) -> None:
+    """Signed by the same key, for another job."""
+    other = attestations.statement(signed["certificate"] | {"job": "job_other"}, {"model.safetensors": "ab" * 32})
+    assert certificates.verify(signed)
+    assert not certificates.verify(signed | {"envelope": attestations.seal(other, KEY)})
+
+
+def test_a_certificate_of_an_earlier_version_still_verifies(signed: dict[str, Any]) -> None:
+    del signed["envelope"]
+    assert certificates.verify(signed, TRUSTED)
+    assert certificates.verify(signed | {"envelope": None}, TRUSTED)
+
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node to run the verifier with")
+
+
+def node(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    line = ["node", str(VERIFIER), *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
+
+
+@needs_node
+def test_another_language_verifies_it(signed: dict[str, Any], tmp_path: Path) -> None:
+    whole, alone, model = tmp_path / "certificate.json", tmp_path / "certificate.dsse.json", tmp_path / "model"
+    whole.write_text(json.dumps(signed))
+    alone.write_text(json.dumps(signed["envelope"]))
+    model.write_bytes(MODEL)
+    for path in (whole, alone):
+        found = node(path, "--public-key", TRUSTED, model)
+        assert found.returncode == 0, found.stderr
+        assert f"certificate of {signed['certificate']['job']}" in found.stdout
+        assert "is model.safetensors" in found.stdout
+    model.write_bytes(MODEL[::-1])
+    assert node(whole, "--public-key", TRUSTED, model).returncode == 1
+    assert node(whole, "--public-key", OTHER).returncode == 1
+
+
+@needs_node
+def test_another_language_believes_no_forgery(signed: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "forged.json"
+    for name, forged in forgeries(signed["envelope"]).items():
+        path.write_text(json.dumps(forged))
+        assert node(path, "--public-key", TRUSTED).returncode == 1, name
+    path.write_text("{}")
+    assert node(path, "--public-key", TRUSTED).returncode == 2
+
+
+def test_the_command_line_verifies_and_recomputes_an_envelope(signed: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "certificate.dsse.json"
+    path.write_text(json.dumps(signed["envelope"]))
+    run = CliRunner().invoke
+    assert run(app, ["certificates", "verify", str(path), "--public-key", TRUSTED]).exit_code == 0
+    assert run(app, ["certificates", "verify", str(path), "--public-key", OTHER]).exit_code == 1
+    assert "give --public-key" in " ".join(run(app, ["certificates", "verify", str(path)]).output.split())
+    assert recompute(signed["envelope"], TRUSTED, "it") == 0
+    assert recompute(signed["envelope"], OTHER, "it") == 1
+    for name, forged in forgeries(signed["envelope"]).items():
+        assert recompute(forged, TRUSTED, "it") in (1, 2), name
