@@ -18,6 +18,7 @@ from app.audit.origin import Origins
 from app.audit.routes import router as audit_router
 from app.catalogue.routes import router as catalogue_router
 from app.dashboard.routes import router as dashboard_router
+from app.dashboard.submit import router as submit_page_router
 from app.dashboard.webhooks import router as webhook_pages_router
 from app.dashboard.workers import router as worker_pages_router
 from app.datasets import service as datasets
@@ -69,6 +70,7 @@ ROUTERS = (
     webhooks_router,
     audit_router,
     webhook_pages_router,
+    submit_page_router,
     worker_pages_router,
     catalogue_router,
     dashboard_router,
