@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 from app.audit.origin import Origins
 from app.audit.routes import router as audit_router
 from app.catalogue.routes import router as catalogue_router
+from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import router as dashboard_router
 from app.dashboard.submit import router as submit_page_router
 from app.dashboard.webhooks import router as webhook_pages_router
@@ -71,6 +72,7 @@ ROUTERS = (
     audit_router,
     webhook_pages_router,
     submit_page_router,
+    register_page_router,
     worker_pages_router,
     catalogue_router,
     dashboard_router,

@@ -21,6 +21,7 @@ FILLED_IN = re.compile(
 )
 # How a member without a value reads, where "default" would say too little.
 UNSET = {"/privacy": "none: no privacy is claimed", "/evaluation": "none: nothing is measured", "/hpo": "none: one run"}
+UNSET |= {"/privacy/cap": "none: public data", "/holdout": "none", "/csv": "commas, and points in numbers"}
 CALLED = {
     "/dataset": "data set",
     "/hpo": "strategy",
@@ -40,7 +41,7 @@ class Control:
         options: (value, text) of a choice; empty for an input of text.
         placeholder: the default that applies where it is empty.
         hint: the bounds.
-        many: a list, separated by commas.
+        is_json: written as JSON, over several lines.
     """
 
     pointer: str
@@ -50,7 +51,7 @@ class Control:
     placeholder: str = ""
     hint: str = ""
     required: bool = False
-    many: bool = False
+    is_json: bool = False
 
     @property
     def id(self) -> str:
@@ -124,8 +125,7 @@ class SchemaForm:
             return []
         if len(alternatives) == 1 and ("discriminator" in first or "properties" in first):
             return self._show_object(first | {"default": schema.get("default")}, pointer, value, nullable)
-        control = _scalar(alternatives, schema.get("default", MISSING), pointer, value, required)
-        return [] if control is None else [control]
+        return [_scalar(alternatives, schema.get("default", MISSING), pointer, value, required)]
 
     def _show_object(self, schema: dict[str, Any], pointer: str, value: object, nullable: bool) -> list[Control]:
         """A control for which kind of object it is, or if there is one, before those of its members."""
@@ -218,12 +218,13 @@ def _label(pointer: str) -> str:
 
 def _scalar(
     alternatives: list[dict[str, Any]], default: object, pointer: str, value: object, required: bool
-) -> Control | None:
-    """The control of a member without members; None if only JSON can say it."""
+) -> Control:
+    """The control of a member without members of its own in the form."""
     first, label = alternatives[0], _label(pointer)
     placeholder = "" if default in (MISSING, None) else _said(default)
-    if first.get("type") == "object":
-        return None
+    if _needs_json(first):
+        text = "" if value in (MISSING, None) else json.dumps(value, indent=1, ensure_ascii=False)
+        return Control(pointer, label, text, hint="as JSON", required=required, is_json=True)
     if first.get("type") == "boolean" or "enum" in first:
         names = ["true", "false"] if "enum" not in first else [str(each) for each in first["enum"]]
         shown = {"true": "yes", "false": "no"}
@@ -235,10 +236,15 @@ def _scalar(
     hint = " or ".join(
         filter(None, [_bounds(numbers) or ("a number" if words else ""), *(f"“{word}”" for word in words)])
     )
-    many = numbers.get("type") == "array"
     if default is None and not placeholder:
         placeholder = "not set"
-    return Control(pointer, label, _said(value), (), placeholder, hint, required, many)
+    return Control(pointer, label, _said(value), (), placeholder, hint, required)
+
+
+def _needs_json(schema: dict[str, Any]) -> bool:
+    """Returns True if a value has members: names that are free, or a list of objects."""
+    items = schema.get("items", {})
+    return schema.get("type") == "object" or "$ref" in items or "oneOf" in items
 
 
 def _bounds(schema: dict[str, Any]) -> str:
@@ -261,7 +267,7 @@ def _said(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        return ", ".join(_said(each) for each in value)
+        return ", ".join(json.dumps(each) if _looks_different(each) else _said(each) for each in value)
     if isinstance(value, float) and not isinstance(value, bool):
         return f"{value:.12g}"
     return json.dumps(value)
@@ -270,14 +276,33 @@ def _said(value: object) -> str:
 def _parsed(text: str, alternatives: list[dict[str, Any]]) -> Any:
     """What an input says. Text that is no number stays text: the schema refuses it at its place."""
     text = text.strip()
+    if text and _needs_json(alternatives[0]):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
     kinds = {each.get("type") for each in alternatives}
     if not text:
         return MISSING
     if "boolean" in kinds and text in ("true", "false"):
         return text == "true"
     if "array" in kinds and not any(text == each.get("const") for each in alternatives):
-        return [_number(each.strip()) for each in text.strip("[]").split(",") if each.strip()]
+        return _listed(text)
     return _number(text) if kinds & {"number", "integer"} else text
+
+
+def _looks_different(item: object) -> bool:
+    """Returns True for a text that a list would read as something else."""
+    return isinstance(item, str) and (bool(NUMBER.fullmatch(item)) or item != item.strip(' "') or "," in item)
+
+
+def _listed(text: str) -> list[Any]:
+    """The items of a list: JSON's, or words and numbers between commas."""
+    try:
+        found: list[Any] = json.loads(f"[{text}]")
+    except (ValueError, RecursionError):
+        return [_number(each.strip()) for each in text.strip("[]").split(",") if each.strip()]
+    return found
 
 
 def _number(text: str) -> Any:

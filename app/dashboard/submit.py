@@ -15,7 +15,9 @@ from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.contracts.job_spec import JobSpec
-from app.dashboard.draft import Draft, agreed_on, first_draft, of_job, sent_draft
+from app.dashboard import job_draft
+from app.dashboard.draft import Draft, placed
+from app.dashboard.job_draft import agreed_on, first_draft, of_job, sent_job
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.dashboard.views import Share, shares_of
@@ -122,7 +124,7 @@ async def submit_page(
 async def draft_changed(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
     """The form and the quote of what was typed. Charges and reserves nothing."""
     sent, datasets = await _sent(request), await api.datasets(viewer.caller)
-    draft = sent_draft(sent, datasets)
+    draft = sent_job(sent, datasets)
     quoted = await _quoted(api, viewer.caller, draft, datasets)
     return _page(request, viewer, datasets, draft, quoted, template="_submit.html", once=sent.get("once", ""))
 
@@ -131,7 +133,7 @@ async def draft_changed(request: Request, api: ApiRoutes, viewer: PostingViewer)
 async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
     """Submits the job if it and its price are as the page has shown them; else shows the new quote."""
     sent, datasets = await _sent(request), await api.datasets(viewer.caller)
-    draft, status, notice = sent_draft(sent, datasets), 200, ""
+    draft, status, notice = sent_job(sent, datasets), 200, ""
     quoted = await _quoted(api, viewer.caller, draft, datasets)
     once = sent.get("once", "")[:LONGEST_ONCE] or secrets.token_urlsafe(16)
     if quoted is None:
@@ -155,7 +157,7 @@ async def _sent(request: Request) -> dict[str, str]:
 
 async def _quoted(api: Api, caller: Caller, draft: Draft, datasets: list[DatasetView]) -> Quoted | None:
     """The quote of a draft; None if it is not valid or refused, with the draft's errors filled."""
-    spec = draft.spec()
+    spec = draft.validated(JobSpec)
     if spec is None:
         return None
     try:
@@ -180,12 +182,8 @@ def _page(
     once: str = "",
     notice: str = "",
 ) -> Response:
-    sections = draft.sections(datasets)
+    sections = job_draft.sections(draft, datasets)
     problems = draft.problems(sections)
-    errors: dict[str, str] = {}
-    for each in problems:
-        if each.at is not None:
-            errors[each.at.pointer] = "; ".join(filter(None, [errors.get(each.at.pointer), each.said]))
     return render(
         request,
         template,
@@ -194,7 +192,7 @@ def _page(
         draft=draft,
         sections=sections,
         problems=problems,
-        errors=errors,
+        errors=placed(problems),
         quoted=quoted,
         once=once or secrets.token_urlsafe(16),
         notice=notice,

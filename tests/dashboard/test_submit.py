@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import func, select
 
 from app.contracts.job_spec import JobSpec
-from app.dashboard.draft import SECTIONS, form
+from app.dashboard.job_draft import LAYOUT, form
 from app.db.models import Job
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import XSS, Everything, Scene
@@ -22,7 +22,6 @@ from tests.factories import job_spec
 
 Whole = tuple[Scene, Everything]
 SignedIn = Callable[[str], Browser]
-Open = Callable[..., Any]
 PAGE = "/dashboard/submit"
 SPECS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -38,7 +37,7 @@ SPECS: dict[str, dict[str, Any]] = {
 
 def typed(document: dict[str, Any]) -> dict[str, str]:
     """What the form of a document sends."""
-    return {each.pointer: each.value for members in SECTIONS.values() for each in form().show(document, members)}
+    return {each.pointer: each.value for members in LAYOUT.sections.values() for each in form().show(document, members)}
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -50,7 +49,7 @@ def test_the_form_of_a_specification_says_the_specification(name: str) -> None:
 
 
 def test_every_member_of_a_specification_is_in_one_section() -> None:
-    members = [each for section in SECTIONS.values() for each in section]
+    members = [each for section in LAYOUT.sections.values() for each in section]
     assert sorted(members) == sorted(JobSpec.model_fields)
 
 
@@ -75,7 +74,7 @@ def sent_from(page: httpx.Response, **changes: str) -> dict[str, str]:
     for name in ("once", "agreed"):
         seen = re.search(rf'name="{name}" value="([^"]*)"', page.text)
         found |= {name: seen.group(1)} if seen else {}
-    text = re.search(r"<textarea[^>]*>(.*?)</textarea>", page.text, re.DOTALL)
+    text = re.search(r'<textarea id="json"[^>]*>(.*?)</textarea>', page.text, re.DOTALL)
     assert text is not None
     found["json"] = html.unescape(text.group(1))
     return found | typed(json.loads(found["json"])) | changes
@@ -184,56 +183,3 @@ def test_a_form_of_another_site_submits_nothing(whole: Whole, signed_in: SignedI
     sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}")) | {"csrf": "0" * 64, "do": "submit"}
     for path in (PAGE, f"{PAGE}/draft"):
         assert browser.client.post(path, data=sent).status_code == 403
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", [1440, 390])
-def test_a_person_composes_and_submits_a_job_by_keyboard_alone(open_page: Open, whole: Whole, width: int) -> None:
-    scene, ids = whole
-    page = open_page(f"{PAGE}?dataset={ids.reviews}", scene.analyst, viewport={"width": width, "height": 900})
-    keyboard = page.keyboard
-    page.get_by_label("Name").focus()
-    keyboard.type(f"by keyboard {width}")
-    page.get_by_label("Target ε").focus()
-    keyboard.press("Control+A")
-    keyboard.type("0.27")
-    page.get_by_role("status").get_by_text(re.compile(r"^ε 0\.27")).wait_for()
-    assert page.evaluate("document.activeElement.id") == "f-privacy-target_epsilon", "the focus stays"
-    assert json.loads(page.get_by_role("textbox", name="The same as JSON").input_value())["privacy"] == {
-        "target_epsilon": 0.27
-    }
-    page.get_by_label("ε, on a logarithmic scale").focus()
-    keyboard.press("End")
-    page.get_by_text("it does not fit the budget").wait_for()
-    keyboard.press("Home")
-    page.get_by_text("the evaluation alone costs").first.wait_for()
-    page.get_by_label("Target ε").fill("0.2")
-    page.get_by_label("Model", exact=True).select_option("mlp")
-    page.get_by_label("Hidden").wait_for()
-    page.get_by_role("link", name="Hidden").press("Enter")
-    keyboard.type("8, 4")
-    page.get_by_text("No quote").wait_for()  # no rule for its rate is known
-    page.get_by_label("Learning rate", exact=True).fill("0.5")
-    page.get_by_role("button", name="Submit: hold").wait_for()
-    assert page.get_by_label("Model", exact=True).input_value() == "mlp"
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    page.get_by_role("button", name="Submit: hold").press("Enter")
-    page.get_by_role("heading", name=f"by keyboard {width}").wait_for()
-    page.get_by_role("link", name="Submit again").press("Enter")
-    page.get_by_role("button", name="Submit: hold").wait_for()
-    assert page.get_by_label("Hidden").input_value() == "8, 4"
-
-
-@pytest.mark.browser
-def test_the_form_follows_the_json(open_page: Open, whole: Whole) -> None:
-    scene, ids = whole
-    page = open_page(f"{PAGE}?dataset={ids.reviews}", scene.analyst)
-    spec = job_spec("digits", privacy=None, length={"steps": 33}, evaluation=None)
-    text = page.get_by_role("textbox", name="The same as JSON")
-    text.fill(json.dumps(spec))
-    page.get_by_text("It costs nothing").wait_for()
-    assert page.get_by_label("Steps").input_value() == "33"
-    assert page.get_by_label("Privacy", exact=True).input_value() == ""
-    text.fill("{")
-    page.get_by_text("this is not JSON").wait_for()
-    assert text.input_value() == "{"

@@ -1,4 +1,4 @@
-// Keeps form, JSON and quote of a new job together. The service reads the form, prices it and writes both: this script only
+// Keeps a form, its JSON and its quote together. The service reads the form, prices it and writes both: this script only
 // sends what was typed, a moment after the last key, and shows the answer without moving the focus.
 "use strict";
 
@@ -8,18 +8,27 @@ function compose(form) {
   const json = form.querySelector("#json");
   let timer = null;
   let asked = 0;
+  let flush = null; // asks now what was to be asked after the last key
+  let answer = Promise.resolve();
 
-  async function ask(source) {
+  function ask(source, more) {
+    clearTimeout(timer);
+    timer = flush = null;
+    answer = exchange(source, more);
+    return answer;
+  }
+
+  async function exchange(source, more = {}) {
     const mine = ++asked;
-    timer = null;
     const sent = new URLSearchParams(new FormData(form));
     sent.set("source", source);
+    for (const [name, value] of Object.entries(more)) sent.set(name, value);
     form.setAttribute("aria-busy", "true");
     try {
-      const answer = await fetch(form.dataset.draft, { method: "POST", body: sent, cache: "no-store" });
-      if (answer.redirected || answer.status === 403) return location.reload(); // signed out, or the form is out of date
-      if (!answer.ok) throw new Error(String(answer.status));
-      const html = await answer.text();
+      const answered = await fetch(form.dataset.draft, { method: "POST", body: sent, cache: "no-store" });
+      if (answered.redirected || answered.status === 403) return location.reload(); // signed out, or the form is out of date
+      if (!answered.ok) throw new Error(String(answered.status));
+      const html = await answered.text();
       if (mine === asked) update(new DOMParser().parseFromString(html, "text/html"), source);
       say("");
     } catch {
@@ -32,7 +41,8 @@ function compose(form) {
   function update(page, source) {
     const fields = form.querySelector("#fields");
     if (source === "json") {
-      fields.replaceChildren(...page.querySelector("#fields").childNodes);
+      matchChildren(fields, page.querySelector("#fields"));
+      for (const each of fields.querySelectorAll("input:not([type=file]), textarea, select")) reset(each);
     } else {
       const chosen = [...page.querySelectorAll("#fields select")].map((each) => [each.id, each.value]);
       matchChildren(fields, page.querySelector("#fields"));
@@ -42,6 +52,12 @@ function compose(form) {
     }
     matchChildren(form.querySelector("#quote"), page.querySelector("#quote"));
     place();
+  }
+
+  // What the service read, in place of what was typed here before.
+  function reset(input) {
+    if (input.tagName !== "SELECT") input.value = input.defaultValue;
+    else for (const option of input.options) option.selected = option.defaultSelected;
   }
 
   // The slider is logarithmic: 0.01 … 10. The number beside it is what is sent.
@@ -58,14 +74,16 @@ function compose(form) {
     if (slider) form.querySelector(`#${slider}`).value = String(Number((10 ** Number(event.target.value)).toPrecision(2)));
     clearTimeout(timer);
     const source = event.target === json ? "json" : "form";
-    timer = setTimeout(ask, event.target.tagName === "SELECT" ? 0 : QUIET_MS, source);
+    flush = () => ask(source);
+    timer = setTimeout(flush, event.target.tagName === "SELECT" ? 0 : QUIET_MS);
   }
 
-  form.addEventListener("input", typed);
+  form.addEventListener("input", (event) => event.target.type === "file" || typed(event));
+  form.addEventListener("recompose", (event) => ask("json", event.detail));
+  form.settled = () => (flush ? flush() : answer);
   form.addEventListener("submit", (event) => {
-    if (event.submitter && event.submitter.value === "submit") return;
+    if (event.submitter && event.submitter.value === "submit" && !("uploads" in form.dataset)) return;
     event.preventDefault(); // Enter, or “Quote”
-    clearTimeout(timer);
     ask("form");
   });
   document.documentElement.classList.add("scripted");
