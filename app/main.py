@@ -17,7 +17,9 @@ from starlette.routing import BaseRoute
 from app.audit.origin import Origins
 from app.audit.routes import router as audit_router
 from app.catalogue.routes import router as catalogue_router
+from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import router as dashboard_router
+from app.dashboard.submit import router as submit_page_router
 from app.dashboard.webhooks import router as webhook_pages_router
 from app.dashboard.workers import router as worker_pages_router
 from app.datasets import service as datasets
@@ -69,6 +71,8 @@ ROUTERS = (
     webhooks_router,
     audit_router,
     webhook_pages_router,
+    submit_page_router,
+    register_page_router,
     worker_pages_router,
     catalogue_router,
     dashboard_router,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import Depends, Form, Request, Response
+from fastapi import Depends, Form, Header, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials
 from itsdangerous import BadSignature, TimestampSigner
 
@@ -97,6 +97,18 @@ def posting_viewer(viewer: CurrentViewer, csrf: Annotated[str, Form(max_length=2
 
 
 PostingViewer = Annotated[Viewer, Depends(posting_viewer)]
+
+
+def uploading_viewer(viewer: CurrentViewer, x_csrf_token: Annotated[str, Header(max_length=200)] = "") -> Viewer:
+    """The viewer who sends a file: the form's token comes in a header, so that it is checked before the body is read.
+
+    Raises:
+        Forbidden: as `posting_viewer`.
+    """
+    return posting_viewer(viewer, x_csrf_token)
+
+
+UploadingViewer = Annotated[Viewer, Depends(uploading_viewer)]
 
 
 def sign_in(response: Response, request: Request, settings: Settings, caller: Caller, sign_outs: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +79,37 @@ def _budget(name: str, view: AccountView, delta: float) -> Budget:
     )
 
 
+@dataclass(frozen=True)
+class Share:
+    """What a charge takes of one account's budget, beside what is spent and held there already; each rounded up.
+
+    Attributes:
+        percent: the charge's share of the budget.
+        before: the share that is spent or held.
+    """
+
+    name: str
+    percent: float
+    before: float
+
+    @property
+    def after(self) -> float:
+        """The share that is left afterwards; below 0 where the charge does not fit."""
+        return round(100.0 - self.before - self.percent, 1)
+
+
+def shares_of(figures: LedgerView | None, charge: Mapping[str, Any]) -> list[Share]:
+    """A charge in shares of the accounts that it is on; empty on public data."""
+    if figures is None or charge["unit"] is None:
+        return []
+    accounts = {"train": figures.accounts.train, "holdout": figures.accounts.holdout}
+    return [
+        Share(name, _percent(charge[name], view.budget), _percent(view.spent + view.held, view.budget))
+        for name, view in accounts.items()
+        if view is not None
+    ]
+
+
 def _percent(amount: int, budget: int) -> float:
     """Tenths of a percent, rounded up: a spent share is never shown smaller."""
     return -(-amount * 1000 // budget) / 10
@@ -117,6 +149,7 @@ class JobPage:
     certificate_due: bool
     may_cancel: bool
     may_download: bool
+    may_submit: bool
     trials: TrialList | None
     picture: ScalingPicture | None
     is_trial: bool
@@ -168,6 +201,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         certificate_due=job.status in FINISHED and not job.parent_id and any(each.kind == "post" for each in entries),
         may_cancel=job.status in STOPPABLE and not job.parent_id and may_cancel(session, caller, job),
         may_download=access.covers("train"),
+        may_submit=access.covers("train"),
         trials=found,
         picture=scaling_picture(found) if found else None,
         is_trial=trial["role"] != "final",

@@ -19,7 +19,7 @@ from app.web.problems import problem
 
 # Room for the multipart envelope and the spec beside the file itself.
 UPLOAD_ENVELOPE_BYTES = 4 * MIB
-UPLOADS = ("/v1/datasets", "/v1/datasets/check")
+UPLOADS = ("/v1/datasets", "/v1/datasets/check", "/dashboard/register/check", "/dashboard/register/file")
 # No route needs more than this, except those below.
 SMALL_BODY_BYTES = 64 * 1024
 
@@ -32,7 +32,7 @@ class Needs(NamedTuple):
 
 
 # A specification names its columns, classes and ids one by one; a prediction's inputs are records.
-LARGE = re.compile(r"/v1/datasets(/check|/[^/]+/declarations)?|/v1/jobs/[^/]+/predict")
+LARGE = re.compile(r"/v1/datasets(/check|/[^/]+/declarations)?|/v1/jobs/[^/]+/predict|/dashboard/register/draft")
 LARGE_NODES = 200_000
 
 

@@ -163,6 +163,13 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("POST", "/dashboard/webhooks/{webhook_id}/test"): Rule(404),
     ("POST", "/dashboard/webhooks/{webhook_id}/enabled"): Rule(404, send=lambda *_: {"data": {"enabled": "true"}}),
     ("POST", "/dashboard/webhooks/{webhook_id}/delete"): Rule(404),
+    ("GET", "/dashboard/submit"): ANY,  # tests/dashboard/test_submit.py: of what may be trained on alone
+    ("POST", "/dashboard/submit/draft"): ANY,
+    ("POST", "/dashboard/submit"): Rule(422),
+    ("GET", "/dashboard/register"): Rule(role=OWNERS),
+    ("POST", "/dashboard/register/draft"): Rule(role=OWNERS),
+    ("POST", "/dashboard/register/check"): Rule(422, role=OWNERS, send=json({})),
+    ("POST", "/dashboard/register/file"): Rule(422, role=OWNERS, send=json({})),
     ("GET", "/dashboard"): ANY,
     ("GET", "/dashboard/static/{path:path}"): OPEN,
     ("GET", "/dashboard/login"): OPEN,

@@ -60,7 +60,13 @@ def test_every_page_fits_the_screen_and_can_be_read(open_page: Open, whole: Whol
     assert dark == (scheme == "dark")
     jobs = [ids.succeeded, ids.running, ids.failed, ids.public, ids.evil]
     datasets = [ids.reviews, ids.incomes, ids.digits]
-    paths = ["/dashboard", "/dashboard/datasets", *(f"/dashboard/jobs/{each}" for each in jobs)]
+    paths = [
+        "/dashboard",
+        "/dashboard/datasets",
+        "/dashboard/submit",
+        "/dashboard/register",
+        *(f"/dashboard/jobs/{each}" for each in jobs),
+    ]
     for path in paths + [f"/dashboard/datasets/{each}?check=true" for each in datasets]:
         page.goto(path)
         if ids.reviews in path or ids.incomes in path:

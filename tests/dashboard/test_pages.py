@@ -58,6 +58,8 @@ def addresses(ids: Everything) -> list[str]:
         f"/dashboard?dataset={ids.reviews}&status=",
         "/dashboard/live/jobs",
         "/dashboard/datasets",
+        "/dashboard/submit",
+        f"/dashboard/submit?job={ids.succeeded}",
         "/dashboard/nothing",
         *(f"/dashboard/jobs/{each}" for each in jobs),
         *(f"/dashboard/live/jobs/{each}" for each in jobs),

@@ -72,7 +72,13 @@ def test_no_page_is_wider_than_a_phone(open_page: Open, whole: Whole, study: str
     page.get_by_role("cell", name="webhook.test").wait_for()
     stretch(page, "webhooks")
     jobs = [ids.succeeded, ids.running, ids.failed, ids.public, ids.poisson, ids.evil, ids.queued, study]
-    paths = ["/dashboard", "/dashboard?status=paused", "/dashboard/datasets"]
+    paths = [
+        "/dashboard",
+        "/dashboard?status=paused",
+        "/dashboard/datasets",
+        "/dashboard/submit",
+        "/dashboard/register",
+    ]
     paths += [f"/dashboard/jobs/{each}" for each in jobs]
     for path in paths + [f"/dashboard/datasets/{each}?check=true" for each in (ids.reviews, ids.incomes, ids.digits)]:
         page.goto(path)
@@ -89,7 +95,7 @@ def test_nor_is_an_open_question_or_an_empty_service(open_page: Open, whole: Who
     page.get_by_role("dialog").wait_for()
     stretch(page, "the question")
     newcomer = open_page("/dashboard", scene.key("analyst"), viewport=PHONE)
-    for path in ("/dashboard", "/dashboard/datasets", "/dashboard/webhooks"):
+    for path in ("/dashboard", "/dashboard/datasets", "/dashboard/webhooks", "/dashboard/submit"):
         newcomer.goto(path)
         stretch(newcomer, f"{path} of a newcomer")
 

@@ -74,7 +74,9 @@ function match(old, fresh) {
     return;
   }
   if ("once" in old.dataset) return; // filled by itself
-  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  // What a person has folded or unfolded stays, unless there is something new to see in it.
+  const kept = (name) => name === "open" && !fresh.open;
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && !kept(name)) old.removeAttribute(name);
   for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   matchChildren(old, fresh);
 }

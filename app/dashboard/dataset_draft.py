@@ -1,0 +1,47 @@
+"""A data set's declaration in the making: its form, and where to begin."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.dashboard.draft import Draft, Layout
+from app.dashboard.fields import SchemaForm
+
+# In the order in which an owner decides. `path` names a file on the server: an upload has none.
+LAYOUT = Layout(
+    {
+        "What it is": ("name", "format", "csv"),
+        "What is predicted": ("task",),
+        "From what": ("features",),
+        "What is protected": ("privacy",),
+        "Hold-out": ("holdout",),
+    },
+    frozenset(
+        (
+            *("/name", "/format", "/task/kind", "/features/kind", "/privacy/sensitivity", "/privacy/unit"),
+            *("/privacy/records", "/privacy/cap", "/privacy/cap/epsilon", "/privacy/filter", "/privacy/user_column"),
+            *("/privacy/max_records_per_user", "/holdout/kind", "/holdout/fraction"),
+        )
+    ),
+)
+
+
+@cache
+def form() -> SchemaForm:
+    """The form of a DatasetSpec."""
+    return SchemaForm(DatasetSpec.model_json_schema())
+
+
+def first_declaration() -> Draft:
+    """A declaration to begin with, as `scrimp datasets init` begins it. The page fills in what a file's head shows."""
+    return Draft(
+        {
+            "name": "",
+            "format": "csv",
+            "task": {"kind": "classification"},
+            "features": {"kind": "columns"},
+            "privacy": {"sensitivity": "private", "cap": {"epsilon": 4.0}, "filter": "gdp"},
+            "holdout": {"kind": "split", "fraction": 0.2},
+        }
+    )

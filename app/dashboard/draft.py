@@ -1,0 +1,136 @@
+"""A document in the making: its text, the form that shows it, and what is wrong with it, at its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from app.dashboard.fields import Control, SchemaForm
+from app.errors import InvalidRequest, ServiceError
+from app.web import strict_json
+from app.web.problems import validation_errors
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the form: what is asked at once, and what is folded away."""
+
+    title: str
+    asked: tuple[Control, ...]
+    more: tuple[Control, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something to change. `at`: the control that shows it; None if only the JSON does."""
+
+    pointer: str
+    said: str
+    at: Control | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a form is divided.
+
+    Attributes:
+        sections: title → members of the document. Every member is in one section.
+        asked: the pointers of controls that are shown at once; so are those that must be filled in.
+    """
+
+    sections: Mapping[str, tuple[str, ...]]
+    asked: frozenset[str]
+
+
+@dataclass
+class Draft:
+    """A document that somebody is composing.
+
+    Attributes:
+        document: it, as far as it is known.
+        text: the document as JSON, or what was typed in its place if that is none.
+        errors: what is wrong, by JSON pointer; "" holds what has no place of its own.
+    """
+
+    document: dict[str, Any]
+    text: str = ""
+    errors: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.text = self.text or json.dumps(self.document, indent=2, ensure_ascii=False)
+
+    def validated(self, model: type[M], max_nodes: int = strict_json.MAX_NODES) -> M | None:
+        """The document as its contract reads it; None if it is not valid, with `errors` filled."""
+        if self.errors:
+            return None
+        try:
+            strict_json.check(self.text.encode(), max_nodes)
+            return model.model_validate_json(self.text)
+        except ValidationError as error:
+            self.refused(InvalidRequest("", validation_errors(list(error.errors()), self.document, model)))
+        except ServiceError as error:
+            self.refused(error)
+        return None
+
+    def refused(self, error: ServiceError) -> None:
+        """Notes why the service refused it, at the members that it names."""
+        for each in error.members.get("errors") or [{"pointer": "", "detail": error.message}]:
+            said = self.errors.setdefault(each["pointer"], [])
+            if each["detail"] not in said:
+                said.append(each["detail"])
+
+    def sections(
+        self, form: SchemaForm, layout: Layout, fitted: Callable[[Control], Control] = lambda each: each
+    ) -> list[Section]:
+        """The form. `fitted` changes controls, by what is known besides the schema."""
+        found = []
+        for title, members in layout.sections.items():
+            shown = [fitted(each) for each in form.show(self.document, members)]
+            asked = tuple(each for each in shown if each.pointer in layout.asked or each.required)
+            found.append(Section(title, asked, tuple(each for each in shown if each not in asked)))
+        return found
+
+    def problems(self, sections: list[Section]) -> list[Problem]:
+        """What is wrong, each with the control that shows it; what concerns an object stands at its first control."""
+        controls = [each for section in sections for each in (*section.asked, *section.more)]
+        found = []
+        for pointer, said in self.errors.items():
+            near = [each for each in controls if each.pointer == pointer]
+            near += [each for each in controls if pointer and each.pointer.startswith(f"{pointer}/")]
+            # A control shows several members (a pair, a list) whose own pointers are longer.
+            near += [each for each in controls if pointer.startswith(f"{each.pointer}/")]
+            found.append(Problem(pointer, "; ".join(said).replace("`", ""), near[0] if near else None))
+        return found
+
+
+def placed(problems: list[Problem]) -> dict[str, str]:
+    """What is said at each control, by its pointer."""
+    found: dict[str, str] = {}
+    for each in problems:
+        if each.at is not None:
+            found[each.at.pointer] = "; ".join(filter(None, [found.get(each.at.pointer), each.said]))
+    return found
+
+
+def sent_draft(sent: Mapping[str, str], form: SchemaForm) -> Draft:
+    """The draft that a sent form says; its JSON says it if `source` is `json`."""
+    text = sent.get("json", "")
+    try:
+        document = json.loads(text)
+        wrong = "" if isinstance(document, dict) else "this is not a JSON object"
+    except (ValueError, RecursionError) as error:
+        wrong = f"this is not JSON: {error}"
+    if wrong:
+        return Draft({}, text, {"": [wrong]})
+    if sent.get("source") == "json":
+        return Draft(document, text)
+    try:
+        return Draft(form.read(sent, document))
+    except (AttributeError, KeyError, TypeError):  # the JSON has a shape that no form shows
+        return Draft(document, text)

@@ -1,0 +1,130 @@
+"""A job in the making: its form, what a data set rules out, and where to begin."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from app.catalogue.models import CATALOGUE as MODELS
+from app.catalogue.optimizers import CATALOGUE as OPTIMIZERS
+from app.catalogue.presets import PRESETS
+from app.contracts.job_spec import JobSpec
+from app.dashboard.draft import Draft, Layout, Section, sent_draft
+from app.dashboard.fields import Control, SchemaForm
+from app.datasets.schemas import DatasetView
+
+RECIPE = "linear_probe"
+FIRST_EPSILON = 1.0
+# In the order in which a person decides.
+LAYOUT = Layout(
+    {
+        "Data set": ("dataset", "name"),
+        "Model": ("model",),
+        "Optimizer": ("optimizer",),
+        "Privacy": ("privacy",),
+        "Length and batches": ("length", "sampling", "clipping"),
+        "Scores": ("evaluation",),
+        "Study": ("hpo",),
+        "Where it runs": ("runtime", "seed"),
+    },
+    frozenset(
+        (
+            *("/dataset", "/name", "/model/kind", "/optimizer/kind", "/optimizer/learning_rate", "/privacy"),
+            *("/privacy/target_epsilon", "/length/steps", "/length/epochs", "/sampling/kind", "/evaluation"),
+            *("/evaluation/on", "/evaluation/points", "/hpo/strategy", "/runtime/device"),
+        )
+    ),
+)
+
+
+@cache
+def form() -> SchemaForm:
+    """The form of a JobSpec."""
+    return SchemaForm(JobSpec.model_json_schema())
+
+
+def sections(draft: Draft, datasets: list[DatasetView]) -> list[Section]:
+    """The form of a draft. Models that the chosen data set rules out are left out."""
+    chosen = next((each for each in datasets if each.id == draft.document.get("dataset")), None)
+
+    def fitted(control: Control) -> Control:
+        if control.pointer == "/dataset":
+            options = tuple((each.id, each.name) for each in datasets)
+            if control.value and chosen is None:
+                options = ((control.value, control.value), *options)
+            return replace(control, options=options or (("", "none"),))
+        if control.pointer == "/model/kind":
+            fits = [kind for kind in MODELS if chosen is None or kind == control.value or suits(kind, chosen)]
+            return replace(control, options=tuple((kind, kind) for kind in fits), hint=MODELS[control.value].summary)
+        if control.pointer == "/optimizer/kind":
+            return replace(control, hint=OPTIMIZERS[control.value].summary)
+        return control
+
+    return draft.sections(form(), LAYOUT, fitted)
+
+
+def suits(kind: str, dataset: DatasetView) -> bool:
+    """Returns True if a kind of model takes a data set's task and features, by the catalogue."""
+    entry = MODELS[kind]
+    return dataset.task["kind"] in entry.tasks and dataset.features["kind"] in entry.takes
+
+
+def first_draft(dataset: DatasetView) -> Draft:
+    """A job to begin with: the recipe where its model suits the data set, else the first model that does."""
+    document: dict[str, Any] = {"dataset": dataset.id, **json.loads(json.dumps(PRESETS[RECIPE].spec))}
+    if not suits("linear", dataset) or dataset.task["kind"] != "classification":
+        kind = next((kind for kind in MODELS if suits(kind, dataset)), "linear")
+        document |= {"model": {"kind": kind}, "hpo": None}
+    return Draft(form().pruned(_for_dataset(document, dataset)))
+
+
+def sent_job(sent: Mapping[str, str], datasets: list[DatasetView]) -> Draft:
+    """The draft that a sent form says, fitted to the data set if another one was chosen."""
+    draft = sent_draft(sent, form())
+    if sent.get("source") == "json" or draft.errors:
+        return draft
+    before = sent_draft(dict(sent) | {"source": "json"}, form()).document.get("dataset")
+    chosen = next((each for each in datasets if each.id == draft.document.get("dataset")), None)
+    if chosen is None or chosen.id == before:
+        return draft
+    return Draft(form().pruned(_for_dataset(draft.document, chosen)))
+
+
+def of_job(spec: dict[str, Any], resolved: bool) -> Draft:
+    """A job's specification, to submit again or to change.
+
+    Args:
+        resolved: its learning rate was "auto", and is again.
+    """
+    document = form().pruned(json.loads(json.dumps(spec)))
+    if resolved:
+        document["optimizer"].pop("learning_rate", None)
+    return Draft(document)
+
+
+def agreed_on(spec: JobSpec, charge: Mapping[str, Any]) -> str:
+    """Names a specification and its price: a click spends what was shown, or nothing."""
+    said = json.dumps([spec.model_dump(mode="json"), dict(charge)], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def _for_dataset(document: dict[str, Any], dataset: DatasetView) -> dict[str, Any]:
+    """Fits privacy, model and scored part to a data set: its sensitivity, task and hold-out are public."""
+    found = dict(document)
+    if dataset.privacy["sensitivity"] == "public":
+        found |= {"privacy": None, "clipping": None}
+    elif found.get("privacy") is None:
+        cap = dataset.privacy["cap"]["epsilon"]
+        found["privacy"] = {"target_epsilon": min(FIRST_EPSILON, cap / 4)}
+    kind = (found.get("model") or {"kind": "linear"}).get("kind")
+    if kind in MODELS and not suits(kind, dataset):
+        found["model"] = {"kind": next((each for each in MODELS if suits(each, dataset)), "linear")}
+    if found.get("evaluation"):
+        part = {"on": "holdout"} if dataset.holdout is not None else {"on": "train", "noise_mu": 0.01}
+        kept = {name: each for name, each in found["evaluation"].items() if name not in ("on", "noise_mu")}
+        found["evaluation"] = kept | part
+    return found

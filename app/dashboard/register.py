@@ -1,0 +1,116 @@
+"""/dashboard/register: declare a data set, check its file without storing it, and register it.
+
+The form is the DatasetSpec's schema; check and registration are the API's routes, `POST /v1/datasets/check` and
+`POST /v1/datasets`. A file's head is looked at in the browser, and the file is sent only by a click.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.dashboard import dataset_draft
+from app.dashboard.draft import Draft, placed, sent_draft
+from app.dashboard.page import PageRoute, render
+from app.dashboard.session import HOME, CurrentViewer, PostingViewer, UploadingViewer, Viewer
+from app.datasets import routes as datasets
+from app.datasets.routes import Parsing, Pricing
+from app.errors import InvalidRequest, ServiceError
+from app.keys.auth import require_role
+from app.web.deps import Db, ServiceSettings
+from app.web.limits import LARGE_NODES
+from app.web.problems import answer
+
+PAGE = f"{HOME}/register"
+router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
+check_owner = require_role("owner")
+
+
+class Refusal(BaseModel):
+    """One error of the API, as it answers it."""
+
+    pointer: str
+    detail: str
+
+
+REFUSALS = TypeAdapter(list[Refusal])
+
+
+class Uploads:
+    """What the API's routes for uploads need."""
+
+    def __init__(self, request: Request, db: Db, settings: ServiceSettings, pricing: Pricing, parsers: Parsing) -> None:
+        self.request, self.db, self.settings, self.pricing, self.parsers = request, db, settings, pricing, parsers
+
+
+@router.get("")
+async def register_page(request: Request, viewer: CurrentViewer) -> Response:
+    """Shows the form, to owners and admins."""
+    await check_owner(viewer.caller)
+    return _page(request, viewer, dataset_draft.first_declaration(), "register.html")
+
+
+@router.post("/draft")
+async def declaration_changed(request: Request, viewer: PostingViewer) -> Response:
+    """The form of what was typed, with what is wrong in it: by its contract, or as the API refused the file."""
+    await check_owner(viewer.caller)
+    sent = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+    draft = sent_draft(sent, dataset_draft.form())
+    draft.validated(DatasetSpec, LARGE_NODES)
+    with suppress(ValidationError):
+        found = [each.model_dump() for each in REFUSALS.validate_json(sent.get("refused") or "[]")]
+        if found:
+            draft.refused(InvalidRequest("", found))
+    return _page(request, viewer, draft, "_register.html")
+
+
+@router.post("/check")
+async def check_file(viewer: UploadingViewer, uploads: Annotated[Uploads, Depends()]) -> Response:
+    """Checks a file against its declaration, and stores nothing."""
+    of = uploads
+    try:
+        caller = await check_owner(viewer.caller)
+        found = await datasets.check_dataset(of.request, of.db, of.settings, of.pricing, of.parsers, caller)
+    except ServiceError as error:
+        return answer(error)
+    return render(of.request, "_checked.html", viewer=viewer, found=found, dataset_id=None)
+
+
+@router.post("/file")
+async def register_file(viewer: UploadingViewer, uploads: Annotated[Uploads, Depends()]) -> Response:
+    """Registers the data set."""
+    of = uploads
+    try:
+        caller = await check_owner(viewer.caller)
+        found = await datasets.register_dataset(
+            of.request, Response(), of.db, of.settings, of.pricing, of.parsers, caller
+        )
+    except ServiceError as error:
+        return answer(error)
+    return render(of.request, "_checked.html", viewer=viewer, found=found, dataset_id=found.id)
+
+
+def _page(request: Request, viewer: Viewer, draft: Draft, template: str) -> Response:
+    sections = draft.sections(dataset_draft.form(), dataset_draft.LAYOUT)
+    problems = draft.problems(sections)
+    return render(
+        request,
+        template,
+        viewer=viewer,
+        draft=draft,
+        cap=_cap(draft),
+        sections=sections,
+        problems=problems,
+        errors=placed(problems),
+    )
+
+
+def _cap(draft: Draft) -> str:
+    """The declared cap's ε as it is written; empty without one."""
+    privacy = draft.document.get("privacy")
+    cap = privacy.get("cap") if isinstance(privacy, dict) else None
+    return str(cap.get("epsilon", "")) if isinstance(cap, dict) else ""

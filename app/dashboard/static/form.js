@@ -1,0 +1,93 @@
+// Keeps a form, its JSON and its quote together. The service reads the form, prices it and writes both: this script only
+// sends what was typed, a moment after the last key, and shows the answer without moving the focus.
+"use strict";
+
+const QUIET_MS = 300; // after the last key, before a quote is asked for
+
+function compose(form) {
+  const json = form.querySelector("#json");
+  let timer = null;
+  let asked = 0;
+  let flush = null; // asks now what was to be asked after the last key
+  let answer = Promise.resolve();
+
+  function ask(source, more) {
+    clearTimeout(timer);
+    timer = flush = null;
+    answer = exchange(source, more);
+    return answer;
+  }
+
+  async function exchange(source, more = {}) {
+    const mine = ++asked;
+    const sent = new URLSearchParams(new FormData(form));
+    sent.set("source", source);
+    for (const [name, value] of Object.entries(more)) sent.set(name, value);
+    form.setAttribute("aria-busy", "true");
+    try {
+      const answered = await fetch(form.dataset.draft, { method: "POST", body: sent, cache: "no-store" });
+      if (answered.redirected || answered.status === 403) return location.reload(); // signed out, or the form is out of date
+      if (!answered.ok) throw new Error(String(answered.status));
+      const html = await answered.text();
+      if (mine === asked) update(new DOMParser().parseFromString(html, "text/html"), source);
+      say("");
+    } catch {
+      say("The service does not answer: no new quote. Change something to try again.");
+    } finally {
+      if (mine === asked) form.removeAttribute("aria-busy");
+    }
+  }
+
+  function update(page, source) {
+    const fields = form.querySelector("#fields");
+    if (source === "json") {
+      matchChildren(fields, page.querySelector("#fields"));
+      for (const each of fields.querySelectorAll("input:not([type=file]), textarea, select")) reset(each);
+    } else {
+      const chosen = [...page.querySelectorAll("#fields select")].map((each) => [each.id, each.value]);
+      matchChildren(fields, page.querySelector("#fields"));
+      // Options may have come or gone: the choice is the one that the service read.
+      if (timer === null) for (const [id, value] of chosen) form.querySelector(`#${id}`).value = value;
+      json.value = page.querySelector("#json").value;
+    }
+    matchChildren(form.querySelector("#quote"), page.querySelector("#quote"));
+    place();
+  }
+
+  // What the service read, in place of what was typed here before.
+  function reset(input) {
+    if (input.tagName !== "SELECT") input.value = input.defaultValue;
+    else for (const option of input.options) option.selected = option.defaultSelected;
+  }
+
+  // The slider is logarithmic: 0.01 … 10. The number beside it is what is sent.
+  function place() {
+    for (const slider of form.querySelectorAll("input[data-of]")) {
+      const value = Number(form.querySelector(`#${slider.dataset.of}`).value);
+      if (value > 0) slider.value = String(Math.log10(value));
+      slider.setAttribute("aria-valuetext", value > 0 ? `ε ${value}` : "no ε");
+    }
+  }
+
+  function typed(event) {
+    const slider = event.target.dataset.of;
+    if (slider) form.querySelector(`#${slider}`).value = String(Number((10 ** Number(event.target.value)).toPrecision(2)));
+    clearTimeout(timer);
+    const source = event.target === json ? "json" : "form";
+    flush = () => ask(source);
+    timer = setTimeout(flush, event.target.tagName === "SELECT" ? 0 : QUIET_MS);
+  }
+
+  form.addEventListener("input", (event) => event.target.type === "file" || typed(event));
+  form.addEventListener("recompose", (event) => ask("json", event.detail));
+  form.settled = () => (flush ? flush() : answer);
+  form.addEventListener("submit", (event) => {
+    if (event.submitter && event.submitter.value === "submit" && !("uploads" in form.dataset)) return;
+    event.preventDefault(); // Enter, or “Quote”
+    ask("form");
+  });
+  document.documentElement.classList.add("scripted");
+  place();
+}
+
+for (const form of document.querySelectorAll("form[data-draft]")) compose(form);

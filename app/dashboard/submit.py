@@ -1,0 +1,199 @@
+"""/dashboard/submit: compose a job, see what it costs, and submit it.
+
+The form, its quote and the admission are the API's own: the JobSpec's schema, `POST /v1/quotes` and `POST /v1/jobs`.
+A click submits only the specification and the price that the page has shown.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.concurrency import run_in_threadpool
+
+from app.contracts.job_spec import JobSpec
+from app.dashboard import job_draft
+from app.dashboard.draft import Draft, placed
+from app.dashboard.job_draft import agreed_on, first_draft, of_job, sent_job
+from app.dashboard.page import PageRoute, render
+from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
+from app.dashboard.views import Share, shares_of
+from app.datasets.routes import list_datasets
+from app.datasets.schemas import DatasetView
+from app.db.models import Job
+from app.errors import BudgetError, LimitError, RequestError
+from app.grants.service import require_job
+from app.jobs import routes as jobs
+from app.jobs.routes import Pricing
+from app.jobs.schemas import Quote
+from app.keys.service import Caller
+from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings
+
+PAGE = f"{HOME}/submit"
+router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
+Named = Annotated[str | None, Query(max_length=100)]
+DATASETS_SHOWN = 200
+LONGEST_ONCE = 200
+CHANGED = (
+    "Nothing was submitted: the settings or the price are not those of the last quote. Look at this one, then submit."
+)
+REFUSALS = (RequestError, BudgetError, LimitError)
+
+
+class Api:
+    """The API's own routes, for this page."""
+
+    def __init__(
+        self, request: Request, db: Db, heads: RecordedHeads, pricing: Pricing, settings: ServiceSettings, gpus: Gpus
+    ) -> None:
+        self.request, self.db, self.heads = request, db, heads
+        self.pricing, self.settings, self.gpus = pricing, settings, gpus
+
+    async def datasets(self, caller: Caller) -> list[DatasetView]:
+        """The newest data sets that a key may train on."""
+        found = await run_in_threadpool(list_datasets, self.db, self.heads, caller, None, DATASETS_SHOWN)
+        return [each for each in found.items if each.access != "view" and each.state == "ready"]
+
+    async def draft_of(self, caller: Caller, job_id: str) -> Draft:
+        """A job that the key may see, as a draft."""
+
+        def found() -> Job:
+            with self.db.read() as session:
+                return require_job(session, caller, job_id)
+
+        job = await run_in_threadpool(found)
+        return of_job(job.spec, resolved=job.quote.get("resolved") is not None)
+
+    async def quote(self, caller: Caller, spec: JobSpec) -> Quote:
+        """`POST /v1/quotes`."""
+        answer = await jobs.quote(self.request, spec, self.db, self.pricing, self.settings, caller, self.gpus)
+        return Quote.model_validate_json(bytes(answer.body))
+
+    async def submit(self, caller: Caller, spec: JobSpec, once: str) -> str:
+        """`POST /v1/jobs`; returns the job's id."""
+        answer = await jobs.submit(
+            self.request, spec, self.db, self.pricing, self.settings, caller, self.heads, self.gpus, once
+        )
+        return answer.headers["Location"].rpartition("/")[2]
+
+
+ApiRoutes = Annotated[Api, Depends()]
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """A quote as the page shows it.
+
+    Attributes:
+        shares: the charge on each account, in shares of its budget; empty on public data.
+        agreed: names the specification and the price; sent back with the click that spends.
+    """
+
+    spec: JobSpec
+    quote: Quote
+    dataset: DatasetView | None
+    shares: list[Share]
+    agreed: str
+
+    @property
+    def percent(self) -> float:
+        """The larger share of a budget that submitting holds."""
+        return max((each.percent for each in self.shares), default=0.0)
+
+
+@router.get("")
+async def submit_page(
+    request: Request, api: ApiRoutes, viewer: CurrentViewer, dataset: Named = None, job: Named = None
+) -> Response:
+    """Shows the form: of a data set, of an earlier job (`job`), or of the newest data set."""
+    datasets = await api.datasets(viewer.caller)
+    if job is not None:
+        draft = await api.draft_of(viewer.caller, job)
+    elif datasets:
+        draft = first_draft(next((each for each in datasets if dataset in (each.id, each.name)), datasets[0]))
+    else:
+        return render(request, "submit.html", viewer=viewer, draft=None)
+    quoted = await _quoted(api, viewer.caller, draft, datasets)
+    return _page(request, viewer, datasets, draft, quoted)
+
+
+@router.post("/draft")
+async def draft_changed(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
+    """The form and the quote of what was typed. Charges and reserves nothing."""
+    sent, datasets = await _sent(request), await api.datasets(viewer.caller)
+    draft = sent_job(sent, datasets)
+    quoted = await _quoted(api, viewer.caller, draft, datasets)
+    return _page(request, viewer, datasets, draft, quoted, template="_submit.html", once=sent.get("once", ""))
+
+
+@router.post("")
+async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
+    """Submits the job if it and its price are as the page has shown them; else shows the new quote."""
+    sent, datasets = await _sent(request), await api.datasets(viewer.caller)
+    draft, status, notice = sent_job(sent, datasets), 200, ""
+    quoted = await _quoted(api, viewer.caller, draft, datasets)
+    once = sent.get("once", "")[:LONGEST_ONCE] or secrets.token_urlsafe(16)
+    if quoted is None:
+        status = 422
+    elif sent.get("do") == "submit" and sent.get("agreed") != quoted.agreed:
+        notice, status = CHANGED, 409
+    elif sent.get("do") == "submit":
+        try:
+            job_id = await api.submit(viewer.caller, quoted.spec, once)
+            return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)
+        except REFUSALS as error:
+            draft.refused(error)
+            status, quoted = error.status, None
+    return _page(request, viewer, datasets, draft, quoted, status=status, once=once, notice=notice)
+
+
+async def _sent(request: Request) -> dict[str, str]:
+    """The form's texts."""
+    return {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+
+
+async def _quoted(api: Api, caller: Caller, draft: Draft, datasets: list[DatasetView]) -> Quoted | None:
+    """The quote of a draft; None if it is not valid or refused, with the draft's errors filled."""
+    spec = draft.validated(JobSpec)
+    if spec is None:
+        return None
+    try:
+        quote = await api.quote(caller, spec)
+    except REFUSALS as error:
+        draft.refused(error)
+        return None
+    dataset = next((each for each in datasets if spec.dataset in (each.id, each.name)), None)
+    shares = shares_of(dataset.ledger if dataset else None, quote.charge)
+    return Quoted(spec, quote, dataset, shares, agreed_on(spec, quote.charge))
+
+
+def _page(
+    request: Request,
+    viewer: Viewer,
+    datasets: list[DatasetView],
+    draft: Draft,
+    quoted: Quoted | None,
+    *,
+    template: str = "submit.html",
+    status: int = 200,
+    once: str = "",
+    notice: str = "",
+) -> Response:
+    sections = job_draft.sections(draft, datasets)
+    problems = draft.problems(sections)
+    return render(
+        request,
+        template,
+        viewer=viewer,
+        status=status,
+        draft=draft,
+        sections=sections,
+        problems=problems,
+        errors=placed(problems),
+        quoted=quoted,
+        once=once or secrets.token_urlsafe(16),
+        notice=notice,
+    )

@@ -1,0 +1,122 @@
+"""Whole flows in a real browser, by keyboard: from an empty service to a job, on a wide screen and on a phone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dashboard.scene import Everything, Scene
+from tests.dashboard.test_register import table
+from tests.factories import job_spec
+
+pytestmark = pytest.mark.browser
+
+Whole = tuple[Scene, Everything]
+Open = Callable[..., Any]
+SUBMIT, REGISTER = "/dashboard/submit", "/dashboard/register"
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_person_composes_and_submits_a_job_by_keyboard_alone(open_page: Open, whole: Whole, width: int) -> None:
+    scene, ids = whole
+    page = open_page(f"{SUBMIT}?dataset={ids.reviews}", scene.analyst, viewport={"width": width, "height": 900})
+    keyboard = page.keyboard
+    page.get_by_label("Name").focus()
+    keyboard.type(f"by keyboard {width}")
+    page.get_by_label("Target ε").focus()
+    keyboard.press("Control+A")
+    keyboard.type("0.27")
+    page.get_by_role("status").get_by_text(re.compile(r"^ε 0\.27")).wait_for()
+    assert page.evaluate("document.activeElement.id") == "f-privacy-target_epsilon", "the focus stays"
+    assert json.loads(page.get_by_role("textbox", name="The same as JSON").input_value())["privacy"] == {
+        "target_epsilon": 0.27
+    }
+    page.get_by_label("ε, on a logarithmic scale").focus()
+    keyboard.press("End")
+    page.get_by_text("it does not fit the budget").wait_for()
+    keyboard.press("Home")
+    page.get_by_text("the evaluation alone costs").first.wait_for()
+    page.get_by_label("Target ε").fill("0.2")
+    page.get_by_label("Model", exact=True).select_option("mlp")
+    page.get_by_label("Hidden").wait_for()
+    page.get_by_role("link", name="Hidden").press("Enter")
+    keyboard.type("8, 4")
+    page.get_by_text("No quote").wait_for()  # no rule for its rate is known
+    page.get_by_label("Learning rate", exact=True).fill("0.5")
+    page.get_by_role("button", name="Submit: hold").wait_for()
+    assert page.get_by_label("Model", exact=True).input_value() == "mlp"
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.get_by_role("button", name="Submit: hold").press("Enter")
+    page.get_by_role("heading", name=f"by keyboard {width}").wait_for()
+    page.get_by_role("link", name="Submit again").press("Enter")
+    page.get_by_role("button", name="Submit: hold").wait_for()
+    assert page.get_by_label("Hidden").input_value() == "8, 4"
+
+
+def test_the_form_follows_the_json(open_page: Open, whole: Whole) -> None:
+    scene, ids = whole
+    page = open_page(f"{SUBMIT}?dataset={ids.reviews}", scene.analyst)
+    spec = job_spec("digits", privacy=None, length={"steps": 33}, evaluation=None)
+    text = page.get_by_role("textbox", name="The same as JSON")
+    text.fill(json.dumps(spec))
+    page.get_by_text("It costs nothing").wait_for()
+    assert page.get_by_label("Steps").input_value() == "33"
+    assert page.get_by_label("Privacy", exact=True).input_value() == ""
+    text.fill("{")
+    page.get_by_text("this is not JSON").wait_for()
+    assert text.input_value() == "{"
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_an_owner_comes_from_an_empty_service_to_a_job_by_keyboard(
+    open_page: Open, whole: Whole, tmp_path: Path, width: int
+) -> None:
+    from playwright.sync_api import expect
+
+    scene, _ids = whole
+    page = open_page("/dashboard", scene.key("owner"), viewport={"width": width, "height": 900})
+    page.get_by_role("link", name="register a data set").press("Enter")
+    file = table(tmp_path / f"patients-{width}.csv", 240, ";", seed=width)
+    page.get_by_label("Data file").set_input_files(file)
+    page.get_by_text("The declaration is complete").wait_for()
+    assert page.get_by_label("Name").input_value() == f"patients-{width}"
+    assert page.get_by_label("Classes").input_value() == "0, 1"
+    assert page.locator("#f-csv-separator").input_value() == ";"
+    page.get_by_label("Records", exact=True).fill("270")
+    page.get_by_role("button", name="Check, store nothing").press("Enter")
+    page.get_by_text("Nothing was stored").wait_for()
+    page.get_by_role("button", name="Declare").press("Enter")
+    expect(page.get_by_label("Records", exact=True)).to_have_value("240")
+    expect(page.get_by_role("textbox", name="The same as JSON")).to_have_value(re.compile('"records": 240,'))
+    page.get_by_role("button", name="Register", exact=True).press("Enter")
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.get_by_role("link", name=f"Open patients-{width}").press("Enter")
+    page.get_by_role("link", name="New job on it").press("Enter")
+    page.get_by_role("button", name="Submit: hold").press("Enter")
+    page.get_by_role("status").filter(has_text="queued").wait_for()
+
+
+def test_a_file_that_does_not_fit_says_so_at_its_field(
+    chromium: Any, server: str, whole: Whole, tmp_path: Path
+) -> None:
+    from playwright.sync_api import expect
+
+    page = chromium.new_context(base_url=server).new_page()
+    page.goto(REGISTER)
+    page.get_by_label("API key").fill(whole[0].owner.token)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Check, store nothing").click()
+    page.get_by_text("Choose a data file first").wait_for()
+    page.get_by_label("Data file").set_input_files(table(tmp_path / "people.csv", 100))
+    page.get_by_text("The declaration is complete").wait_for()
+    page.get_by_label("Label").fill("nope")
+    expect(page.get_by_role("textbox", name="The same as JSON")).to_have_value(re.compile("nope"))
+    page.get_by_role("button", name="Check, store nothing").click()
+    page.locator("#f-task-label-error", has_text="there is no column 'nope'").wait_for()
+    assert page.get_by_label("Data file").evaluate("input => input.files[0].name") == "people.csv", "the file stays"
+    page.context.close()

@@ -1,0 +1,105 @@
+"""The page that registers a data set: its form says what the schema says, the file is checked and stored by the API's
+own routes, and nothing is read from somebody who may not register."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.dashboard.dataset_draft import LAYOUT, first_declaration, form
+from app.db.models import Dataset
+from app.web.examples import DATASET_SPECS
+from tests.dashboard.conftest import Browser, token_of
+from tests.dashboard.scene import XSS, Everything, Scene
+from tests.factories import dataset_spec
+
+Whole = tuple[Scene, Everything]
+SignedIn = Callable[[str], Browser]
+PAGE = "/dashboard/register"
+
+
+def table(path: Path, rows: int, separator: str = ",", seed: int = 1) -> Path:
+    """A CSV file with a category, two numbers and a label."""
+    draw = random.Random(seed)
+    lines = [["age", "height", "town, or city", "outcome"]]
+    lines += [
+        [str(20 + at % 60), f"{150 + draw.random() * 40:.1f}", draw.choice(["Bern", "Chur"]), str(at % 2)]
+        for at in range(rows)
+    ]
+    path.write_text("".join(separator.join(f'"{cell}"' for cell in line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("name", DATASET_SPECS)
+def test_the_form_of_a_declaration_says_the_declaration(name: str) -> None:
+    spec = DatasetSpec.model_validate(DATASET_SPECS[name])
+    document = form().pruned(spec.model_dump(mode="json"))
+    sent = {each.pointer: each.value for members in LAYOUT.sections.values() for each in form().show(document, members)}
+    assert DatasetSpec.model_validate_json(json.dumps(form().read(sent, document))) == spec
+
+
+def test_classes_that_look_like_numbers_stay_texts() -> None:
+    task = {"kind": "classification", "label": "y", "classes": ["1", "2", "a, b", 'say "c"']}
+    document = dataset_spec(task=task)
+    sent = {each.pointer: each.value for each in form().show(document, ("task",))}
+    assert form().read(sent, document)["task"] == task
+    sent["/task/classes"] = "yes, no, 3"
+    assert form().read(sent, document)["task"]["classes"] == ["yes", "no", 3]
+
+
+def test_every_member_of_a_declaration_but_the_server_s_paths_is_in_one_section() -> None:
+    members = [each for section in LAYOUT.sections.values() for each in section]
+    assert sorted([*members, "path", "holdout_path"]) == sorted(DatasetSpec.model_fields)
+
+
+def datasets_of(scene: Scene) -> int:
+    with scene.db.read() as session:
+        return session.scalar(select(func.count()).select_from(Dataset)) or 0
+
+
+def test_a_check_stores_nothing_and_a_registration_answers_its_owner(
+    whole: Whole, signed_in: SignedIn, tmp_path: Path
+) -> None:
+    scene, _ids = whole
+    browser = signed_in("owner")
+    token = {"X-CSRF-Token": token_of(browser.get(PAGE))}
+    privacy = {"sensitivity": "private", "records": 213, "cap": {"epsilon": 2.0}, "filter": "gdp"}
+    features = {"kind": "columns", "columns": ["age", "height"]}
+    task = {"kind": "classification", "label": "outcome", "classes": [0, 1]}
+    spec = dataset_spec(name="people", features=features, task=task, privacy=privacy)
+    content = table(tmp_path / "people.csv", 200).read_bytes()
+
+    def send(path: str, headers: dict[str, str], **changes: Any) -> Any:
+        files = {"spec": (None, json.dumps(spec | changes)), "file": ("people.csv", content)}
+        return browser.client.post(f"{PAGE}/{path}", files=files, headers=headers)
+
+    before = datasets_of(scene)
+    checked = send("check", token)
+    assert checked.status_code == 200 and "200 records" in checked.text and 'data-take="200"' in checked.text
+    refused = send("check", token, task=task | {"label": "nope"})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/task/label")
+    assert send("file", {}).status_code == 403, "without the form's token"
+    assert datasets_of(scene) == before
+    made = send("file", token)
+    assert made.status_code == 200 and "Registered." in made.text and "/dashboard/datasets/ds_" in made.text
+    assert datasets_of(scene) == before + 1
+    assert send("file", token).json()["type"] == "/problems/duplicate-name"
+
+
+def test_refusals_of_the_api_stand_at_their_fields_and_are_text(whole: Whole, signed_in: SignedIn) -> None:
+    browser = signed_in("owner")
+    sent = {"csrf": token_of(browser.get(PAGE)), "source": "json", "json": json.dumps(dataset_spec())}
+    refused = json.dumps([{"pointer": "/task/label", "detail": XSS}])
+    page = browser.client.post(f"{PAGE}/draft", data=sent | {"refused": refused})
+    assert page.status_code == 200 and 'id="f-task-label-error">&lt;script&gt;' in page.text and XSS not in page.text
+    for odd in ("[", "{}", '[{"pointer": 1}]', "null"):
+        assert browser.client.post(f"{PAGE}/draft", data=sent | {"refused": odd}).status_code == 200
+    empty = browser.client.post(f"{PAGE}/draft", data=sent | {"json": json.dumps(first_declaration().document)})
+    assert 'href="#f-name"' in empty.text and 'href="#f-task-label"' in empty.text

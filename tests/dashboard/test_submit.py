@@ -1,0 +1,185 @@
+"""The page that composes a job: its form says what the schema says, its price is the API's, and a click spends what
+the page has shown, or nothing."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+
+from app.contracts.job_spec import JobSpec
+from app.dashboard.job_draft import LAYOUT, form
+from app.db.models import Job
+from tests.dashboard.conftest import Browser, token_of
+from tests.dashboard.scene import XSS, Everything, Scene
+from tests.factories import job_spec
+
+Whole = tuple[Scene, Everything]
+SignedIn = Callable[[str], Browser]
+PAGE = "/dashboard/submit"
+SPECS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "mlp": {"model": {"kind": "mlp", "hidden": [32, 16]}, "optimizer": {"kind": "dp_adam", "betas": [0.8, 0.99]}},
+    "recommender": {"model": {"kind": "transformer_rec", "re_attention": {"mode": "logits"}}},
+    "clipped": {"clipping": {"kind": "adaptive", "adaptive": {"target_quantile": 0.4}}},
+    "groups": {"evaluation": {"on": "train", "groups": {"rare": [0, 1]}, "metrics": ["accuracy", "loss"]}},
+    "sampled": {"sampling": {"kind": "poisson", "expected_batch_size": 64}, "length": {"epochs": 2.5}},
+    "study": {"hpo": {"strategy": "random_k", "space": {"learning_rate": [0.1, 10.0]}, "score": {"kind": "public"}}},
+    "public": {"privacy": None, "evaluation": None, "seed": 7, "runtime": {"dtype": "float64"}},
+}
+
+
+def typed(document: dict[str, Any]) -> dict[str, str]:
+    """What the form of a document sends."""
+    return {each.pointer: each.value for members in LAYOUT.sections.values() for each in form().show(document, members)}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_form_of_a_specification_says_the_specification(name: str) -> None:
+    spec = JobSpec.model_validate(job_spec("ds_1", **SPECS[name]))
+    document = form().pruned(spec.model_dump(mode="json"))
+    assert JobSpec.model_validate(document) == spec, "what is left out is what is the default"
+    assert JobSpec.model_validate_json(json.dumps(form().read(typed(document), document))) == spec
+
+
+def test_every_member_of_a_specification_is_in_one_section() -> None:
+    members = [each for section in LAYOUT.sections.values() for each in section]
+    assert sorted(members) == sorted(JobSpec.model_fields)
+
+
+def test_another_kind_keeps_what_both_know_and_drops_the_rest() -> None:
+    document = job_spec("ds_1", model={"kind": "mlp", "hidden": [4]}, optimizer={"kind": "dp_sgd", "momentum": 0.5})
+    document["optimizer"]["learning_rate"] = 3.0
+    sent = typed(document) | {"/model/kind": "linear", "/optimizer/kind": "dp_adam", "/evaluation": ""}
+    read = form().read(sent, document)
+    assert read["model"] == {"kind": "linear"}
+    assert read["optimizer"] == {"kind": "dp_adam", "learning_rate": 3}
+    assert "evaluation" not in read
+
+
+def test_what_is_no_number_stays_and_is_refused_at_its_place() -> None:
+    read = form().read({"/length/steps": "many", "/optimizer/learning_rate": "auto"}, job_spec("ds_1"))
+    assert read["length"] == {"steps": "many"} and "learning_rate" not in read["optimizer"]
+
+
+def sent_from(page: httpx.Response, **changes: str) -> dict[str, str]:
+    """The form of a page as a browser without JavaScript sends it."""
+    found = {"csrf": token_of(page)}
+    for name in ("once", "agreed"):
+        seen = re.search(rf'name="{name}" value="([^"]*)"', page.text)
+        found |= {name: seen.group(1)} if seen else {}
+    text = re.search(r'<textarea id="json"[^>]*>(.*?)</textarea>', page.text, re.DOTALL)
+    assert text is not None
+    found["json"] = html.unescape(text.group(1))
+    return found | typed(json.loads(found["json"])) | changes
+
+
+def jobs_of(scene: Scene) -> int:
+    with scene.db.read() as session:
+        return session.scalar(select(func.count()).select_from(Job)) or 0
+
+
+def test_the_quote_is_the_api_s_and_one_click_submits_it_once(whole: Whole, signed_in: SignedIn) -> None:
+    scene, ids = whole
+    browser = signed_in("analyst")
+    page = browser.get(f"{PAGE}?dataset={ids.reviews}")
+    assert page.status_code == 200
+    sent = sent_from(page, **{"/privacy/target_epsilon": "0.21", "/name": XSS})
+    quoted = browser.client.post(f"{PAGE}/draft", data=sent)
+    assert XSS not in quoted.text
+    spec = form().read(sent, json.loads(sent["json"]))
+    key = {"Authorization": f"Bearer {scene.analyst.token}"}
+    priced = browser.client.post("/v1/quotes", json=spec, headers=key).json()
+    assert priced.get("fits"), priced
+    assert f"{priced['resolved']['learning_rate']:g}" in quoted.text
+    assert re.search(r"submitting holds <strong>\d\.\d %</strong> of the budget", quoted.text)
+    before = jobs_of(scene)
+    # What the click says is not what was quoted: nothing is spent, and the new price is shown.
+    stale = browser.client.post(PAGE, data=sent | {"do": "submit"})
+    assert stale.status_code == 409 and "Nothing was submitted" in stale.text and jobs_of(scene) == before
+    sent |= sent_from(stale, **{"do": "submit"})
+    made = [browser.client.post(PAGE, data=sent) for _ in range(2)]
+    assert {each.status_code for each in made} == {303} and len({each.headers["location"] for each in made}) == 1
+    assert jobs_of(scene) == before + 1
+    again = browser.get(f"{PAGE}?job={made[0].headers['location'].rpartition('/')[2]}")
+    asked = json.loads(sent_from(stale)["json"])
+    assert asked.pop("hpo") == {"strategy": "auto"}, "it ran no search: a rule gave the rate, and gives it again"
+    assert json.loads(sent_from(again)["json"]) == asked
+
+
+@pytest.mark.parametrize(
+    ("changes", "at", "said"),
+    [
+        ({"/length/steps": "many"}, "f-length-steps", "valid integer"),
+        ({"/length/steps": ""}, "f-length-steps", "give either steps or epochs"),
+        ({"/model/kind": "mlp"}, "f-model-hidden", "Field required"),
+        (
+            {"/optimizer/kind": "dp_adagrad", "/hpo/strategy": ""},
+            "f-optimizer-learning_rate",
+            "no rule for auto is known",
+        ),
+        (
+            {"/sampling/kind": "poisson", "/sampling/expected_batch_size": "900000"},
+            "f-sampling-expected_batch_size",
+            "",
+        ),
+    ],
+)
+def test_errors_stand_at_their_fields(
+    whole: Whole, signed_in: SignedIn, changes: dict[str, str], at: str, said: str
+) -> None:
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"))
+    for path, status in ((f"{PAGE}/draft", 200), (PAGE, 422)):
+        page = browser.client.post(path, data=sent | changes | {"do": "quote"})
+        assert page.status_code == status
+        found = re.search(rf'id="{at}-error">([^<]*)<', page.text)
+        assert found is not None and said in found.group(1), page.text
+        assert f'href="#{at}"' in page.text and 'value="submit"' not in page.text
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"dataset": 3}', '{"model": 5}', "[" * 3000, '{"a": NaN}'])
+def test_json_that_is_no_specification_is_answered_and_kept(whole: Whole, signed_in: SignedIn, text: str) -> None:
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"))
+    for source in ("json", "form"):
+        page = browser.client.post(f"{PAGE}/draft", data={"csrf": sent["csrf"], "json": text, "source": source})
+        assert page.status_code == 200 and "No quote" in page.text, text
+
+
+def test_what_does_not_fit_cannot_be_submitted(whole: Whole, signed_in: SignedIn) -> None:
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"), **{"/privacy/target_epsilon": "9"})
+    page = browser.client.post(PAGE, data=sent | {"do": "quote"})
+    assert page.status_code == 200 and "it does not fit the budget" in page.text and 'value="submit"' not in page.text
+    assert re.search(r"Lower ε to \d\.\d+ or less", page.text)
+
+
+def test_public_data_cost_nothing(whole: Whole, signed_in: SignedIn) -> None:
+    page = signed_in("analyst").get(f"{PAGE}?dataset={whole[1].digits}")
+    assert "It costs nothing" in page.text and "Submit, free of charge" in page.text
+    assert json.loads(sent_from(page)["json"])["privacy"] is None
+
+
+def test_the_page_shows_only_what_the_key_may_train_on(scene: Scene, visit: Callable[[], Browser]) -> None:
+    dataset = scene.dataset("secret-set")
+    job = scene.job(dataset, "secret job")
+    for key, said in ((scene.key("analyst"), "No data set is granted"), (scene.key("viewer"), "role viewer")):
+        browser = visit()
+        browser.sign_in(key)
+        page = browser.get(f"{PAGE}?dataset={dataset}")
+        assert page.status_code == 200 and said in page.text and "secret" not in page.text
+        assert browser.get(f"{PAGE}?job={job}").status_code == 404
+
+
+def test_a_form_of_another_site_submits_nothing(whole: Whole, signed_in: SignedIn) -> None:
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}")) | {"csrf": "0" * 64, "do": "submit"}
+    for path in (PAGE, f"{PAGE}/draft"):
+        assert browser.client.post(path, data=sent).status_code == 403
