@@ -8,7 +8,7 @@ only evaluates a single step's δ(ε), for all grid points at once (six times fa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -50,20 +50,50 @@ def epsilon(event: Event, delta: float, grid: float = GRID) -> float:
     Returns:
         ε ≥ 0; ∞ if double precision cannot resolve δ after this many steps. Public.
     """
+    found = _distribution(event, delta, grid)
+    if found is None:
+        return math.inf
+    distribution, error = found
+    return 0.0 if distribution is None else float(distribution.get_epsilon_for_delta(delta - error))
+
+
+def deltas(event: Event, epsilons: Sequence[float], resolved: float, grid: float = GRID) -> list[float] | None:
+    """Computes upper bounds on δ at several ε, from one distribution.
+
+    Args:
+        event: an account's event.
+        epsilons: ascending.
+        resolved: the smallest δ that matters.
+
+    Returns:
+        None if double precision cannot resolve it after this many steps.
+    """
+    found = _distribution(event, resolved, grid)
+    if found is None:
+        return None
+    distribution, error = found
+    if distribution is None:
+        return [0.0 for _ in epsilons]
+    return [min(1.0, float(each) + error) for each in distribution.get_delta_for_epsilon(list(epsilons))]
+
+
+def _distribution(event: Event, delta: float, grid: float) -> tuple[Any, float] | None:
+    """The distribution of an event's privacy loss (None: nothing is lost), and how much its δ may be too small.
+
+    Returns None if that is half of δ or more.
+    """
     sampled = events.leaves(event)
     gaussian_precision = math.fsum(
         sampled.pop(leaf) / leaf.noise_multiplier**2 for leaf in list(sampled) if leaf.sample_rate >= 1.0
     )
     if not resolves(delta, sampled.total()) or gaussian_precision > _LARGEST_PRECISION:
-        return math.inf
+        return None
     tail = TAIL_SHARE * delta
     parts = [_composed(leaf, count, grid, tail) for leaf, count in sampled.items()]
     if gaussian_precision > 0.0:
         parts.append(_composed(Leaf(1.0, gaussian_precision**-0.5), 1, grid, tail))
-    if not parts:
-        return 0.0
-    resolved_delta = delta - CONVOLUTION_ERROR_PER_STEP * sampled.total()
-    return float(reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(resolved_delta))
+    error = CONVOLUTION_ERROR_PER_STEP * sampled.total()
+    return (reduce(lambda one, other: one.compose(other), parts) if parts else None), error
 
 
 def _composed(leaf: Leaf, count: int, grid: float, tail: float) -> Any:

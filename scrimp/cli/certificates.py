@@ -8,6 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
 from scrimp.cli.session import FAILED, Session, command, read_json
 from scrimp.errors import ScrimpError
@@ -91,6 +94,26 @@ def recompute_(
         raise typer.Exit(status)
 
 
+@command(app, "explain")
+def explain(
+    session: Session,
+    certificate: Annotated[str, typer.Argument(help="A job's id, or the file of a certificate or of its envelope.")],
+) -> None:
+    """Say in plain words what a certificate guarantees, how to read it, and what it does not cover.
+
+    From the certificate alone. Check its signature first: `scrimp certificates verify`.
+    """
+    from scrimp.explain import explained
+    from scrimp.recompute import body_of
+
+    try:
+        body = body_of(_document(session, certificate))
+        sections = explained(body)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None
+    session.result(dict(sections), lambda: _print(session.console, sections))
+
+
 def register_signing_key(root: typer.Typer) -> None:
     @command(root, "signing-key")
     def signing_key(session: Session) -> None:
@@ -99,6 +122,13 @@ def register_signing_key(root: typer.Typer) -> None:
         if found is None:
             raise ScrimpError("the service has no signing key yet: start its relay")
         session.result(found, lambda: session.console.print(found.public_key, soft_wrap=True, highlight=False))
+
+
+def _print(console: Console, sections: list[tuple[str, list[str]]]) -> None:
+    for title, lines in sections:
+        console.print(Text(title, "bold"))
+        for line in lines:
+            console.print(Padding(Text(line), (0, 0, 0, 2)))
 
 
 def _document(session: Session, certificate: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from app.ledger import certificates
 from app.lifecycle import studies
 from app.privacy.mechanism import MechanismConfig
 from scrimp import recompute
+from scrimp.explain import explained
 from tests.conftest import BACKINGS
 from tests.hpo.conftest import Submit, account_of, job_of, play, runs_of
 from tests.lifecycle.conftest import claimed
@@ -143,6 +144,8 @@ def test_a_certificate_says_who_released_the_mean_and_a_second_release_is_found(
     assert body["study"]["mean"] == {"run": runs[0].id}
     assert body["epsilon"]["value"] == pytest.approx(1.0, abs=1e-6)
     assert recompute.check_body(body) == []
+    [[_, told]] = [each for each in explained(body) if each[0] == "Mechanism"]
+    assert f"a private search: {len(runs)} trials" in told[0] and "its final run alone" in told[1]
     twice = copy.deepcopy(body)
     first, second = twice["study"]["runs"][:2]
     second["mechanism"]["mean"] = first["mechanism"]["mean"]

@@ -1,0 +1,166 @@
+"""A certificate in plain words, in the order of NIST SP 800-226, from the certificate alone.
+
+Nothing is asked of the service. What an attacker can find is computed from the printed events (app.privacy.profile).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+Json = Mapping[str, Any]
+Section = tuple[str, list[str]]
+
+RELATIONS = {"add_or_remove_one": "adding or removing one"}
+FILTERS = {"rdp": "a Rényi filter", "gdp": "a Gaussian-DP filter"}
+
+
+def explained(body: Json) -> list[Section]:
+    """The sections, each with its lines.
+
+    Args:
+        body: the certificate's; of a job or of a study.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is no certificate.
+        PrivacyError: it has events of an unknown kind.
+    """
+    return [
+        ("Unit of privacy", _unit(body)),
+        ("Privacy parameters", _parameters(body)),
+        ("Mechanism", _mechanism(body)),
+        ("What left the service", _released(body)),
+        ("Trust model", _trust(body)),
+        ("Composition", _composition(body)),
+        ("Numbers and randomness", _numerics(body)),
+        ("How to read it", _reading(body)),
+        ("Not covered", _not_covered(body)),
+    ]
+
+
+def _thing(body: Json) -> str:
+    return "record" if body["unit"] == "example" else str(body["unit"])
+
+
+def _unit(body: Json) -> list[str]:
+    lines = [
+        f"one {_thing(body)}: neighbouring data sets differ by {RELATIONS.get(body['relation'], body['relation'])}"
+    ]
+    if body["unit"] == "user":
+        lines.append(f"a user has at most {body['records_per_unit']} records, which are bounded together")
+    return lines
+
+
+def _parameters(body: Json) -> list[str]:
+    said, accountant = body["epsilon"], body["accountant"]
+    how = "exact" if accountant["grid"] is None else f"a privacy loss distribution on a grid of {accountant['grid']:g}"
+    lines = [f"ε = {_up(said['value'])} at δ = {said['delta']:g}, of the whole plan ({accountant['name']}: {how})"]
+    steps = body["steps"]
+    if steps["started"] < steps["planned"]:
+        lines.append(
+            f"it stopped after {steps['started']} of {steps['planned']} steps; ε is that of the plan all the same"
+        )
+    return lines
+
+
+def _mechanism(body: Json) -> list[str]:
+    study = body.get("study")
+    if study is not None:
+        final = study["final_run_epsilon"]
+        lines = [f"a private search: {len(study['runs'])} trials, each with its own mechanism, together within ε"]
+        return lines + ([f"its final run alone has ε = {_up(final['value'])}"] if final is not None else [])
+    sampling, training = body["sampling"], body["mechanism"]["training"]
+    batches = (
+        "every step takes all records"
+        if sampling["kind"] == "full_batch"
+        else f"a step takes each {_thing(body)} with probability {sampling['sample_rate']:.4g}"
+    )
+    return [
+        f"{training['steps']} sums of clipped gradients with Gaussian noise; {batches}",
+        f"what one {_thing(body)} adds is at most {body['max_grad_norm']:g} long ({training['clipping']} clipping); "
+        f"the noise's standard deviation is {body['gradient_noise_multiplier']:.6g} times that",
+    ]
+
+
+def _released(body: Json) -> list[str]:
+    released, found = body["released"], []
+    if released["weights"]:
+        found.append(f"the model's weights, SHA-256 {body['model_sha256']}")
+    for each in released["metrics"]:
+        noise = f"with noise of ± {each['std']:.2g}" if each["std"] else "exactly, as it is public"
+        found.append(f"{each['name']} on the {each['on']} part after step {each['step']}, {noise}")
+    return found or ["nothing: no weights and no scores"]
+
+
+def _trust(body: Json) -> list[str]:
+    lines = [
+        "central: the service sees the records; whoever reads what left it learns only what ε and δ allow",
+        "this holds if the service ran what is printed here; the signature says who vouches for that",
+    ]
+    side = body["side_information"]
+    if side is not None:
+        lines.append(f"the data set {side['name']} was used without noise: its owner declared it public")
+    return lines
+
+
+def _composition(body: Json) -> list[str]:
+    cap, kind = body["cap"], body["filter"]["kind"]
+    return [
+        f"all jobs on this data set together stay within ε = {cap['epsilon']:g} at δ = {cap['delta']:g} "
+        f"({FILTERS.get(kind, kind)}), also if each is chosen after the results of others, and if analysts collude",
+        f"this job is entry {body['ledger']['entry_seq']} of the data set's ledger",
+    ]
+
+
+def _numerics(body: Json) -> list[str]:
+    lines = ["noise: a Gaussian over the reals, the sum correctly rounded to a grid; keys are secret and used once"]
+    numerics = body.get("numerics")
+    if numerics is not None:
+        lines.append(
+            f"passes in {numerics['passes']}, sums in {numerics['sums']}; rounding is paid for: the noise is larger by "
+            f"{numerics['sensitivity_slack']:.2g} of the sensitivity"
+        )
+    return lines
+
+
+def _reading(body: Json) -> list[str]:
+    """For the account with the larger loss: training part and hold-out are disjoint."""
+    from app.privacy.events import read
+    from app.privacy.profile import profile
+
+    profiles = [profile(read(tree)) for tree in body["events"].values() if tree is not None and tree["events"]]
+    if not profiles:
+        return []
+    rates = profiles[0].true_positives
+    worst = {alpha: max(each.true_positives[alpha] for each in profiles) for alpha in rates}
+    lines = [
+        f"an attacker who knows all but one {_thing(body)}, and accuses {100 * alpha:g} % of the absent ones wrongly, "
+        f"finds at most {_percent(found)} of those who took part"
+        for alpha, found in worst.items()
+    ]
+    epsilons = {delta: max(each.epsilons[delta] for each in profiles) for delta in profiles[0].epsilons}
+    lines.append("ε at other δ: " + ", ".join(f"{_up(value)} at {delta:g}" for delta, value in epsilons.items()))
+    return lines
+
+
+def _not_covered(body: Json) -> list[str]:
+    lines = [
+        "how long the job ran: its duration depends on the true number of records",
+        "what was declared public: counts, classes, column names, public hold-outs, pretrained parts",
+        "what a model's reader infers about people in general: that would be learned without any one of them",
+    ]
+    if body["unit"] == "example":
+        lines.append("several records of one person: each is protected by itself")
+    return lines
+
+
+def _up(value: float) -> str:
+    """To three places, never shown smaller."""
+    if not math.isfinite(value):
+        return "unknown"
+    return f"{math.ceil(value * 1e3 - 1e-9) / 1e3:g}"
+
+
+def _percent(share: float) -> str:
+    return f"{math.ceil(share * 1e4) / 1e2:g} %"

@@ -1,0 +1,80 @@
+"""A certificate in plain words: what stands in it, and nothing that it does not say."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from app.db.engine import Database
+from scrimp.cli import app
+from scrimp.explain import explained
+from tests.ledger.support import open_ledger
+from tests.ledger.test_certificates import document, issue, succeeded
+
+
+@pytest.fixture
+def signed(db: Database) -> dict[str, Any]:
+    job_id = succeeded(db, open_ledger(db))
+    assert issue(db, job_id)
+    return json.loads(json.dumps(document(db, job_id)))  # type: ignore[no-any-return]
+
+
+def said(body: dict[str, Any]) -> dict[str, str]:
+    return {title: "\n".join(lines) for title, lines in explained(body)}
+
+
+def test_the_sections_are_in_nists_order_and_say_the_numbers(signed: dict[str, Any]) -> None:
+    found = said(signed["certificate"])
+    assert list(found)[:3] == ["Unit of privacy", "Privacy parameters", "Mechanism"]
+    assert "one record" in found["Unit of privacy"]
+    assert "ε = 1 at δ = 1e-05" in found["Privacy parameters"]
+    assert "50 sums of clipped gradients" in found["Mechanism"] and "26.38" in found["Mechanism"]
+    assert "ab" * 32 in found["What left the service"] and "± 0.004" in found["What left the service"]
+    assert "ε = 4 at δ = 1e-05" in found["Composition"]
+    assert "accuses 0.1 % of the absent ones wrongly, finds at most 0.24 %" in found["How to read it"]
+    assert "how long the job ran" in found["Not covered"]
+
+
+def test_a_sampled_job_is_read_by_its_curve(db: Database) -> None:
+    job_id = succeeded(
+        db, open_ledger(db, filter_kind="rdp", order=8.0, cap_epsilon=20.0), sampling="poisson", sigma=1.0, steps=40
+    )
+    assert issue(db, job_id)
+    found = said(document(db, job_id)["certificate"])
+    assert "with probability 0.0256" in found["Mechanism"]
+    assert "on a grid of 0.0001" in found["Privacy parameters"]
+    assert "finds at most" in found["How to read it"]
+
+
+def test_a_job_that_stopped_early_has_the_plans_epsilon(signed: dict[str, Any]) -> None:
+    body = copy.deepcopy(signed["certificate"])
+    body["steps"]["started"] = 20
+    body["released"] = {"weights": False, "metrics": []}
+    found = said(body)
+    assert "after 20 of 50 steps" in found["Privacy parameters"]
+    assert found["What left the service"] == "nothing: no weights and no scores"
+
+
+def test_an_epsilon_is_never_shown_smaller(signed: dict[str, Any]) -> None:
+    body = copy.deepcopy(signed["certificate"])
+    body["epsilon"]["value"] = 1.00001
+    assert "ε = 1.001" in said(body)["Privacy parameters"]
+
+
+def test_the_command_reads_a_file_and_its_envelope(signed: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "certificate.json"
+    for written in (signed, signed["envelope"]):
+        path.write_text(json.dumps(written))
+        told = CliRunner().invoke(app, ["certificates", "explain", str(path)])
+        assert told.exit_code == 0, told.output
+        assert "How to read it" in told.output
+        as_json = CliRunner().invoke(app, ["certificates", "explain", str(path), "--json"])
+        assert json.loads(as_json.output) == dict(explained(signed["certificate"]))
+    path.write_text(json.dumps(signed | {"certificate": {}}))
+    told = CliRunner().invoke(app, ["certificates", "explain", str(path)])
+    assert told.exit_code == 1 and "no certificate that this version can read" in told.output
