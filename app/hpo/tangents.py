@@ -33,7 +33,7 @@ def tangent_length(model: Model, features: int, length: float) -> float | None:
         return _of_mlp(model, features, length * model.input_scale)
     if isinstance(model, CnnModel) and model.preset == "conv2":
         factor, power = CONV2[model.activation]
-        return factor * (length * model.input_scale) ** power
+        return factor * math.pow(length * model.input_scale, power)
     return None
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from app.contracts.job_spec import JobSpec
-from app.hpo.rates import Constants, PublicNumbers, linear_rate
+from app.hpo.rates import Constants, PublicNumbers, Ruled, rate_of
 from app.hpo.tangents import tangent_length
 from app.jobs.planning import plan
 from app.privacy.pricing import price
@@ -166,10 +166,15 @@ def numbers(cell: Cell) -> PublicNumbers:
 @cache
 def anchor(cell: Cell) -> float:
     """The linear model's rule with J in the place of ‖x‖."""
-    found = linear_rate(spec(cell).optimizer, numbers(cell), ANCHOR)
-    if found is None:
-        raise TypeError("DP-SGD and DP-Adam have a rule")
-    return found.learning_rate
+    return rate_at(cell, ANCHOR)
+
+
+def rate_at(cell: Cell, constants: Constants) -> float:
+    """The rule's rate with these constants."""
+    optimizer = spec(cell).optimizer
+    if not isinstance(optimizer, Ruled):
+        raise TypeError("the experiment's optimizers have a rule")
+    return rate_of(optimizer, numbers(cell), constants).learning_rate
 
 
 def accuracy(cell: Cell, learning_rate: float, seed: int) -> float:

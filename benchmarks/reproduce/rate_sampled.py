@@ -19,7 +19,7 @@ import torch
 
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import DpSgd
-from app.hpo.rates import PublicNumbers, linear_rate
+from app.hpo.rates import PublicNumbers, rate_of
 from app.jobs.planning import plan
 from app.privacy.pricing import price
 from benchmarks.reproduce.rate_data import data, length
@@ -99,10 +99,7 @@ def rule(cell: Cell) -> float:
         outputs=them.outputs,
         is_sparse=them.sparse,
     )
-    found = linear_rate(DpSgd(momentum=0.9), numbers)
-    if found is None:
-        raise TypeError("DP-SGD has a rule")
-    return found.learning_rate
+    return rate_of(DpSgd(momentum=0.9), numbers).learning_rate
 
 
 def accuracy(cell: Cell, learning_rate: float, seed: int) -> float:
