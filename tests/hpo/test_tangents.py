@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -11,8 +10,6 @@ import torch
 from app.contracts.job_spec import CnnModel, LinearModel, MatrixFactorizationModel, MlpModel
 from app.hpo.tangents import tangent_length
 from worker.models.networks import Network
-
-WIDE: dict[str, Any] = {"kind": "mlp", "hidden": [128, 64]}
 
 
 def measured(spec: MlpModel | CnnModel, features: int, length: float) -> float:
@@ -31,7 +28,8 @@ def measured(spec: MlpModel | CnnModel, features: int, length: float) -> float:
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize(
-    ("hidden", "features", "length"), [([64], 64, 4.0), ([64], 784, 9.0), ([256, 128, 64], 100, 1.0), ([32], 9, 30.0)]
+    ("hidden", "features", "length"),
+    [([64], 64, 4.0), ([64], 784, 9.0), ([256, 128, 64], 100, 1.0), ([32], 9, 30.0), ([1024], 784, 2_000.0)],
 )
 def test_an_mlps_length_is_its_gradients(hidden: list[int], features: int, length: float, activation: str) -> None:
     spec = MlpModel.model_validate({"hidden": hidden, "activation": activation, "input_scale": 0.5})
