@@ -28,11 +28,10 @@ from app.contracts.hpo import (
     RandomK,
     Strategy,
 )
-from app.contracts.job_spec import Clipping, JobSpec, LinearModel
+from app.contracts.job_spec import Clipping, JobSpec
 from app.errors import InvalidRequest
-from app.hpo.rates import linear_rate
 from app.jobs.plans import DatasetFacts
-from app.jobs.rates import numbers_at, without_rule
+from app.jobs.rates import Rule, rule_of
 from app.privacy import derive
 from app.privacy.gdp import epsilon_from_mu, mu_from_epsilon
 
@@ -51,18 +50,29 @@ NO_GAIN = (
 
 
 def decided(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, str | None]:
-    """Returns the job that `strategy: auto` stands for, and why it is no search; other jobs as they are."""
+    """Returns the job that `strategy: auto` stands for, and why it is no search; other jobs as they are.
+
+    Raises:
+        InvalidRequest: no rule is known, and the job does not say what a search needs.
+    """
     if not isinstance(spec.hpo, Auto):
         return spec, None
-    why_not = without_rule(spec, facts)
-    if why_not is None:
+    why_not = rule_of(spec, facts)
+    if isinstance(why_not, Rule):
         return spec.model_copy(update={"hpo": None}), NO_GAIN
-    if spec.privacy is None or spec.privacy.target_epsilon is None:
+    delta, mu = _total(spec, facts)
+    if mu is None:
         detail = (
             f"no rule gives the learning rate {why_not}, and a search divides a total: give `target_epsilon`, or name "
             "a learning rate and leave `hpo` out"
         )
         raise InvalidRequest.at("/hpo/strategy", detail)
+    if spec.optimizer.learning_rate == "auto":
+        detail = f"no rule gives the learning rate {why_not}, and a search begins at a rate: name one"
+        raise InvalidRequest.at("/optimizer/learning_rate", detail)
+    if not _divides(*_levels(mu, delta, MANY)):
+        detail = f"no rule gives the learning rate {why_not}, and the total is too small for a search: leave `hpo` out"
+        raise InvalidRequest.at("/hpo", detail)
     return spec.model_copy(update={"hpo": LinearScaling(score=_score_for(facts))}), None
 
 
@@ -86,10 +96,20 @@ def levels_of(mu: float, delta: float, runs_per_level: int = MANY) -> list[float
     Raises:
         InvalidRequest: the total is too small for them.
     """
-    low, high = (_rounded(epsilon_from_mu(each * mu * _shrunk(runs_per_level), delta)) for each in LEVELS)
-    if low < LEAST_LEVEL or high < low * LEAST_RISE:
+    low, high = _levels(mu, delta, runs_per_level)
+    if not _divides(low, high):
         raise InvalidRequest.at("/hpo/levels", "the total is too small to divide into levels by itself: give `levels`")
     return [low, high]
+
+
+def _levels(mu: float, delta: float, runs_per_level: int) -> tuple[float, float]:
+    low, high = (_rounded(epsilon_from_mu(each * mu * _shrunk(runs_per_level), delta)) for each in LEVELS)
+    return low, high
+
+
+def _divides(low: float, high: float) -> bool:
+    """Returns True if pilots can have these levels."""
+    return low >= LEAST_LEVEL and high >= low * LEAST_RISE
 
 
 def score_mu(score: PrivateScore, facts: DatasetFacts, mu: float | None) -> float:
@@ -105,21 +125,16 @@ def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None
     Raises:
         InvalidRequest: no rule is known, and no rate is named to search around.
     """
-    why_not = without_rule(spec, facts)
-    if why_not is not None:
-        return _around_named(spec, why_not)
-    if not isinstance(spec.model, LinearModel):
-        raise TypeError("only linear models have a rule")
+    rule = rule_of(spec, facts)
+    if isinstance(rule, str):
+        return _around_named(spec, rule)
     clip = (spec.clipping or Clipping()).max_grad_norm if spec.privacy is not None else 1.0
     planned = derive.steps_of(spec, facts.records_train)
     steps, norms = hpo.space.steps or (planned, planned), hpo.space.max_grad_norm or (clip, clip)
     products = []  # ηTC by the rule, at each end of the privacy of trials and of T and C
     for each, length, norm in product({_least_mu(hpo, mu, delta), mu}, set(steps), set(norms)):
         sigma = _sigma(spec, facts, length, each) if each is not None else 0.0
-        found = linear_rate(spec.optimizer, numbers_at(spec, facts, spec.model, length, sigma, norm))
-        if found is None:
-            raise TypeError("`without_rule` lets no other optimizer pass")
-        products.append(found.learning_rate * length * norm)
+        products.append(rule.rate(length, sigma, norm).learning_rate * length * norm)
     least = min(products) / (AROUND * steps[0] * norms[0])
     most = max(products) * AROUND / (steps[1] * norms[1])
     if most < AROUND**2 * least:  # T or C alone span more than that

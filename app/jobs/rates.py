@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from app.contracts.job_spec import JobSpec, LinearModel
-from app.contracts.optimizers import DpAdam, DpSgd
+from app.contracts.job_spec import CnnModel, JobSpec, LinearModel, MlpModel
 from app.errors import InvalidRequest
-from app.hpo.rates import PublicNumbers, linear_rate
+from app.hpo.rates import CALIBRATED, NETWORKS, Constants, PublicNumbers, Resolved, Ruled, rate_of
+from app.hpo.tangents import tangent_length
 from app.jobs.plans import DatasetFacts, Plan
 from app.privacy import derive
 from app.privacy.prices import Price
 
 WHERE = "/optimizer/learning_rate"
 NAMED = "`strategy: auto` runs no search here, and the job keeps the learning rate that it names."
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a job's rate follows from T, σ and C.
+
+    Attributes:
+        batch: L.
+        length, outputs, is_sparse: see PublicNumbers.
+    """
+
+    optimizer: Ruled
+    constants: Constants
+    batch: int
+    length: float
+    outputs: int
+    is_sparse: bool
+
+    def rate(self, steps: int, sigma: float, max_grad_norm: float) -> Resolved:
+        """Returns the rate for T steps at σ and C."""
+        numbers = PublicNumbers(
+            steps=steps,
+            expected_batch_size=self.batch,
+            noise_multiplier=sigma,
+            max_grad_norm=max_grad_norm,
+            length=self.length,
+            outputs=self.outputs,
+            is_sparse=self.is_sparse,
+        )
+        return rate_of(self.optimizer, numbers, self.constants)
 
 
 def with_rate(planned: Plan, priced: Price, more: str | None = None) -> Plan:
@@ -31,11 +61,12 @@ def with_rate(planned: Plan, priced: Price, more: str | None = None) -> Plan:
     spec = planned.spec
     if spec.optimizer.learning_rate != "auto":
         return planned if more is None else replace(planned, warnings=(*planned.warnings, f"{NAMED} {more}"))
-    why_not, found = without_rule(spec, planned.facts), None
-    if why_not is None and isinstance(spec.model, LinearModel):
-        found = linear_rate(spec.optimizer, public_numbers(planned, priced, spec.model))
-    if found is None:
-        raise InvalidRequest.at(WHERE, f"no rule for `auto` is known {why_not}: give a number (docs/choosing.md)")
+    rule = rule_of(spec, planned.facts)
+    if isinstance(rule, str):
+        raise InvalidRequest.at(WHERE, f"no rule for `auto` is known {rule}: give a number (docs/choosing.md)")
+    training = priced.mechanism.training if priced.mechanism else None
+    sigma, norm = (training.noise_multiplier, training.max_grad_norm) if training else (0.0, 1.0)
+    found = rule.rate(planned.steps, sigma, norm)
     try:
         optimizer = type(spec.optimizer).model_validate(
             spec.optimizer.model_dump() | {"learning_rate": found.learning_rate}
@@ -49,47 +80,49 @@ def with_rate(planned: Plan, priced: Price, more: str | None = None) -> Plan:
     return replace(planned, spec=spec.model_copy(update={"optimizer": optimizer}), resolved=found)
 
 
-def without_rule(spec: JobSpec, facts: DatasetFacts) -> str | None:
-    """Says where no rule gives the learning rate, as nothing like it was calibrated; None if one does."""
+def rule_of(spec: JobSpec, facts: DatasetFacts) -> Rule | str:
+    """Returns the rule for a job's learning rate; where nothing like it was tried, says where: "for regression"."""
+    model, optimizer = spec.model, spec.optimizer
+    if not isinstance(model, LinearModel | MlpModel | CnnModel):
+        return f"for a `{model.kind}` model"
+    if not isinstance(optimizer, Ruled):
+        return f"for the optimizer `{optimizer.kind}`"
+    length = tangent_length(model, _inputs(model, facts), _length(model, facts))
+    untried = _untried(spec, facts)
+    if length is None or untried is not None:
+        return untried or f"for the network `{getattr(model, 'preset', model.kind)}`"
+    return Rule(
+        optimizer=optimizer,
+        constants=CALIBRATED if isinstance(model, LinearModel) else NETWORKS,
+        batch=derive.batch_of(spec, facts.records_train),
+        length=length,
+        outputs=facts.outputs,
+        is_sparse=isinstance(model, LinearModel) and model.is_sparse(facts.is_sparse),
+    )
+
+
+def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:
+    """Returns what no experiment had, of the models and optimizers with a rule."""
+    is_linear = isinstance(spec.model, LinearModel)
     clipping = spec.clipping.kind if spec.clipping is not None else "flat"
-    if not isinstance(spec.model, LinearModel):
-        return f"for a `{spec.model.kind}` model"
-    if not isinstance(spec.optimizer, DpSgd | DpAdam):
-        return f"for the optimizer `{spec.optimizer.kind}`"
     if not facts.spec.task.is_classification:
         return "for regression"
     if facts.records_per_unit > 1:
         return "where a user has several records"
-    if clipping not in ("flat", "per_layer"):  # a linear model is one layer
+    if clipping != "flat" and not (is_linear and clipping == "per_layer"):  # a linear model is one layer
         return f"for `{clipping}` clipping"
+    if spec.privacy is None and not is_linear:
+        return "for a network without privacy"
     return None
 
 
-def public_numbers(planned: Plan, priced: Price, model: LinearModel) -> PublicNumbers:
-    """What the rate of a linear model depends on: T, L, σ, C and ‖x‖."""
-    training = priced.mechanism.training if priced.mechanism else None
-    sigma, norm = (training.noise_multiplier, training.max_grad_norm) if training else (0.0, 1.0)
-    return numbers_at(planned.spec, planned.facts, model, planned.steps, sigma, norm)
+def _inputs(model: LinearModel | MlpModel | CnnModel, facts: DatasetFacts) -> int:
+    return model.inputs(facts.features) if isinstance(model, LinearModel) else facts.features
 
 
-def numbers_at(
-    spec: JobSpec, facts: DatasetFacts, model: LinearModel, steps: int, sigma: float, max_grad_norm: float
-) -> PublicNumbers:
-    """The same for a job with T steps at σ and C, whatever its own are."""
-    return PublicNumbers(
-        steps=steps,
-        expected_batch_size=derive.batch_of(spec, facts.records_train),
-        noise_multiplier=sigma,
-        max_grad_norm=max_grad_norm,
-        length=_length(model, facts),
-        outputs=facts.outputs,
-        is_sparse=model.is_sparse(facts.is_sparse),
-    )
-
-
-def _length(model: LinearModel, facts: DatasetFacts) -> float:
-    """About ‖x‖, with the 1 of a bias."""
-    length = facts.spec.features.length(facts.features)
-    if model.extractor is not None:
-        length = model.extractor.length or math.sqrt(model.inputs(facts.features)) / 2.0
-    return math.hypot(length, 1.0) if model.has_bias else length
+def _length(model: LinearModel | MlpModel | CnnModel, facts: DatasetFacts) -> float:
+    """About ‖x‖ of what the model reads."""
+    extractor = model.extractor if isinstance(model, LinearModel) else None
+    if extractor is not None:
+        return extractor.length or math.sqrt(_inputs(model, facts)) / 2.0
+    return facts.spec.features.length(facts.features)

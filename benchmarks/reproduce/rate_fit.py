@@ -8,7 +8,7 @@ import math
 from functools import cache
 
 from app.contracts.optimizers import DpSgd
-from app.hpo.rates import Constants, PublicNumbers, linear_rate
+from app.hpo.rates import Constants, PublicNumbers, rate_of
 from benchmarks.reproduce.rate_data import data, length
 from benchmarks.reproduce.rate_runs import KAPPAS, SETTINGS, Setting, cells, curve, kept, norm_of, rate, sigma_of
 
@@ -35,10 +35,7 @@ def eta(cell: Cell, constants: Constants, assumed: float | None = None) -> float
         outputs=them.outputs,
         is_sparse=them.sparse,
     )
-    found = linear_rate(DpSgd(momentum=setting.momentum, free_step=True), numbers, constants)
-    if found is None:
-        raise TypeError("DP-SGD has a rule")
-    return found.learning_rate
+    return rate_of(DpSgd(momentum=setting.momentum, free_step=True), numbers, constants).learning_rate
 
 
 @cache

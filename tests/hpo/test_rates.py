@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.optimizers import DpAdam, DpSgd, Optimizer, ScaleThenPrivatize
+from app.contracts.optimizers import DpAdam, DpSgd, Optimizer
 from app.contracts.table import TableFeatures
 from app.hpo import rates
-from app.hpo.rates import PublicNumbers, linear_rate
+from app.hpo.rates import PublicNumbers, rate_of
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import StepInfo
 from worker.optimizers.build import build_optimizer
@@ -41,8 +41,7 @@ def moved_by_noise(spec: Optimizer, of: PublicNumbers, coordinates: int = 20_000
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "warmup_linear"])
 def test_noise_alone_leaves_kappa_in_an_output(momentum: float, free_step: bool, schedule: str) -> None:
     spec = DpSgd.model_validate({"momentum": momentum, "free_step": free_step, "schedule": {"kind": schedule}})
-    found = linear_rate(spec, SMALL_STEPS)
-    assert found is not None
+    found = rate_of(spec, SMALL_STEPS)
     spec = spec.model_copy(update={"learning_rate": found.learning_rate})
     left = moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length
     # Momentum and a schedule together are not in the formula: a step's noise acts at later rates too.
@@ -50,8 +49,7 @@ def test_noise_alone_leaves_kappa_in_an_output(momentum: float, free_step: bool,
 
 
 def test_adam_moves_by_noise_as_the_formula_says() -> None:
-    found = linear_rate(DpAdam(), SMALL_STEPS)
-    assert found is not None
+    found = rate_of(DpAdam(), SMALL_STEPS)
     spec = DpAdam(learning_rate=found.learning_rate)
     left = moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length
     assert left == pytest.approx(rates.CALIBRATED.adam_dense, rel=0.1)
@@ -61,15 +59,10 @@ def test_without_much_noise_training_must_settle() -> None:
     quiet = PublicNumbers(steps=10, expected_batch_size=10**6, noise_multiplier=1.0, max_grad_norm=1.0, length=2.0)
     none = PublicNumbers(steps=10, expected_batch_size=10**6, noise_multiplier=0.0, max_grad_norm=1.0, length=2.0)
     for of in (quiet, none):
-        found = linear_rate(DpSgd(momentum=0.5), of)
-        assert found is not None
+        found = rate_of(DpSgd(momentum=0.5), of)
         # 2 (1 + β) over the curvature ‖x‖²/a, and c = ‖g‖/C = 2.
         assert found.learning_rate == pytest.approx(2.0 * 1.5 / (4.0 / rates.CALIBRATED.dense) * 2.0**1.5, rel=0.01)
         assert "settle" in found.because
-
-
-def test_no_rule_is_invented() -> None:
-    assert linear_rate(ScaleThenPrivatize(), SMALL_STEPS) is None
 
 
 def test_a_tables_length_is_that_of_random_records() -> None:

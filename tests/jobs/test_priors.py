@@ -30,6 +30,8 @@ SQLITE = pytest.mark.parametrize("backing", ["sqlite"])
 GDP = {"privacy": RDP | {"filter": "gdp"}}
 PROBE = {"kind": "dp_sgd", "momentum": 0.9, "free_step": True}
 MLP = {"kind": "mlp", "hidden": [4]}
+UNRULED = {"kind": "cnn", "preset": "conv5"}
+NAMED = {"kind": "dp_adambc", "learning_rate": 0.1}
 POISSON = {"kind": "poisson", "expected_batch_size": 400}
 
 
@@ -133,7 +135,7 @@ def test_the_space_reaches_down_to_the_levels_that_are_named() -> None:
 
 
 def test_without_a_rule_the_space_is_around_the_named_rate() -> None:
-    for changes in ({"model": MLP}, {"optimizer": {"kind": "dp_adambc"}}):
+    for changes in ({"model": MLP, "clipping": {"kind": "automatic"}}, {"optimizer": {"kind": "dp_adambc"}}):
         optimizer = {"kind": "dp_sgd"} | changes.get("optimizer", {})
         named = search(**changes | {"optimizer": optimizer | {"learning_rate": 0.02}})
         assert plan_study(named, facts_of(GDP), None).hpo.space.rates == (0.002, 0.2)
@@ -163,8 +165,8 @@ def test_the_defaults_divide_any_total(epsilon: float) -> None:
 
 
 def test_auto_is_one_run_with_a_rate_where_a_rule_is_known() -> None:
-    for named in ("auto", 3.0):
-        asked = search(hpo={"strategy": "auto"}, optimizer=PROBE | {"learning_rate": named})
+    for named, changes in (("auto", {}), (3.0, {}), ("auto", {"model": MLP})):
+        asked = search(hpo={"strategy": "auto"}, optimizer=PROBE | {"learning_rate": named}, **changes)
         found, why = decided(asked, facts_of(GDP))
         assert found.hpo is None and found.optimizer.learning_rate == named
     assert why is not None and "34 % of μ²" in why and "takes none" in why
@@ -175,11 +177,27 @@ def test_auto_is_one_run_with_a_rate_where_a_rule_is_known() -> None:
     [({}, "private_count"), ({"task": {"kind": "regression", "label": "label"}}, "private_loss")],
 )
 def test_auto_is_linear_scaling_where_none_is_known(task: dict[str, Any], kind: str) -> None:
-    found, why = decided(search(model=MLP, hpo={"strategy": "auto"}), facts_of(GDP | task))
+    found, why = decided(search(optimizer=NAMED, hpo={"strategy": "auto"}), facts_of(GDP | task))
     assert isinstance(found.hpo, LinearScaling) and found.hpo.score.kind == kind and why is None
     other = search(hpo=None)
     assert decided(other, facts_of(GDP)) == (other, None)
     assert Auto().model_dump() == {"strategy": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "what"),
+    [
+        ({}, "/optimizer/learning_rate", "name one"),
+        ({"optimizer": NAMED, "privacy": {"target_epsilon": 0.001}}, "/hpo", "leave `hpo` out"),
+    ],
+)
+def test_where_auto_would_search_an_error_names_what_was_said(changes: dict[str, Any], pointer: str, what: str) -> None:
+    """`strategy: auto` has neither a space nor levels: nobody is sent there."""
+    unruled = search(hpo={"strategy": "auto"}, model=UNRULED, **changes)
+    with pytest.raises(InvalidRequest) as refused:
+        decided(unruled, facts_of(GDP))
+    (error,) = refused.value.members["errors"]
+    assert error["pointer"] == pointer and what in error["detail"] and "levels" not in error["detail"]
 
 
 def test_a_job_with_auto_is_admitted_as_one_run_and_says_why(api: Api, db: Database) -> None:
@@ -214,7 +232,8 @@ def test_a_search_of_defaults_is_stored_as_numbers_and_quoted_as_admitted(api: A
 
 @SQLITE
 def test_auto_without_a_rule_is_a_study(api: Api, db: Database) -> None:
-    quote = post(api, "/v1/quotes", job_spec(add_dataset(db), model=MLP, hpo={"strategy": "auto"}), key=None).json()
+    spec = job_spec(add_dataset(db), optimizer=NAMED, hpo={"strategy": "auto"})
+    quote = post(api, "/v1/quotes", spec, key=None).json()
     assert quote["hpo"]["strategy"] == "linear_scaling" and quote["hpo"]["runs"] == 7 and quote["resolved"] is None
 
 

@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 
+from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Job
+from app.jobs.rates import rule_of
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
-from tests.jobs.test_api import get, post
+from tests.jobs.test_api import RDP, get, post
+from tests.jobs.test_stored import facts_of
 
 SQLITE = pytest.mark.parametrize("backing", ["sqlite"])
 FULL = {"sensitivity": "private", "records": 10_000, "cap": {"epsilon": 4.0, "delta": 1e-5}, "filter": "gdp"}
+MLP = {"kind": "mlp", "hidden": [16]}
 AUTO = {"kind": "dp_sgd", "momentum": 0.9, "free_step": True}
 
 
@@ -61,6 +65,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"optimizer": AUTO, "clipping": {"kind": "automatic"}}, "`automatic` clipping"),
     ({"optimizer": AUTO, "clipping": {"kind": "adaptive"}}, "`adaptive` clipping"),
+    ({"optimizer": AUTO, "model": MLP, "clipping": {"kind": "per_layer"}}, "`per_layer` clipping"),
+    ({"optimizer": {"kind": "dp_rmsprop"}, "model": MLP}, "`dp_rmsprop`"),
     ({"optimizer": AUTO | {"weight_decay": 1e6}}, "learning_rate · weight_decay is above 1"),
 ]
 
@@ -76,6 +82,38 @@ def test_where_no_rule_is_known_a_number_is_asked_for(
     (error,) = answer.json()["errors"]
     assert error["pointer"] == "/optimizer/learning_rate" and why in error["detail"]
     assert get(api, f"/v1/datasets/{dataset}/ledger").json()["accounts"]["train"]["held"] == 0
+
+
+@SQLITE
+@pytest.mark.parametrize(
+    ("model", "optimizer", "evidence"),
+    [
+        ({"kind": "linear"}, AUTO, "calibrated on nine public data sets"),
+        ({"kind": "linear"}, {"kind": "dp_adam"}, "calibrated on six public data sets"),
+        (MLP, AUTO, "stated reasoning, measured on"),
+        (MLP, {"kind": "dp_adam"}, "stated reasoning with one fitted constant, measured on"),
+    ],
+)
+def test_a_reason_says_what_stands_behind_the_rate(
+    api: Api, db: Database, model: dict[str, Any], optimizer: dict[str, Any], evidence: str
+) -> None:
+    job = post(api, "/v1/jobs", job_spec(add_dataset(db), model=model, optimizer=optimizer)).json()
+    because = job["quote"]["resolved"]["because"]
+    assert evidence in because and (" J " in because) == (model == MLP)
+    assert 1e-4 < job["spec"]["optimizer"]["learning_rate"] < 100.0
+
+
+def test_networks_that_nothing_was_measured_on_have_no_rule() -> None:
+    cases = [
+        ({"model": {"kind": "cnn", "preset": "conv5"}}, "for the network `conv5`"),
+        ({"model": MLP, "privacy": None}, "without privacy"),
+        ({"model": {"kind": "matrix_factorization"}}, "`matrix_factorization`"),
+        ({"model": {"kind": "gru_rec"}}, "`gru_rec`"),
+    ]
+    for changes, why in cases:
+        spec = JobSpec.model_validate(job_spec("ds_x", optimizer=AUTO, evaluation=None) | changes)
+        found = rule_of(spec, facts_of({"privacy": RDP}))
+        assert isinstance(found, str) and why in found
 
 
 @SQLITE

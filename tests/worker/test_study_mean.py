@@ -106,7 +106,7 @@ def test_a_second_release_and_an_uncharged_one_are_refused() -> None:
 
 def test_a_damaged_mean_is_not_centred_by(tmp_path: Path) -> None:
     part = first_of(tmp_path)
-    assert read_mean(part, 5, None).shape == (5,)
+    assert read_mean(part, 5).shape == (5,)
     narrow = tmp_path / "narrow.safetensors"
     save_file({"mean": torch.zeros(5)}, narrow)
     for wrong, width in (
@@ -116,7 +116,7 @@ def test_a_damaged_mean_is_not_centred_by(tmp_path: Path) -> None:
         (_part(narrow), 5),
     ):
         with pytest.raises(DataDamagedError):
-            read_mean(wrong, width, None)
+            read_mean(wrong, width)
     Path(part.path).write_bytes(b"x")
     _, ended = trial(tmp_path, "later", later(part))
     assert isinstance(ended.last, Failed) and ended.last.code == "data-damaged"

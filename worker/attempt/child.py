@@ -212,7 +212,7 @@ def _fitting_plan(start: Start, device: torch.device) -> tuple[Plan, SelfTest, i
         MemoryError, RuntimeError: even passes of one record do not fit, or the size of passes is fixed.
     """
     fitted = start.fitted_rows
-    mean = None if start.mean is None else read_mean(start.mean, start.shape.features, _extractor(start))
+    mean = None if start.mean is None else read_mean(start.mean, _inputs(start))
     while True:
         plan = _plan(start, device, mean, rows=fitted)
         try:
@@ -333,6 +333,11 @@ def _words(start: Start, link: SupervisorLink, extractor: ExtractorRef, cache: P
 
 def _extractor(start: Start) -> ExtractorRef | None:
     return start.spec.model.extractor if isinstance(start.spec.model, LinearModel) else None
+
+
+def _inputs(start: Start) -> int:
+    model, features = start.spec.model, start.shape.features
+    return model.inputs(features) if isinstance(model, LinearModel) else features
 
 
 CODES: dict[type[BaseException], FailureCode] = {

@@ -14,7 +14,6 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from app.contracts.extractor import ExtractorRef
 from app.contracts.hpo import MEAN_FILE
 from app.formats.stored import DataDamagedError
 from worker.messages import ArtifactFile, Part
@@ -31,16 +30,15 @@ def write_mean(folder: Path, mean: Tensor) -> ArtifactFile:
     return write_file(folder / MEAN_FILE, safetensors.torch.save({TENSOR: mean.contiguous()}))
 
 
-def read_mean(part: Part, features: int, extractor: ExtractorRef | None) -> Tensor:
+def read_mean(part: Part, width: int) -> Tensor:
     """Reads the mean that the study's first trial released: float64 (d,).
 
     Args:
-        features: the data set's number of features; an extractor has its own.
+        width: d, the number of the model's inputs.
 
     Raises:
         DataDamagedError: the file is missing, differs from the recorded one, or does not fit.
     """
-    width = (extractor.features if extractor else None) or features
     try:
         content = Path(part.path).read_bytes()
         if hashlib.sha256(content).hexdigest() != part.sha256:
