@@ -59,7 +59,8 @@ class Settings(BaseSettings):
         None, description="Folder of feature extractors and Hugging Face models; none: the service has no models."
     )
 
-    max_upload_bytes: int = Field(512 * MIB, description="Largest data file accepted.")
+    max_upload_bytes: int = Field(512 * MIB, description="Largest data file accepted as an upload.")
+    max_path_bytes: int = Field(64 * 1024 * MIB, description="Largest data file registered by `path`.")
     head_time_s: float = Field(10.0, gt=0, description="How long a request's headers may take to arrive.")
     max_body_bytes: int = Field(
         1 * MIB, description="Largest JSON body of a route that needs more than 64 KiB: a specification, predictions."
@@ -69,6 +70,9 @@ class Settings(BaseSettings):
         64 * 1024, description="Each time that this many bytes of a larger body arrive, it gets one more second."
     )
     parse_memory_bytes: int = Field(4096 * MIB, description="Address space of the process that parses a data file.")
+    max_unpacked_bytes: int = Field(
+        64 * 1024 * MIB, description="What a compressed data file, or a Parquet file, may unpack to."
+    )
     parse_time_s: float = Field(300.0, description="Wall clock of the process that parses a data file.")
     max_parsers: int = Field(2, ge=1, description="Data files that one API process parses at once.")
     parse_wait_s: float = Field(10.0, description="How long a registration waits for its turn; after that 503.")

@@ -47,15 +47,17 @@ def guess(file: Path) -> Guess:
     """Guesses format, columns, label and classes of a data file.
 
     Raises:
-        UnreadableFileError: it is none of CSV, JSONL, Parquet and NPZ, or it holds no records.
+        UnreadableFileError: it is none of CSV, JSONL, Parquet, NPZ and Arrow, or it holds no records.
     """
     head = _head(file)
     if head == b"PK\x03\x04":
         return _arrays(file)
     if head == b"PAR1":
         return _table(file, "parquet", *_of_parquet(file))
+    if head == b"ARRO":
+        return _table(file, "arrow", *_of_arrow(file))
     if b"\x00" in head and head[:2] != GZIP:
-        raise UnreadableFileError("it is none of CSV, JSONL, Parquet and NPZ")
+        raise UnreadableFileError("it is none of CSV, JSONL, Parquet, NPZ and Arrow")
     with _text(file) as lines:
         first = lines.readline()
         lines.seek(0)
@@ -101,6 +103,20 @@ def _of_parquet(file: Path) -> tuple[list[dict[str, Any]], int]:
             next(opened.iter_batches(LOOKED_AT)).to_pylist() if opened.metadata.num_rows else []
         )
         return first, int(opened.metadata.num_rows)
+
+
+def _of_arrow(file: Path) -> tuple[list[dict[str, Any]], int]:
+    import pyarrow as pa
+
+    rows: list[dict[str, Any]] = []
+    count = 0
+    with pa.OSFile(str(file)) as source:
+        reader = pa.ipc.open_file(source)
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            rows += batch.slice(0, LOOKED_AT - len(rows)).to_pylist() if len(rows) < LOOKED_AT else []
+            count += batch.num_rows
+    return rows, count
 
 
 def _arrays(file: Path) -> Guess:

@@ -433,7 +433,7 @@ class PublicHoldout(Document):
 Task = Annotated[
     ClassificationTask | RegressionTask | RatingTask | NextItemTask | LanguageModelTask, Field(discriminator="kind")
 ]
-TableFormat = Literal["csv", "parquet", "npz", "jsonl"]  # files with one record a row (app.formats.readers)
+TableFormat = Literal["csv", "parquet", "npz", "jsonl", "arrow"]  # files with one record a row (app.formats.readers)
 Features = Annotated[HashedText | Text | Columns | TableFeatures | Tensor | Interactions, Field(discriminator="kind")]
 
 

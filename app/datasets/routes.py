@@ -245,7 +245,7 @@ async def _by_path(request: Request, folder: Path, settings: Settings) -> Datase
         )
     for name, path, pointer in (("file", spec.path, "/path"), ("holdout_file", spec.holdout_path, "/holdout_path")):
         if path is not None:
-            copied = (settings.data_root, path, pointer, folder / name, settings.max_upload_bytes)
+            copied = (settings.data_root, path, pointer, folder / name, settings.max_path_bytes)
             await run_in_threadpool(storage.copy_from_data_root, *copied)
     return spec
 

@@ -155,7 +155,7 @@ def _parsed(
             "holdout_file": str((folder / "holdout_file").resolve()) if _wants_holdout_file(spec) else None,
             "output_dir": str(parts.resolve()),
             "keys": content_keys(chain),
-            "max_unpacked_bytes": settings.parse_memory_bytes // 2,
+            "max_unpacked_bytes": settings.max_unpacked_bytes,
         }
     )
     parsed["known_as"] = {name for each in parsed["contents"] for name in hashes.every(each["hmac"], chain)}

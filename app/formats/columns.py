@@ -76,6 +76,7 @@ class Numbers:
         self._cells = array("d")
         self._missing = np.zeros(len(columns), dtype=np.int64)
         self._wrong = np.zeros(len(columns), dtype=np.int64)
+        self._bad = np.zeros(len(columns), dtype=np.int64)  # of the rows that were taken out
 
     def add(self, row: Sequence[Any]) -> None:
         """Adds one row's cells."""
@@ -97,9 +98,16 @@ class Numbers:
         values += 0.0
         return values
 
+    def take(self) -> NDArray[np.float64]:
+        """Returns the rows since the last call, and forgets them. Faults still count them."""
+        values = self.values()
+        self._bad += unusable(values)
+        self._cells = array("d")
+        return values
+
     def faults(self) -> list[Fault]:
         """One fault for each column with unusable cells."""
-        bad = unusable(self.values()) - self._missing - self._wrong  # these are NaN
+        bad = self._bad + unusable(self.values()) - self._missing - self._wrong  # these are NaN
         found = []
         for i, column in enumerate(self.columns):
             counts = {
@@ -154,6 +162,11 @@ class Texts:
         else:
             self.values.append(cell)
 
+    def take(self) -> list[str]:
+        """Returns the texts since the last call, and forgets them."""
+        values, self.values = self.values, []
+        return values
+
     def faults(self) -> list[Fault]:
         """The column's fault, if it has unusable cells."""
         return fault(self.pointer, self.column, {"missing": self._missing, "not Unicode text": self._wrong})
@@ -193,6 +206,12 @@ class Classes:
         """The class indices, in the order of the records."""
         return np.frombuffer(self._found, dtype=np.int64)
 
+    def take(self) -> NDArray[np.int64]:
+        """Returns the class indices since the last call, and forgets them."""
+        values = self.values()
+        self._found = array("q")
+        return values
+
     def faults(self) -> list[Fault]:
         """The column's fault, if it has unusable labels."""
         note = f" (such as {', '.join(sorted(self._examples))})" if self._examples else ""
@@ -222,8 +241,9 @@ class Unlabelled:
     def add_rows(self, count: int) -> None:
         self._count += count
 
-    def values(self) -> NDArray[np.float64]:
-        return np.zeros(self._count)
+    def take(self) -> NDArray[np.float64]:
+        count, self._count = self._count, 0
+        return np.zeros(count)
 
     def faults(self) -> list[Fault]:
         return []

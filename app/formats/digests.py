@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from app.formats.columns import chunks
 
 DIGEST_BYTES = 16
+SORTED_AT_ONCE = 2**20
+PAIR = np.dtype([("first", "u8"), ("second", "u8")])
 RECORD, RECORDS, FILE = b"scrimp/record", b"scrimp/records", b"scrimp/file"
 
 
@@ -83,11 +85,19 @@ def in_holdout(digests: RecordDigests, fraction: float) -> NDArray[np.bool_]:
     return digests.split[:, 0] < np.uint64(threshold)
 
 
-def records_hmac(digests: RecordDigests, keys: Keys) -> str:
-    """One keyed hash of all records in any order, repetitions counted."""
-    order = np.lexsort((digests.content[:, 1], digests.content[:, 0]))
-    ordered = digests.content[order].astype(">u8").tobytes()
-    return hashlib.blake2b(ordered, digest_size=32, key=keys.content, person=RECORDS).hexdigest()
+def records_hmac(content: NDArray[np.uint64], keys: Keys) -> str:
+    """One keyed hash of all records' content digests (n, 2) in any order, repetitions counted."""
+    order = np.lexsort((content[:, 1], content[:, 0]))
+    found = hashlib.blake2b(digest_size=32, key=keys.content, person=RECORDS)
+    for start in range(0, len(order), SORTED_AT_ONCE):
+        found.update(content[order[start : start + SORTED_AT_ONCE]].astype(">u8").tobytes())
+    return found.hexdigest()
+
+
+def common(some: NDArray[np.uint64], others: NDArray[np.uint64]) -> int:
+    """How many of some digests (n, 2) are among others."""
+    one, other = (np.ascontiguousarray(words).view(PAIR)[:, 0] for words in (some, others))
+    return int(np.count_nonzero(np.isin(one, other)))
 
 
 def file_digests(path: Path, keys: Keys) -> tuple[str, str]:

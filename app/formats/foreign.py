@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.contracts.dataset_spec import TableFormat
-from app.formats.readers import GZIP, reader_of
+from app.formats.readers import GZIP, ZSTANDARD, reader_of
 
 # The first bytes of a file, and its name.
 BEGINNINGS: tuple[tuple[bytes, str], ...] = (
     (b"PAR1", "a Parquet file"),
+    (b"ARROW1", "an Arrow file"),
     (b"PK\x03\x04", "a ZIP archive, such as NPZ or XLSX"),
     (b"PK\x05\x06", "an empty ZIP archive"),
     (b"\x93NUMPY", "a single NPY array: put features and labels in one NPZ file"),
     (GZIP, "a gzip archive: unpack it first"),
-    (b"\x28\xb5\x2f\xfd", "a Zstandard archive: unpack it first"),
+    (ZSTANDARD, "a Zstandard archive: unpack it first"),
     (b"BZh", "a bzip2 archive: unpack it first"),
     (b"\xfd7zXZ\x00", "an xz archive: unpack it first"),
     (b"\xff\xfe", "text in UTF-16: save it as UTF-8"),

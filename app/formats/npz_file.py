@@ -6,17 +6,20 @@ import math
 import struct
 import zipfile
 import zlib
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from app.formats.records import Records, Wanted
+from app.formats.records import HELD, Records, Wanted
 
 SUFFIX = ".npy"
 MAX_MEMBERS = 10_000
+READ_BYTES = 2**20
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 NOT_PLAIN = "it is not an intact, plain ZIP archive of NPY arrays"
@@ -45,22 +48,39 @@ def _read(archive: zipfile.ZipFile, records: Records) -> None:
     claimed = sum(member.file_size for member in used)
     if claimed > records.max_unpacked_bytes:
         raise records.broken(f"it unpacks to {claimed} bytes; at most {records.max_unpacked_bytes} are allowed")
-    x = _array(archive, records, records.features[0], NUMBER_KINDS)
-    y = _array(archive, records, records.label, LABEL_KINDS)
-    if x.ndim == 0 or y.shape != x.shape[:1]:
-        raise records.broken(f"x has the shape {x.shape} and the labels {y.shape}: (n, …) and (n,) are needed")
-    if 0 in x.shape[1:]:
-        raise records.broken(f"x has the shape {x.shape}: records without features")
-    if records.users is not None:
-        users = _array(archive, records, records.features[1], USER_KINDS)
-        if users.shape != y.shape:
-            raise records.broken(f"the users have the shape {users.shape} and the labels {y.shape}")
-        for user in _listed(users, records, records.features[1]):
-            records.add_user(user)
-    records.count = len(x)
-    records.tensor = x.reshape(len(x), math.prod(x.shape[1:]))
-    for label in _listed(y, records, records.label):
-        records.add_label(label)
+    with ExitStack() as files:
+        x, y, *users = (
+            _Array(files, archive, records, wanted, kinds)
+            for wanted, kinds in (
+                (records.features[0], NUMBER_KINDS),
+                (records.label, LABEL_KINDS),
+                *((each, USER_KINDS) for each in records.features[1:]),
+            )
+        )
+        if not x.shape or y.shape != x.shape[:1]:
+            raise records.broken(f"x has the shape {x.shape} and the labels {y.shape}: (n, …) and (n,) are needed")
+        if 0 in x.shape[1:]:
+            raise records.broken(f"x has the shape {x.shape}: records without features")
+        for user in users:
+            if user.shape != y.shape:
+                raise records.broken(f"the users have the shape {user.shape} and the labels {y.shape}")
+        _read_blocks(records, x, y, users)
+
+
+def _read_blocks(records: Records, x: _Array, y: _Array, users: Sequence[_Array]) -> None:
+    """Reads the arrays side by side, so that one block of each is in memory."""
+    width = math.prod(x.shape[1:])
+    step = max(1, HELD // width)
+    for start in range(0, x.shape[0], step):
+        count = min(step, x.shape[0] - start)
+        for label in _listed(y.rows(count), records, records.label):
+            records.add_label(label)
+        for array in users:
+            for user in _listed(array.rows(count), records, records.features[1]):
+                records.add_user(user)
+        records.add_tensor(x.rows(count).reshape(count, width))
+    for array in (x, y, *users):
+        array.end()
 
 
 def _listed(values: NDArray[Any], records: Records, wanted: Wanted) -> list[Any]:
@@ -70,25 +90,50 @@ def _listed(values: NDArray[Any], records: Records, wanted: Wanted) -> list[Any]
         raise records.unsuited(wanted, "holds text that is not Unicode") from None
 
 
-def _array(archive: zipfile.ZipFile, records: Records, wanted: Wanted, kinds: str) -> NDArray[Any]:
-    member = archive.getinfo(wanted.name + SUFFIX)
-    with archive.open(member) as file:
+class _Array:
+    """One array of the archive, read row by row. One in Fortran's order is read whole: its rows are not consecutive.
+
+    Raises:
+        InvalidRequest: its header is unusable, or claims more than its file.
+    """
+
+    def __init__(
+        self, files: ExitStack, archive: zipfile.ZipFile, records: Records, wanted: Wanted, kinds: str
+    ) -> None:
+        member = archive.getinfo(wanted.name + SUFFIX)
+        self._records, self._wanted = records, wanted
+        self._file = files.enter_context(archive.open(member))
         try:
-            version = npy.read_magic(file)
-            shape, _, dtype = HEADERS[version](file)
+            version = npy.read_magic(self._file)
+            self.shape, fortran, self._dtype = HEADERS[version](self._file)
         except (KeyError, ValueError):
             raise records.broken(f"the array {wanted.name!r} is not in NPY format 1 or 2") from None
-    if dtype.kind not in kinds or dtype.hasobject or dtype.itemsize == 0:
-        what = "objects, which would need pickle" if dtype.hasobject else f"values of type {str(dtype)[:40]}"
-        raise records.unsuited(wanted, f"holds {what}; numbers are needed")
-    if math.prod(shape) * dtype.itemsize > member.file_size:
-        raise records.broken(f"the array {wanted.name!r} claims to be larger than its file")
-    with archive.open(member) as file:
-        return _loaded(file, records, wanted)
+        dtype = self._dtype
+        if dtype.kind not in kinds or dtype.hasobject or dtype.itemsize == 0:
+            what = "objects, which would need pickle" if dtype.hasobject else f"values of type {str(dtype)[:40]}"
+            raise records.unsuited(wanted, f"holds {what}; numbers are needed")
+        if math.prod(self.shape) * dtype.itemsize > member.file_size:
+            raise records.broken(f"the array {wanted.name!r} claims to be larger than its file")
+        self._whole: NDArray[Any] | None = None
+        if fortran and len(self.shape) > 1:
+            self._whole = self._numbers(math.prod(self.shape)).reshape(self.shape, order="F")
+        self._at = 0
 
+    def rows(self, count: int) -> NDArray[Any]:
+        """The next rows."""
+        start, self._at = self._at, self._at + count
+        if self._whole is not None:
+            return self._whole[start : self._at]
+        return self._numbers(count * math.prod(self.shape[1:])).reshape(count, *self.shape[1:])
 
-def _loaded(file: IO[bytes], records: Records, wanted: Wanted) -> NDArray[Any]:
-    try:
-        return np.lib.format.read_array(file, allow_pickle=False)
-    except ValueError:
-        raise records.broken(f"the array {wanted.name!r} is damaged") from None
+    def end(self) -> None:
+        """Reads to the end of the file, which compares its checksum."""
+        while self._file.read(READ_BYTES):
+            pass
+
+    def _numbers(self, count: int) -> NDArray[Any]:
+        size = count * self._dtype.itemsize
+        content = self._file.read(size)
+        if len(content) < size:
+            raise self._records.broken(f"the array {self._wanted.name!r} is damaged")
+        return np.frombuffer(content, self._dtype, count)

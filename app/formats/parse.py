@@ -1,11 +1,15 @@
 """From a raw data file to checked, split, immutable parts. Runs in a helper process (app.sandbox).
 
-file ── reader (csv, parquet, npz, jsonl) ── Records ── checks ── features ── split ── train.npz, holdout.npz
+file ── reader (csv, parquet, npz, jsonl, arrow) ── pieces ── checks ── features ── split ── train.arrow, holdout.arrow
+
+A file is read once, in pieces, and never held whole. What is held of each record is its keyed digest (16 bytes); where
+users' records are bounded, 24 bytes more, and the records wait in a file until all users are known.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import errno
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,49 +26,48 @@ from app.contracts.dataset_spec import (
     rounded,
 )
 from app.contracts.table import TableFeatures
-from app.errors import InvalidRequest
-from app.formats import digests, interactions, users
+from app.errors import InvalidRequest, StorageFull
+from app.formats import digests, interactions
 from app.formats.columns import Classes, chunks
-from app.formats.digests import Keys
+from app.formats.digests import Keys, RecordDigests
 from app.formats.foreign import what_else
 from app.formats.hashing import hashed
+from app.formats.ingest import Bounded, Parts, Piece, Split
 from app.formats.readers import reader_of
-from app.formats.records import Records
-from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts, save_part
+from app.formats.records import Records, Taken
+from app.formats.stored import StoredPart, Texts
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
 
 
-@dataclass(frozen=True)
+@dataclass
 class Parsed:
-    """One file, checked."""
+    """One file, checked and written.
 
-    part: StoredPart
-    digests: digests.RecordDigests
-    dropped: int = 0  # rows with undeclared ids
-    sides: NDArray[np.uint64] | None = None  # the users' sides, if users are split and are not records
+    Attributes:
+        content: all its records' digests. Private.
+        dropped: rows with undeclared ids.
+    """
 
-    @property
-    def records(self) -> int:
-        """How many records the part has."""
-        return len(self.part.y)
+    parts: Parts
+    content: NDArray[np.uint64]
+    dropped: int = 0
 
-    def select(self, mask: NDArray[np.bool_]) -> StoredPart:
-        """The part's records where the mask is True."""
-        user = None if self.part.user is None else self.part.user[mask]
-        return StoredPart(x=_rows(self.part.x, mask), y=self.part.y[mask], user=user)
 
-    def bounded(self, names: list[str], most: int, keys: Keys) -> Parsed:
-        """Keeps at most this many records of each user. Digests still cover the whole file."""
-        numbers = users.numbered(names)
-        stays = users.kept(numbers, self.digests, most)
-        part = replace(self, part=replace(self.part, user=numbers)).select(stays)
-        return replace(self, part=part, sides=users.sides(names, keys)[stays])
+@dataclass
+class Contents:
+    """The digests of a file's records, as they arrive."""
 
-    def in_holdout(self, fraction: float) -> NDArray[np.bool_]:
-        """True for each record that the split holds out."""
-        words = self.digests.split if self.sides is None else self.sides
-        return digests.in_holdout(digests.RecordDigests(words, words), fraction)
+    _words: list[NDArray[np.uint64]] = field(default_factory=list)
+
+    def add(self, found: RecordDigests) -> None:
+        """Keeps the content digests of a piece."""
+        self._words.append(found.content)
+
+    def all(self) -> NDArray[np.uint64]:
+        """(n, 2) words."""
+        return np.concatenate(self._words) if self._words else np.empty((0, 2), dtype=np.uint64)
 
 
 def parse(request: dict[str, Any]) -> dict[str, Any]:
@@ -81,75 +84,112 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         InvalidRequest: a file does not match the specification; columns and counts are named.
+        StorageFull: the disk is full.
     """
+    try:
+        return _parse(request)
+    except OSError as error:
+        if error.errno in FULL:
+            raise StorageFull("the service's disk is full: an operator has to free some space") from None
+        raise
+
+
+def _parse(request: dict[str, Any]) -> dict[str, Any]:
     spec = DatasetSpec.model_validate(request["spec"])
     keys = digests.Keys(**{name: bytes.fromhex(key) for name, key in request["keys"].items()})
     files = {name: Path(request[name]) for name in ("file", "holdout_file") if request[name] is not None}
-    parsed = {name: _parsed(spec, path, name, keys, request["max_unpacked_bytes"]) for name, path in files.items()}
+    folder, limit = Path(request["output_dir"]), request["max_unpacked_bytes"]
+    parsed = {name: _parsed(spec, path, name, folder, keys, limit) for name, path in files.items()}
     data, extra = parsed["file"], parsed.get("holdout_file")
-    parts = {"train": data.part}
-    if extra is not None:
-        if extra.part.shape[1] != data.part.shape[1]:
-            detail = f"its records have {extra.part.shape[1]} features, but those of the data have {data.part.shape[1]}"
-            raise InvalidRequest.at("/holdout_file", detail)
-        parts["holdout"] = extra.part
-    elif isinstance(spec.holdout, SplitHoldout):
-        mask = data.in_holdout(spec.holdout.fraction)
-        parts = {"train": data.select(~mask), "holdout": data.select(mask)}
-    elif isinstance(spec.holdout, LastItemHoldout):
-        parts = {"train": _without_last(data.part), "holdout": data.part}
+    layout = data.parts.layout
+    if extra is not None and extra.parts.layout.features != layout.features:
+        theirs = extra.parts.layout.features
+        detail = f"its records have {theirs} features, but those of the data have {layout.features}"
+        raise InvalidRequest.at("/holdout_file", detail)
+    written = data.parts.written | (extra.parts.written if extra is not None else {})
+    units = data.parts.units | (extra.parts.units if extra is not None else {})
     hashes = {name: digests.file_digests(path, keys) for name, path in files.items()}
     return {
-        "parts": {name: _saved(Path(request["output_dir"]) / f"{name}.npz", part) for name, part in parts.items()},
-        "features": spec.features.numbers(data.part.shape[1]),
+        "parts": written,
+        "features": spec.features.numbers(layout.features),
         "outputs": spec.task.outputs,
-        "sparse": data.part.sparse,
+        "sparse": layout.is_sparse,
         "contents": [each for name in files for each in _contents(name, hashes[name][1], parsed[name], keys)],
         "content_sha256": hashes["file"][0],
-        "counts": _counts(data, extra)
-        | {name: parts[name].units if name in parts else 0 for name in ("train", "holdout")},
-        "warnings": _warnings(spec, data, extra, parts),
+        "counts": _counts(data, extra) | {name: units.get(name, 0) for name in ("train", "holdout")},
+        "warnings": _warnings(spec, data, extra, units),
     }
 
 
-def _parsed(spec: DatasetSpec, path: Path, name: str, keys: digests.Keys, max_unpacked_bytes: int) -> Parsed:
-    if spec.format == "interactions":
-        table = interactions.new_records(spec, name, max_unpacked_bytes)
-        if other := what_else(path, "parquet" if table.layout == "parquet" else "csv"):
-            raise table.broken(f"it is {other}")
-        interactions.read(path, table)
-        table.check()
-        return Parsed(table.part(), digests.record_digests(table.contents(), keys), table.dropped)
-    records = Records(spec, name, max_unpacked_bytes)
-    if other := what_else(path, spec.format):
+def _parsed(spec: DatasetSpec, path: Path, name: str, folder: Path, keys: Keys, max_unpacked_bytes: int) -> Parsed:
+    contents, kept = Contents(), _destination(spec, name, folder, keys)
+    try:
+        dropped = 0
+        if spec.format == "interactions":
+            table = interactions.new_records(spec, name, max_unpacked_bytes)
+            if other := what_else(path, "parquet" if table.layout == "parquet" else "csv"):
+                raise table.broken(f"it is {other}")
+            interactions.read(path, table)
+            table.check()
+            found = digests.record_digests(table.contents(), keys)
+            contents.add(found)
+            kept.add(Piece(table.part(), found))
+            dropped = table.dropped
+        else:
+            _read(spec, path, name, max_unpacked_bytes, keys, contents, kept)
+        return Parsed(kept.close(), contents.all(), dropped)
+    finally:
+        kept.abandon()
+
+
+def _destination(spec: DatasetSpec, name: str, folder: Path, keys: Keys) -> Split | Bounded:
+    """Where a file's records go."""
+    if name == "holdout_file":
+        return Split(folder, "holdout", None)
+    fraction = spec.holdout.fraction if isinstance(spec.holdout, SplitHoldout) else None
+    split = Split(folder, "train", fraction, last_item=isinstance(spec.holdout, LastItemHoldout))
+    most = spec.privacy.max_records_per_user
+    if spec.privacy.user_column is None or most is None:
+        return split
+    return Bounded(split, folder, most, keys)
+
+
+def _read(
+    spec: DatasetSpec,
+    path: Path,
+    name: str,
+    max_unpacked_bytes: int,
+    keys: Keys,
+    contents: Contents,
+    kept: Split | Bounded,
+) -> None:
+    def sink(taken: Taken) -> None:
+        piece = _features_and_labels(spec, records, taken, keys)
+        contents.add(piece.digests)
+        kept.add(piece)
+
+    records = Records(spec, name, max_unpacked_bytes, sink)
+    if other := what_else(path, spec.format):  # type: ignore[arg-type]
         raise records.broken(f"it is {other}")
     dialect = {"delimiter": spec.csv.separator} if spec.csv is not None else {}
-    import_module(f"app.formats.{reader_of(spec.format).module}").read(path, records, **dialect)
+    module = reader_of(spec.format).module  # type: ignore[arg-type]
+    import_module(f"app.formats.{module}").read(path, records, **dialect)
     records.check()
-    parsed = _features_and_labels(spec, records, keys)
-    most = spec.privacy.max_records_per_user
-    if records.users is None or most is None:
-        return parsed
-    return parsed.bounded(records.users.values, most, keys)
 
 
-def _features_and_labels(spec: DatasetSpec, records: Records, keys: digests.Keys) -> Parsed:
-    y = records.targets()
+def _features_and_labels(spec: DatasetSpec, records: Records, taken: Taken, keys: Keys) -> Piece:
+    y = taken.y
     labels = digests.label_contents(y, records.labels.names if isinstance(records.labels, Classes) else None)
-    if records.texts is not None:
-        texts = records.texts.values
+    if taken.texts is not None:
+        texts = taken.texts
         x = hashed(texts, spec.features) if isinstance(spec.features, HashedText) else Texts.of(texts)
-        return Parsed(
-            StoredPart(x=x, y=y),
-            digests.record_digests(digests.text_contents(texts, labels), keys),
-        )
-    matrix = records.matrix()
-    contents = matrix if records.cells is None else records.cells.contents()
+        found = digests.record_digests(digests.text_contents(texts, labels), keys)
+        return Piece(StoredPart(x=x, y=y), found, taken.users)
+    if taken.matrix is None or taken.contents is None:
+        raise ValueError("a piece holds texts or numbers")
     names = spec.features.names if isinstance(spec.features, Columns | TableFeatures) else None
-    return Parsed(
-        StoredPart(x=_float32(matrix), y=y),
-        digests.record_digests(digests.number_contents(contents, names, labels), keys),
-    )
+    found = digests.record_digests(digests.number_contents(taken.contents, names, labels), keys)
+    return Piece(StoredPart(x=_float32(taken.matrix), y=y), found, taken.users)
 
 
 def _float32(matrix: NDArray[Any]) -> NDArray[np.float32]:
@@ -161,56 +201,25 @@ def _float32(matrix: NDArray[Any]) -> NDArray[np.float32]:
     return out
 
 
-def _rows(x: Features, mask: NDArray[np.bool_]) -> Features:
-    if isinstance(x, Pairs):
-        return Pairs(x.users[mask], x.items[mask], x.sizes)
-    if isinstance(x, Texts):
-        return Texts.of([text for text, kept in zip(x.texts(), mask.tolist(), strict=True) if kept])
-    if isinstance(x, Sequences):
-        lengths = np.diff(x.ends, prepend=0)
-        return Sequences(x.items[np.repeat(mask, lengths)], np.cumsum(lengths[mask], dtype=np.int64), x.size)
-    if not isinstance(x, Csr):
-        return x[mask]
-    lengths = np.diff(x.indptr)
-    cells = np.repeat(mask, lengths)
-    indptr = np.concatenate(([0], np.cumsum(lengths[mask]))).astype(np.int64)
-    return Csr(indptr, x.indices[cells], x.data[cells], (int(mask.sum()), x.shape[1]))
-
-
-def _without_last(part: StoredPart) -> StoredPart:
-    """The same users, each without the last item."""
-    if not isinstance(part.x, Sequences):
-        raise InvalidRequest.at("/holdout/kind", "hold-out kind 'last_item' needs a task of kind 'next_item'")
-    stays = np.ones(len(part.x.items), dtype=np.bool_)
-    stays[part.x.ends - 1] = False
-    ends = part.x.ends - np.arange(1, len(part.x.ends) + 1)
-    return replace(part, x=Sequences(part.x.items[stays], ends, part.x.size))
-
-
-def _saved(path: Path, part: StoredPart) -> dict[str, str]:
-    return {"file": path.name, "sha256": save_part(path, part)}
-
-
 def _counts(data: Parsed, extra: Parsed | None) -> dict[str, int]:
     """Counts the records of the data file, its protected units, and what both files leave out: rows with undeclared
     ids, and records of users with too many."""
-    over = len(data.digests.content) - data.records
-    dropped = data.dropped + over + (extra.dropped if extra else 0)
-    return {"records": len(data.digests.content), "dropped": dropped, "units": data.part.units}
+    dropped = data.dropped + data.parts.over + (extra.dropped if extra else 0)
+    return {"records": len(data.content), "dropped": dropped, "units": data.parts.all_units}
 
 
-def _contents(name: str, file_hmac: str, parsed: Parsed, keys: digests.Keys) -> list[dict[str, str]]:
+def _contents(name: str, file_hmac: str, parsed: Parsed, keys: Keys) -> list[dict[str, str]]:
     part = "data" if name == "file" else "holdout"
     return [
         {"part": part, "kind": "file", "hmac": file_hmac},
-        {"part": part, "kind": "records", "hmac": digests.records_hmac(parsed.digests, keys)},
+        {"part": part, "kind": "records", "hmac": digests.records_hmac(parsed.content, keys)},
     ]
 
 
-def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, parts: dict[str, StoredPart]) -> list[str]:
+def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, units: dict[str, int]) -> list[str]:
     warnings = []
-    declared, found = spec.privacy.records, data.part.units
-    noun = "records" if data.part.user is None else "users"
+    declared, found = spec.privacy.records, data.parts.all_units
+    noun = "users" if data.parts.layout.users else "records"
     if declared is not None and abs(found - declared) > DEVIATION * declared:
         warnings.append(
             f"the file holds {found} {noun}; you declared {declared}: sampling rates, step sizes and scores use the "
@@ -221,13 +230,12 @@ def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, parts: dict
             f"you declared the exact number of {noun}, {found}, which makes it public: a rounded one, such as "
             f"{rounded(found)}, shows less"
         )
-    dropped = len(data.digests.content) - data.records
-    if dropped:
-        warnings.append(f"{dropped} records of users with more than {spec.privacy.max_records_per_user} are left out")
-    warnings += [f"the {name} part holds no record" for name, part in parts.items() if not len(part.y)]
+    if data.parts.over:
+        over, most = data.parts.over, spec.privacy.max_records_per_user
+        warnings.append(f"{over} records of users with more than {most} are left out")
+    warnings += [f"the {name} part holds no record" for name, count in units.items() if not count]
     if extra is not None:
-        known = set(map(bytes, data.digests.content))
-        common = sum(bytes(each) in known for each in extra.digests.content)
+        common = digests.common(extra.content, data.content)
         if common:
             warnings.append(
                 f"{common} records of the hold-out file are also in the data: scores on it will be too high"

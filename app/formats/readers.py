@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from app.contracts.dataset_spec import TableFormat
 from app.formats.columns import json_number, text_number
 
-GZIP = b"\x1f\x8b"
+GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,14 @@ def reader_of(name: TableFormat) -> Reader:
     """
     match name:
         case "csv":
-            return Reader("csv_file", text_number, is_text=True, begins=(GZIP,))
+            return Reader("csv_file", text_number, is_text=True, begins=(GZIP, ZSTANDARD))
         case "jsonl":
-            return Reader("jsonl_file", json_number, is_text=True, begins=(GZIP,))
+            return Reader("jsonl_file", json_number, is_text=True, begins=(GZIP, ZSTANDARD))
         case "parquet":
             return Reader("parquet_file", begins=(b"PAR1",))
         case "npz":
             return Reader("npz_file", begins=(b"PK\x03\x04", b"PK\x05\x06"))
+        case "arrow":
+            return Reader("arrow_file", begins=(b"ARROW1",))
         case _:
             assert_never(name)

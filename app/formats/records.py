@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -38,6 +38,8 @@ from app.formats.columns import (
 )
 from app.formats.readers import reader_of
 from app.formats.tables import Cells
+
+HELD = 2**20  # cells, or characters of texts, that a piece holds
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,35 @@ class Table:
         return "data file" if self.file == "file" else "hold-out file"
 
 
-class Records(Table):
-    """The records of one file: features and label, or counts of the unusable cells."""
+@dataclass(frozen=True)
+class Taken:
+    """Records as a reader found them, in their order: one of `texts` and `matrix`.
 
-    def __init__(self, spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> None:
+    Attributes:
+        matrix: (n, d) features, in their original type; or a table's cells, as they are stored.
+        contents: (n, d) numbers for digests.
+        y: (n,) class indices, or numbers.
+        users: each record's user, where users are declared.
+    """
+
+    texts: list[str] | None
+    matrix: NDArray[Any] | None
+    contents: NDArray[Any] | None
+    y: NDArray[np.int64] | NDArray[np.float64]
+    users: list[str] | None
+
+
+class Records(Table):
+    """The records of one file, handed on in pieces while it is read: features and label. Counts unusable cells; once
+    there is one, nothing is handed on, since the file is refused.
+
+    Attributes:
+        sink: takes each piece.
+    """
+
+    def __init__(
+        self, spec: DatasetSpec, file: str, max_unpacked_bytes: int, sink: Callable[[Taken], None] = lambda _: None
+    ) -> None:
         if spec.format == "interactions":
             raise ValueError("interactions are read as pairs of ids (app.formats.interactions)")
         features = _features(spec)
@@ -111,14 +138,16 @@ class Records(Table):
         user = spec.privacy.user_column if file == "file" else None
         wanted = [*features, Wanted(user, "/privacy/user_column")] if user else features
         super().__init__(spec.format, file, max_unpacked_bytes, wanted, label)
-        self.spec = spec
+        self.spec, self.sink = spec, sink
+        self._held = 0  # cells or characters since the last piece
         self.users = Texts(user, "/privacy/user_column") if user else None
         names, pointers = [each.name for each in features], [each.pointer for each in features]
         number = reader_of(spec.format).number
         if spec.csv is not None and spec.csv.decimal == ",":
             number = comma_number
         self.cells = Cells(spec.features, number) if isinstance(spec.features, TableFeatures) else None
-        self.tensor: NDArray[Any] | None = None  # an NPZ file's features arrive as one array
+        self.tensor: NDArray[Any] | None = None  # an NPZ file's features arrive as blocks of an array
+        self._bad_numbers = 0  # in its blocks
         self.texts = Texts(names[0], pointers[0]) if isinstance(spec.features, HashedText | Text) else None
         self.numbers = Numbers(names, pointers, number)
         self.labels: Classes | Numbers | Unlabelled
@@ -140,6 +169,30 @@ class Records(Table):
             self.add_user(user)
         (self.texts or self.cells or self.numbers).add(row)
         self.add_label(label)
+        self._held += len(row[0] or "") + 1 if self.texts is not None and isinstance(row[0], str) else len(row)
+        if self._held >= HELD:
+            self.hand_on()
+
+    def add_tensor(self, rows: NDArray[Any]) -> None:
+        """Adds records of an array, (n, d); their labels and users were added before."""
+        self.tensor = rows
+        self._bad_numbers += int(unusable(rows).sum())
+        self.count += len(rows)
+        self.hand_on()
+
+    def hand_on(self) -> None:
+        """Hands the records since the last piece to the sink."""
+        self._held = 0
+        texts = None if self.texts is None else self.texts.take()
+        matrix = contents = None
+        if self.cells is not None:
+            matrix, contents = self.cells.take()
+        elif texts is None:
+            matrix = contents = self.numbers.take() if self.tensor is None else self.tensor
+        y = self.labels.take()
+        users = None if self.users is None else self.users.take()
+        if len(y) and not self._faults():
+            self.sink(Taken(texts, matrix, contents, y[:, 0] if y.ndim > 1 else y, users))
 
     def add_user(self, user: Any) -> None:
         """A whole number equals its text: 7 and "7" are one user."""
@@ -152,27 +205,21 @@ class Records(Table):
         self.labels.add((label,) if isinstance(self.labels, Numbers) else label)
 
     def check(self) -> None:
-        """Raises InvalidRequest with columns and counts, if any cell cannot be used."""
+        """Hands on the last piece. Raises InvalidRequest with columns and counts, if any cell cannot be used."""
         if self.count == 0:
             raise self.broken("it holds no records")
+        refuse(self._faults(), self.file)
+        if self.tensor is None:
+            self.hand_on()
+
+    def _faults(self) -> list[Fault]:
         users = self.users.faults() if self.users else []
-        refuse([*self._feature_faults(), *self.labels.faults(), *users], self.file)
-
-    def matrix(self) -> NDArray[Any]:
-        """(n, d) features of columns or a tensor, in their original type; or a table's cells, as they are stored."""
-        if self.cells is not None:
-            return self.cells.values()
-        return self.numbers.values() if self.tensor is None else self.tensor
-
-    def targets(self) -> NDArray[np.int64] | NDArray[np.float64]:
-        """(n,) class indices, or numbers."""
-        values = self.labels.values()
-        return values[:, 0] if isinstance(self.labels, Numbers) else values
+        return [*self._feature_faults(), *self.labels.faults(), *users]
 
     def _feature_faults(self) -> list[Fault]:
         if self.tensor is not None:
-            bad = int(unusable(self.tensor).sum())
-            return fault(self.features[0].pointer, self.features[0].name, {"not finite in 32 bits": bad})
+            name = self.features[0]
+            return fault(name.pointer, name.name, {"not finite in 32 bits": self._bad_numbers})
         return (self.texts or self.cells or self.numbers).faults()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.formats.stored import load_part
+from app.formats.part_files import units_of
 
 
 def recount(request: dict[str, Any]) -> dict[str, Any]:
@@ -19,4 +19,4 @@ def recount(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         DataDamagedError: a part is missing or differs from the registered one.
     """
-    return {"units": {name: load_part(part["path"], part["sha256"]).units for name, part in request["parts"].items()}}
+    return {"units": {name: units_of(part["path"], part["sha256"]) for name, part in request["parts"].items()}}

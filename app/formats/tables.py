@@ -113,13 +113,15 @@ class Cells:
             self._stored.append(stored)
             self._contents.append(content)
 
-    def values(self) -> NDArray[np.float64]:
-        """(n, columns): the cells as they are stored."""
-        return np.frombuffer(self._stored, dtype=np.float64).reshape(-1, len(self.coders))
-
-    def contents(self) -> NDArray[np.float64]:
-        """(n, columns): the cells' contents for digests: they do not depend on the order of declared values."""
-        return np.frombuffer(self._contents, dtype=np.float64).reshape(-1, len(self.coders))
+    def take(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns the rows since the last call, and forgets them: (n, columns) each, the cells as they are stored, and
+        their contents for digests, which do not depend on the order of declared values."""
+        stored, contents = (
+            np.frombuffer(cells, dtype=np.float64).reshape(-1, len(self.coders))
+            for cells in (self._stored, self._contents)
+        )
+        self._stored, self._contents = array("d"), array("d")
+        return stored, contents
 
     def faults(self) -> list[Fault]:
         """One fault for each column with unusable cells."""

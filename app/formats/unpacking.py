@@ -1,4 +1,4 @@
-"""Text files as they are, or from inside a gzip archive, bounded in what they unpack to."""
+"""Text files as they are, or from inside a gzip or Zstandard archive, bounded in what they unpack to."""
 
 from __future__ import annotations
 
@@ -6,29 +6,42 @@ import gzip
 import io
 import zlib
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, Literal, cast
 
-from app.formats.readers import GZIP
+from app.formats.readers import GZIP, ZSTANDARD
 from app.formats.records import Table
 
 
 def opened(path: Path, table: Table) -> BinaryIO:
-    """Opens a text file; unpacks it while it is read if it is a gzip archive.
+    """Opens a text file; unpacks it while it is read if it is an archive.
 
     Reads raise InvalidRequest if the archive is damaged, or larger inside than `table.max_unpacked_bytes`.
     """
     file = path.open("rb")
-    packed = file.read(len(GZIP)) == GZIP
+    head = file.read(4)
     file.seek(0)
-    return cast(BinaryIO, io.BufferedReader(_Unpacked(file, table))) if packed else file
+    if head.startswith((GZIP, ZSTANDARD)):
+        file.close()
+        return cast(BinaryIO, io.BufferedReader(_Unpacked(path, table, "zstd" if head == ZSTANDARD else "gzip")))
+    return file
 
 
 class _Unpacked(io.RawIOBase):
-    """The content of a gzip archive."""
+    """The content of an archive."""
 
-    def __init__(self, file: BinaryIO, table: Table) -> None:
-        self._file, self._archive, self._table = file, gzip.GzipFile(fileobj=file), table
+    def __init__(self, path: Path, table: Table, kind: Literal["gzip", "zstd"]) -> None:
+        self._path, self._table, self._kind = path, table, kind
+        self._open()
+
+    def _open(self) -> None:
         self._read = 0
+        self._archive: Any
+        if self._kind == "gzip":
+            self._archive = gzip.open(self._path)  # noqa: SIM115 - `close` closes it
+            return
+        import pyarrow as pa  # noqa: PLC0415 - for such archives alone
+
+        self._archive = pa.CompressedInputStream(pa.OSFile(str(self._path)), "zstd")
 
     def readable(self) -> bool:
         return True
@@ -37,18 +50,22 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._archive.tell()
+        return self._read
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Goes back to the beginning, which is all that a reader needs."""
-        self._read = 0
-        return self._archive.seek(offset, whence)
+        if offset or whence != io.SEEK_SET:
+            raise io.UnsupportedOperation
+        self._archive.close()
+        self._open()
+        return 0
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         try:
             found = self._archive.read(len(buffer))
         except (EOFError, OSError, zlib.error):
-            raise self._table.broken("it is not an intact gzip archive") from None
+            name = "gzip" if self._kind == "gzip" else "Zstandard"
+            raise self._table.broken(f"it is not an intact {name} archive") from None
         self._read += len(found)
         if self._read > self._table.max_unpacked_bytes:
             most = self._table.max_unpacked_bytes
@@ -59,5 +76,4 @@ class _Unpacked(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             self._archive.close()
-            self._file.close()
         super().close()

@@ -12,23 +12,26 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.formats.digests import DIGEST_BYTES, Keys, RecordDigests
+from app.formats.digests import DIGEST_BYTES, Keys
 
 USER = b"scrimp/user"
 
 
-def numbered(users: Sequence[str]) -> NDArray[np.int64]:
-    """(n,): each record's user, as a number below the count of users."""
-    numbers: dict[str, int] = {}
+def numbered(users: Sequence[str], numbers: dict[str, int]) -> NDArray[np.int64]:
+    """(n,): each record's user, as a number below the count of users.
+
+    Args:
+        numbers: the known users' numbers, in their order; new users are added.
+    """
     return np.array([numbers.setdefault(user, len(numbers)) for user in users], dtype=np.int64)
 
 
-def kept(numbers: NDArray[np.int64], digests: RecordDigests, most: int) -> NDArray[np.bool_]:
-    """True for the records that stay: for each user the `most` with the smallest keyed digests.
+def kept(numbers: NDArray[np.int64], words: NDArray[np.uint64], most: int) -> NDArray[np.bool_]:
+    """True for the records that stay: for each user the `most` with the smallest keyed digests (n, 2).
 
     Equal records have equal digests; either may stay.
     """
-    order = np.lexsort((digests.split[:, 1], digests.split[:, 0], numbers))
+    order = np.lexsort((words[:, 1], words[:, 0], numbers))
     counts = np.bincount(numbers)
     place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     stays = np.empty(len(order), dtype=np.bool_)
@@ -37,10 +40,8 @@ def kept(numbers: NDArray[np.int64], digests: RecordDigests, most: int) -> NDArr
 
 
 def sides(users: Sequence[str], keys: Keys) -> NDArray[np.uint64]:
-    """(n, 2): the keyed digest of each record's user, which splits off the hold-out."""
-    words = {
-        user: hashlib.blake2b(user.encode(), digest_size=DIGEST_BYTES, key=keys.split, person=USER).digest()
-        for user in set(users)
-    }
-    joined = b"".join(words[user] for user in users)
+    """(users, 2): the keyed digest of each user, which splits off the hold-out."""
+    joined = b"".join(
+        hashlib.blake2b(user.encode(), digest_size=DIGEST_BYTES, key=keys.split, person=USER).digest() for user in users
+    )
     return np.frombuffer(joined, dtype=">u8").astype(np.uint64).reshape(-1, 2)

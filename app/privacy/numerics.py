@@ -31,6 +31,7 @@ PASS_BYTES = 2**28  # a network's pass: larger passes leave the caches and are s
 CACHE_BYTES = 2**24  # a linear model's pass: both of its products find the features in the cache
 MOST_ROWS = 4080  # a network's pass: more rows are no faster
 MOST_LINEAR_ROWS = 65_520
+IN_MEMORY_BYTES = 2**29  # of records_bound records: larger parts stay on disk, and passes read them from a map
 PASS_OVERHEAD = 8  # the fixed cost of a pass, in rows
 SPARSE_ENTRIES = 32  # of a sparse row: a pass writes one number for each feature, as so many rows' entries take
 
@@ -184,6 +185,9 @@ def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
 def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int) -> bool:
     """Returns True if sums over records may be in float32: a linear model's float32 passes of whole groups, with one
     record per unit. Elsewhere float32 sums save nothing (decision 19)."""
+    width = 4 * spec.model.inputs(sizes.features) if isinstance(spec.model, LinearModel) else 0
+    if not spec.sampling.is_sampled and not in_memory(records_bound(sizes.records), width):
+        return False  # a secret order of all records would take memory for each, and read the disk out of order
     linear = isinstance(spec.model, LinearModel) and (spec.clipping is None or spec.clipping.engine == "bookkeeping")
     return linear and passes == "float32" and rows % GROUP == 0 and sizes.records_per_unit == 1
 
@@ -197,6 +201,15 @@ def records_bound(records: int) -> int:
     2064
     """
     return 2 * records + 64
+
+
+def in_memory(records: int, record_bytes: int) -> bool:
+    """Returns True if a part of at most this many records is loaded whole; public sizes decide.
+
+    >>> in_memory(records_bound(60_000), 4 * 784), in_memory(records_bound(1_000_000), 4 * 100)
+    (True, False)
+    """
+    return records * record_bytes <= IN_MEMORY_BYTES
 
 
 def sensitivity_slack(records: int, rows: int, positions: int, sums: SumType = "float64") -> float:

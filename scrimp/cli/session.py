@@ -26,6 +26,7 @@ FILES = {
     b"PK\x03\x04": "an npz or zip file",
     b"\x93NUMPY": "a NumPy file",
     b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
     b"\x1f\x8b": "a gzip file",
 }
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Dataset
-from app.formats.stored import StoredPart, save_part
+from app.formats.part_files import save_part
+from app.formats.stored import StoredPart
 from app.jobs import repository, service
 from app.jobs.planning import plan
 from app.keys import service as keys

@@ -60,7 +60,7 @@ def test_texts_and_numbers(api: Api, tmp_path: Path, text: str, kind: str) -> No
     assert checked(api, found.spec, text.encode()).status_code == 200
 
 
-@pytest.mark.parametrize("format", ["jsonl", "parquet", "npz"])
+@pytest.mark.parametrize("format", ["jsonl", "parquet", "npz", "arrow"])
 def test_other_formats(tmp_path: Path, format: str) -> None:
     path = write(tmp_path / "d.npz", format, number_rows(150))
     found = guess(path)

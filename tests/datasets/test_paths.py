@@ -103,7 +103,7 @@ def test_without_a_data_root_nothing_is_read(make_api: MakeApi, root: Path) -> N
 
 
 def test_a_file_over_the_limit_is_refused(make_api: MakeApi, root: Path) -> None:
-    api = make_api(data_root=root, max_upload_bytes=len(CSV) - 1)
+    api = make_api(data_root=root, max_path_bytes=len(CSV) - 1)
     response = api.by_path(spec(path="d.csv"))
     assert (response.status_code, response.json()["type"]) == (413, "/problems/too-large")
     assert api.stored() == set()

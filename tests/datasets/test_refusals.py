@@ -136,7 +136,7 @@ def test_a_name_is_taken_once(api: Api) -> None:
         "/problems/duplicate-name",
         "small",
     )
-    assert api.count() == 1 and len(api.stored()) == 2
+    assert api.count() == 1 and len(api.stored()) == 4
 
 
 REORDERED = "y,b,a\n" + "".join(f"{i % 2},{i * i % 7}.0,{i}e0\n" for i in reversed(range(60)))
@@ -200,7 +200,7 @@ def test_of_many_registrations_at_once_one_is_let_in(api: Api) -> None:
     for thread in threads:
         thread.join()
     assert sorted(codes) == [201, 409, 409, 409]
-    assert api.count() == 1 and len(api.stored()) == 2
+    assert api.count() == 1 and len(api.stored()) == 4
 
 
 def test_a_parser_out_of_memory_is_a_refusal_and_the_api_lives(make_api: MakeApi, tmp_path: Path) -> None:
@@ -242,6 +242,6 @@ def test_sweep_removes_what_crashes_left_but_nothing_that_is_used(api: Api, monk
     assert service.sweep(api.settings) == 1
     # What is not in this database may be in the right one.
     assert (root / "datasets" / "ds_x" / "file").exists()
-    assert api.stored() >= {f"datasets/{made['id']}/{name}.npz" for name in ("train", "holdout")}
+    assert api.stored() >= {f"datasets/{made['id']}/{name}.arrow" for name in ("train", "holdout")}
     with api.db.read() as session:
         assert session.scalar(select(Dataset.name)) == "small"

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import service
 from app.db.models import Account, Dataset, DatasetContent, LedgerEntry
-from app.formats.stored import load_part
+from app.formats.part_files import load_part
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, private, spec
 from tests.factories import add_dataset
 from tests.formats.files import dense, write
@@ -53,7 +53,9 @@ def test_a_private_data_set_is_registered(api: Api) -> None:
 
 def test_what_is_stored(api: Api) -> None:
     made = api.upload(spec()).json()
-    assert api.stored() == {f"datasets/{made['id']}/train.npz", f"datasets/{made['id']}/holdout.npz"}
+    assert api.stored() == {
+        f"datasets/{made['id']}/{name}.arrow{suffix}" for name in ("train", "holdout") for suffix in ("", ".index")
+    }
     for path in api.settings.storage_root.rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
     with api.db.read() as session:

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.formats.parse import parse
-from app.formats.stored import Csr, StoredPart, load_part
+from app.formats.part_files import load_part
+from app.formats.stored import Csr, StoredPart
 
 KEYS = {"split": "5a" * 32, "content": "c3" * 32}
 Rows = list[dict[str, Any]]
@@ -58,6 +59,10 @@ def write(path: Path, format: str, rows: Rows) -> Path:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     elif format == "parquet":
         pq.write_table(pa.table({name: [row[name] for row in rows] for name in names}), path)
+    elif format == "arrow":
+        table = pa.table({name: [row[name] for row in rows] for name in names})
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
     else:
         x = np.array([[row[name] for name in names if name != "y"] for row in rows], dtype=np.float64)
         np.savez(path, x=x, y=np.array([row["y"] for row in rows]))

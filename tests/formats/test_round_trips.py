@@ -15,7 +15,8 @@ import pytest
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from app.errors import PermanentError
-from app.formats.stored import Csr, StoredPart, load_part, save_part
+from app.formats.part_files import load_part, save_part
+from app.formats.stored import Csr, StoredPart
 from tests.formats.files import TEXT, dense, number_rows, parsed, spec, write
 
 FORMATS = ["csv", "jsonl", "parquet", "npz"]

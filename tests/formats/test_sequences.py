@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.errors import InvalidRequest
-from app.formats.stored import DataDamagedError, Sequences, StoredPart, load_part, save_part
+from app.formats.part_files import load_part, save_part
+from app.formats.stored import DataDamagedError, Sequences, StoredPart
 from tests.formats import test_interactions
 from tests.formats.files import parsed
 

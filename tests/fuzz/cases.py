@@ -18,7 +18,7 @@ from tests.fuzz.damage import damaged
 from tests.fuzz.tables import IDS, LAYOUTS, TableSchema, encode_table, fixed_tables
 from tests.fuzz.writers import CANARY, encode
 
-FORMATS = ("csv", "jsonl", "parquet", "npz", "interactions")
+FORMATS = ("csv", "jsonl", "parquet", "npz", "arrow", "interactions")
 UNKNOWN = ("refuse", "drop")
 CLASS_LISTS: tuple[list[int | str] | None, ...] = (None, [0, 1], ["u", "v", "ü"], [-1, "1.5", "true"])
 

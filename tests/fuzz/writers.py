@@ -32,7 +32,7 @@ def encode(schema: Schema, rng: Random) -> bytes:
     rows = _rows(schema, rng)
     names = list(rows[0]) if rows else [*schema.features, schema.label]
     writers: dict[str, Callable[[list[str], list[Row], Random], bytes]]
-    writers = {"csv": _csv, "jsonl": _jsonl, "parquet": parquet_file}
+    writers = {"csv": _csv, "jsonl": _jsonl, "parquet": parquet_file, "arrow": _arrow_file}
     return writers[schema.format](names, rows, rng)
 
 
@@ -113,6 +113,19 @@ def parquet_file(names: list[str], rows: list[Row], rng: Random) -> bytes:
         write_page_checksum=rng.random() < 0.2,
         store_schema=rng.random() < 0.5,
     )
+    return out.getvalue()
+
+
+def _arrow_file(names: list[str], rows: list[Row], rng: Random) -> bytes:
+    import pyarrow as pa
+
+    columns = [_arrow([row[name] for row in rows], rng, pa) for name in names]
+    if rng.random() < 0.03:
+        names = [names[0]] * len(names)
+    table, out = pa.Table.from_arrays(columns, names=names), io.BytesIO()
+    make = rng.choice((pa.ipc.new_file, pa.ipc.new_stream))
+    with make(out, table.schema, options=pa.ipc.IpcWriteOptions(compression=rng.choice((None, "lz4", "zstd")))) as file:
+        file.write_table(table, max_chunksize=rng.choice((1, 7, 1000)))
     return out.getvalue()
 
 

@@ -18,7 +18,8 @@ import scipy.sparse
 import torch
 
 from app.contracts.job_spec import JobSpec
-from app.formats.stored import Csr, StoredPart, save_part
+from app.formats.part_files import save_part
+from app.formats.stored import Csr, StoredPart
 from app.privacy.derive import delayed_of
 from app.privacy.mechanism import MechanismConfig
 from worker.attempt.child import StopRequested, serve

@@ -226,7 +226,9 @@ def failed(supervisor: Supervisor, line: bytes | None = None) -> Failed:
 def test_damaged_data_fail_before_anything_starts(supervisor: Supervisor) -> None:
     """In a real process: nothing is printed either."""
     path = Path(supervisor.start["parts"]["train"]["path"])
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
     ended = run_child(supervisor)
     assert isinstance(ended.last, Failed) and ended.last.code == "data-damaged"
     assert ended.status == "exit code 1" and ended.printed == b"" and supervisor.started == 0

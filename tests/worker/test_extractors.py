@@ -14,7 +14,8 @@ import torch
 from torch.nn import functional as F
 
 from app.errors import PrivacyError
-from app.formats.stored import DataDamagedError, StoredPart, Texts, load_part, save_part
+from app.formats.part_files import load_part, save_part
+from app.formats.stored import DataDamagedError, StoredPart, Texts
 from tests.worker.extractor import CONFIG, PIECES, write_extractor
 from tests.worker.support import Supervisor, run_thread, spec, start_of
 from worker.attempt import child
@@ -99,12 +100,12 @@ def test_features_are_made_once_and_kept_privately(tmp_path: Path) -> None:
     first = made()
     assert len(steps) == len(TEXTS)
     assert np.array_equal(made(), first) and len(steps) == len(TEXTS), "from the cache"
-    (kept,) = cache.iterdir()
+    (kept,) = cache.glob("*.arrow")
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600 and stat.S_IMODE(cache.stat().st_mode) == 0o700
     made(name="1" * 64)
     other = write_extractor(tmp_path / "other", seed=1)
     assert not np.array_equal(made(extractor=other, folder="other"), first)
-    assert len(steps) == 3 * len(TEXTS) and len(list(cache.iterdir())) == 3, "keyed by part and extractor"
+    assert len(steps) == 3 * len(TEXTS) and len(list(cache.glob("*.arrow"))) == 3, "keyed by part and extractor"
     kept.write_bytes(b"damaged")
     assert np.array_equal(made(), first) and len(steps) == 4 * len(TEXTS), "damaged: made again"
 
@@ -201,7 +202,7 @@ def test_a_linear_probe_from_texts_to_the_model(tmp_path: Path) -> None:
     assert supervisor.metrics["accuracy", 10]["value"] == 1.0
     card = json.loads((tmp_path / "model.json").read_text())
     assert card["inputs"] == 8 and card["tensors"]["weight"] == [2, 8]
-    assert len(list((tmp_path / "features").iterdir())) == 2
+    assert len(list((tmp_path / "features").glob("*.arrow"))) == 2
 
 
 def test_an_extractor_whose_records_depend_on_others_ends_the_attempt(

@@ -15,7 +15,8 @@ from torch import nn
 
 import scrimp
 from app.contracts.extractor import ImageInput
-from app.formats.stored import DataDamagedError, StoredPart, Texts, save_part
+from app.formats.part_files import save_part
+from app.formats.stored import DataDamagedError, StoredPart, Texts
 from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, run_thread, spec, start_of
 from worker.extractors import features
@@ -116,7 +117,7 @@ def test_the_cache_is_bounded_and_knows_how_images_are_read(
     made(scales[0])
     assert len(steps) == 6
     made(scales[3])
-    assert len(list((tmp_path / "c").glob("*.npz"))) == 3
+    assert len(list((tmp_path / "c").glob("*.arrow"))) == 3
     assert new.exists() and not old.exists(), "of a process that was killed"
     assert np.array_equal(made(scales[0]), first) and len(steps) == 8, "what was used is kept"
     made(scales[1])

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from app.errors import PrivacyError
-from app.formats.stored import StoredPart, save_part
+from app.formats.part_files import save_part
+from app.formats.stored import StoredPart
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.releases import NoisyCount
 from tests.worker.support import Supervisor, dense, key, mechanism, plan_of, records, run_child, spec, start_of

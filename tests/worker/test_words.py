@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from app.contracts.dataset_spec import HashedText
 from app.contracts.extractor import Words
 from app.formats.hashing import hashed
-from app.formats.stored import Csr, DataDamagedError, StoredPart, Texts, load_part, save_part
+from app.formats.part_files import load_part, save_part
+from app.formats.stored import Csr, DataDamagedError, StoredPart, Texts
 from tests.worker.support import Supervisor, run_thread, spec, start_of
 from worker.extractors.words import hashed_words
 from worker.messages import Finished
@@ -48,7 +49,7 @@ def test_the_model_is_the_one_of_a_hashed_set(tmp_path: Path, private: bool) -> 
     assert weights[0] == weights[1]
     card = json.loads((folders[False] / "model.json").read_text())
     assert 'spec = card["extractor"]["words"]' in card["usage"] and card["inputs"] == 64
-    assert len(list((folders[False] / "features").iterdir())) == 2, "made once, and kept with the data set's files"
+    assert len(list((folders[False] / "features").glob("*.arrow"))) == 2, "made once, and kept with the files"
 
 
 def test_features_are_kept_by_part_and_settings(tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ def test_features_are_kept_by_part_and_settings(tmp_path: Path) -> None:
         for part, buckets in (("1" * 64, 64), ("1" * 64, 64), ("1" * 64, 128), ("2" * 64, 64))
     ]
     assert [each.shape[1] for each in made] == [64, 64, 128, 64]
-    assert len(list((tmp_path / "cache").iterdir())) == 3
+    assert len(list((tmp_path / "cache").glob("*.arrow"))) == 3
     with pytest.raises(DataDamagedError):
         hashed_words(StoredPart(np.zeros((2, 1), np.float32), np.zeros(2)), "", "", Words(), tmp_path)
 
@@ -84,7 +85,7 @@ def test_texts_are_hashed_in_pieces_with_signs_of_life(
 
 
 def _file(cache: Path) -> tuple[Path, str]:
-    (path,) = cache.glob("*.npz")
+    (path,) = cache.glob("*.arrow")
     return path, path.name.split(".")[1]
 
 

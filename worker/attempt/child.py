@@ -35,7 +35,7 @@ from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
 from worker.attempt import devices, sandbox
 from worker.attempt.means import read_mean, write_mean
 from worker.attempt.policy import policy_of
-from worker.data.parts import load_stored, records_of, users_of
+from worker.data.parts import AnyPart, load_stored, open_stored, records_of, users_of
 from worker.extractors.features import extracted
 from worker.extractors.files import ExtractorMissingError
 from worker.extractors.words import hashed_words
@@ -160,7 +160,7 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         released=start.released,
         score_only=start.score_only,
     )
-    load = _loader(start, link, plan.model)
+    load = _loader(start, link, plan)
     stored = load(start.parts.train)
     users, train = users_of(stored, start.mechanism), records_of(stored)
     scored = start.parts.holdout is not None and plan.scores.points > 0 and plan.scores.on == "holdout"
@@ -303,14 +303,19 @@ def _saved(start: Start, model: Model, parameters: Parameters, privacy: Privacy 
         raise StorageFailed from None
 
 
-def _loader(start: Start, link: SupervisorLink, model: Model) -> Callable[[Part], StoredPart]:
-    """The function that loads a stored part, through the job's extractor or its model's tokenizer if it has one."""
+def _loader(start: Start, link: SupervisorLink, plan: Plan) -> Callable[[Part], AnyPart]:
+    """The function that loads a stored part, through the job's extractor or its model's tokenizer if it has one.
+
+    A part too large for memory stays on disk.
+    """
+    model = plan.model
     if isinstance(model, HfTuning):
         tokens = Tokens(model.folder, model.spec.max_length)
         return lambda part: tokens.of_part(load_stored(part, start.shape), link.loading)
     extractor = _extractor(start)
     if extractor is None:
-        return lambda part: load_stored(part, start.shape, lambda stored: scaled(stored, start.features))
+        load_or_open = load_stored if plan.in_memory else open_stored
+        return lambda part: load_or_open(part, start.shape, lambda stored: scaled(stored, start.features))
     if extractor.words is not None and start.cache_dir is not None:
         return _words(start, link, extractor, Path(start.cache_dir))
     if start.extractor_dir is None or start.cache_dir is None or extractor.sha256 is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from app.formats.layout import index_path
 from worker.attempt.sandbox import Policy, scratch_of
 from worker.messages import Part, Predict, Start
 
@@ -19,7 +20,7 @@ def policy_of(message: Start | Predict, memory_limit_bytes: int) -> Policy:
         readable = _paths(message.weights.path, message.models_root)
         return Policy(readable, (), memory_limit_bytes, scratch=scratch)
     parts = (message.parts.train, message.parts.holdout, message.parts.public, message.mean)
-    named = [each.path for each in parts if isinstance(each, Part)]
+    named = [path for each in parts if isinstance(each, Part) for path in (each.path, str(index_path(Path(each.path))))]
     if message.cache_dir is not None:
         Path(message.cache_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
     writable = _paths(message.output_dir, message.cache_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,52 @@ import torch
 from numpy.typing import NDArray
 
 from app.errors import PrivacyError
-from app.formats.stored import Csr, DataDamagedError, Features, Pairs, Sequences, StoredPart, Texts, load_part
+from app.formats.part_files import load_part, open_part
+from app.formats.part_reader import PartFile
+from app.formats.stored import Csr, DataDamagedError, Features, Pairs, Sequences, StoredPart, Texts
 from app.privacy.mechanism import MechanismConfig
+from worker.data.mapped import MappedDense, MappedRecords, MappedSequences
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords
 from worker.data.units import Users
 from worker.messages import Part, Shape
+
+
+@dataclass(frozen=True)
+class MappedPart:
+    """A part that stays on disk.
+
+    Attributes:
+        file: the part.
+        declared: checks records that were read from it, and makes their declared features.
+    """
+
+    file: PartFile
+    declared: Callable[[StoredPart], StoredPart]
+
+
+AnyPart = StoredPart | MappedPart
+
+
+def open_stored(
+    part: Part, shape: Shape, as_declared: Callable[[StoredPart], StoredPart] = lambda stored: stored
+) -> AnyPart:
+    """Opens one stored part, to be read by passes; a part of before as `load_stored` loads it. Arguments are the same.
+
+    Raises:
+        DataDamagedError: a file is missing, or the index is not the registered one.
+    """
+    file = open_part(part.path, part.sha256)
+    if file is None:
+        return load_stored(part, shape, as_declared)
+
+    def declared(stored: StoredPart) -> StoredPart:
+        made = as_declared(stored)
+        check(made, shape)
+        return made
+
+    return MappedPart(file, declared)
 
 
 def load_stored(
@@ -40,8 +80,28 @@ def load_stored(
     return stored
 
 
-def records_of(stored: StoredPart) -> Records:
+def records_of(stored: AnyPart) -> Records:
     """A part as records of its kind."""
+    return _mapped(stored) if isinstance(stored, MappedPart) else _in_memory(stored)
+
+
+def _mapped(part: MappedPart) -> Records:
+    def make(stored: StoredPart, rows: int) -> Any:
+        return _in_memory(part.declared(stored), rows)
+
+    match part.file.layout.kind:
+        case "dense":
+            return MappedDense(part.file, make)
+        case "sequences":
+            return MappedSequences(part.file, make)
+        case "texts":
+            raise PrivacyError("training on texts needs an extractor")
+        case "sparse" | "pairs":
+            return MappedRecords(part.file, make)
+
+
+def _in_memory(stored: StoredPart, rows: int | None = None) -> Records:
+    """Records in memory. `rows`: of a pass, if all records belong to one."""
     labels = torch.from_numpy(stored.y)
     if isinstance(stored.x, Texts):
         raise PrivacyError("training on texts needs an extractor")
@@ -53,22 +113,27 @@ def records_of(stored: StoredPart) -> Records:
     if isinstance(stored.x, Csr):
         matrix = scipy.sparse.csr_matrix((stored.x.data, stored.x.indices, stored.x.indptr), shape=stored.x.shape)
         return SparseRecords(matrix, labels)
-    return DenseRecords(torch.from_numpy(stored.x), labels)
+    return DenseRecords(torch.from_numpy(stored.x), labels, rows=rows)
 
 
-def users_of(stored: StoredPart, mechanism: MechanismConfig | None) -> Users | None:
-    """The users of a part's records, if users are the protected unit.
+def users_of(stored: AnyPart, mechanism: MechanismConfig | None) -> Users | None:
+    """The users of a part's records, if users are the protected unit. Of a part on disk it reads all chunks, and keeps
+    numbers of a few bytes a record; where a record is a whole user, nothing.
 
     Raises:
         PrivacyError: the mechanism protects another unit than the data set's, or fewer records per user than the part
             has.
     """
-    of_users = stored.user is not None
+    layout = stored.file.layout if isinstance(stored, MappedPart) else None
+    of_users = layout.users if layout else isinstance(stored, StoredPart) and stored.user is not None
     if mechanism is not None and (mechanism.unit == "user") != of_users:
         raise PrivacyError("the mechanism protects another unit than the data set's")
-    if stored.user is None:
+    if not of_users or (layout and layout.kind == "sequences"):  # a sequence is all of its user's records
         return None
-    return Users(stored.user, mechanism.training.records_per_unit if mechanism else len(stored.user))
+    numbers = stored.file.column("user") if isinstance(stored, MappedPart) else stored.user
+    if numbers is None:
+        return None
+    return Users(numbers, mechanism.training.records_per_unit if mechanism else len(numbers))
 
 
 def check(stored: StoredPart, shape: Shape) -> None:

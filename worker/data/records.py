@@ -22,17 +22,17 @@ from worker.data.norms import norm_bound, root_bound
 from worker.data.passes import Batch, Cuttable, Prepared, filled
 from worker.data.placed import moved
 
-CHUNK_BYTES = 2**24  # of float64 features that are checked together when records are loaded
+CHUNK_BYTES = 2**24  # of float64 features that are summed together before the first step
+CHECKED_BYTES = 2**19  # of float64 features whose norms are computed together, in the cache
 
 
 class Records(Batch[Any], Protocol):
-    """n records.
+    """n records."""
 
-    Attributes:
-        labels: int64 class indices or float64 targets, (n,).
-    """
-
-    labels: Tensor
+    @property
+    def labels(self) -> Tensor:
+        """int64 class indices or float64 targets, (n,)."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -82,19 +82,23 @@ class DenseRecords(Cuttable["DenseRecords"]):
         features: float32 or float64 (n, d).
         labels: (n,).
         mean: float64 (d,), subtracted from the features in float64.
+        rows: records whose norms are computed together; None: as many as memory allows. Public; changes no norm.
 
     >>> DenseRecords(torch.ones(2, 3), torch.zeros(2)).apply(torch.ones(1, 3, dtype=torch.float64)).tolist()
     [[3.0, 3.0]]
     """
 
-    def __init__(self, features: Tensor, labels: Tensor, mean: Tensor | None = None) -> None:
+    def __init__(
+        self, features: Tensor, labels: Tensor, mean: Tensor | None = None, *, rows: int | None = None
+    ) -> None:
         self._features, self.labels, self._mean = features, labels, mean
         norms = [torch.zeros(0, dtype=torch.float64)]
-        rows = chunk_rows(features.shape[1])
+        # One row alone would be added in another order.
+        rows = max(2, min(rows or CHECKED_BYTES, CHECKED_BYTES // (8 * features.shape[1])))
         for start in range(0, len(features), rows):
             chunk = self._centred(filled(features, start, rows).double())
-            found = norm_bound(torch.nan_to_num(chunk), dim=1)
-            norms.append(torch.where(torch.isfinite(chunk).all(dim=1), found, torch.inf)[: len(labels) - start])
+            found = norm_bound(chunk, dim=1)  # a feature that is not finite makes it so
+            norms.append(found.nan_to_num_(nan=torch.inf, posinf=torch.inf)[: len(labels) - start])
         self.private_norms = torch.cat(norms)
 
     def _like(self, features: Tensor, labels: Tensor, norms: Tensor, mean: Tensor | None) -> DenseRecords:
@@ -133,17 +137,11 @@ class DenseRecords(Cuttable["DenseRecords"]):
         Each number is cut towards zero to a multiple of a power of two g ≤ B/2³⁰, which makes no norm larger. The sum
         then adds integers: it is exact below 2⁵³ g, in any order, and a record changes it by at most B.
         """
-        g = math.ldexp(1.0, math.frexp(max_norm)[1] - 31)
-        total = torch.zeros(self._features.shape[1], dtype=torch.int64)
-        for each in self.passes(chunk_rows(self._features.shape[1]), torch.float64):
-            shrink = (max_norm / each.records.private_norms * (1.0 - 2.0**-40)).clamp(max=1.0)
-            cut = (each.records.dense(torch.float64) * shrink[:, None] / g).trunc()
-            total += cut.to(torch.int64).sum(dim=0)  # padding rows are zeros
-        return total.double() * g
+        return clipped_sum(self, self._features.shape[1], max_norm)
 
-    def less(self, mean: Tensor) -> DenseRecords:
-        """x_i − m. A record that is not finite stays so."""
-        return DenseRecords(self._features, self.labels, mean)
+    def less(self, mean: Tensor, rows: int | None = None) -> DenseRecords:
+        """x_i − m. A record that is not finite stays so. `rows`: as in the class."""
+        return DenseRecords(self._features, self.labels, mean, rows=rows)
 
     def select(self, indices: NDArray[np.int64]) -> DenseRecords:
         """See Records.select."""
@@ -193,7 +191,8 @@ class SparseRecords(Cuttable["SparseRecords"]):
         broken[rows[~np.isfinite(matrix.data)]] = True
         matrix.data[broken[rows]] = 0.0
         squares = np.bincount(rows, weights=matrix.data**2, minlength=matrix.shape[0])
-        norms = root_bound(torch.from_numpy(squares), matrix.shape[1])
+        # Without any entry NumPy forgets the weights, and counts in integers.
+        norms = root_bound(torch.from_numpy(squares.astype(np.float64)), matrix.shape[1])
         self._fill(matrix, labels, norms.masked_fill_(torch.from_numpy(broken), torch.inf))
 
     def _fill(self, matrix: Any, labels: Tensor, norms: Tensor) -> SparseRecords:
@@ -274,6 +273,17 @@ class SparseRecords(Cuttable["SparseRecords"]):
     @staticmethod
     def _like(matrix: Any, labels: Tensor, norms: Tensor) -> SparseRecords:
         return SparseRecords.__new__(SparseRecords)._fill(matrix, labels, norms)
+
+
+def clipped_sum(records: Cuttable[DenseRecords], features: int, max_norm: float) -> Tensor:
+    """See DenseRecords.clipped_sum."""
+    g = math.ldexp(1.0, math.frexp(max_norm)[1] - 31)
+    total = torch.zeros(features, dtype=torch.int64)
+    for each in records.passes(chunk_rows(features), torch.float64):
+        shrink = (max_norm / each.records.private_norms * (1.0 - 2.0**-40)).clamp(max=1.0)
+        cut = (each.records.dense(torch.float64) * shrink[:, None] / g).trunc()
+        total += cut.to(torch.int64).sum(dim=0)  # padding rows are zeros
+    return total.double() * g
 
 
 def chunk_rows(features: int) -> int:

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from app.contracts.extractor import ImageInput
-from app.formats.stored import DataDamagedError, StoredPart, Texts, load_part, save_part
+from app.formats.part_files import load_part, remove_part, rename_part, save_part
+from app.formats.stored import DataDamagedError, StoredPart, Texts
 from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
 
@@ -113,14 +114,14 @@ def opened(stored: StoredPart, folder: Path, sha256: str, image: ImageInput | No
 
 
 def _known(cache: Path, key: str) -> StoredPart | None:
-    for path in cache.glob(f"{key}.*.npz"):
+    for path in _files(cache, f"{key}.*"):
         try:
             found = load_part(path, path.name.split(".")[1])
             with contextlib.suppress(OSError):
                 os.utime(path)
             return found
         except DataDamagedError:
-            path.unlink(missing_ok=True)
+            remove_part(path)
     return None
 
 
@@ -129,10 +130,15 @@ def _keep(cache: Path, key: str, made: StoredPart) -> None:
     cache.mkdir(mode=0o700, exist_ok=True)
     partial = cache / f"{secrets.token_hex(8)}.part"
     try:
-        partial.replace(cache / f"{key}.{save_part(partial, made)}.npz")
+        rename_part(partial, cache / f"{key}.{save_part(partial, made)}.arrow")
     finally:
-        partial.unlink(missing_ok=True)
-    by_use = sorted(cache.glob("*.npz"), key=lambda path: path.stat().st_mtime_ns)
-    left = [path for path in cache.glob("*.part") if path.stat().st_mtime < time.time() - STALE_S]
+        remove_part(partial)
+    by_use = sorted(_files(cache, "*"), key=lambda path: path.stat().st_mtime_ns)
+    left = [path for path in cache.glob("*.part*") if path.stat().st_mtime < time.time() - STALE_S]
     for path in (*by_use[:-KEPT], *left):
-        path.unlink(missing_ok=True)
+        remove_part(path)
+
+
+def _files(cache: Path, pattern: str) -> list[Path]:
+    """Cached parts; those of earlier releases are NPZ files."""
+    return [path for kind in ("arrow", "npz") for path in cache.glob(f"{pattern}.{kind}")]

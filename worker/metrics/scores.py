@@ -255,14 +255,19 @@ def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, rec
     metric, bound = metric_of(name), rule_of(name).bound
     if not metric.suits(model) or bound not in (None, release.sensitivity):
         raise PrivacyError("a metric needs a model that it suits, and its own sensitivity if it has one")
-    (values,) = _of_each(model, parameters, records, partial(metric.values, model))
-    units = _units(_clipped(values, release.sensitivity), release.sensitivity)
     if release.groups and not model.classification:
         raise PrivacyError("groups need a classification model")
-    inside = [torch.isin(records.labels, torch.tensor(places)) for places in release.groups.values()]
-    nowhere = ~torch.stack(inside).any(dim=0) if inside else torch.ones(len(units), dtype=torch.bool)
-    cells = [(units * each, (GRID - units) * each) for each in (*inside, nowhere)]
-    return tuple(int(values.sum()) / GRID * release.sensitivity for cell in cells for values in cell)
+    groups = [torch.tensor(places) for places in release.groups.values()]
+    total = torch.zeros(len(groups) + 1, 2, dtype=torch.int64)
+    for outputs, of in model.evaluated(parameters, records):
+        labels = of.records.labels
+        values = metric.values(model, outputs, labels)[: of.count].cpu()
+        units = _units(_clipped(values, release.sensitivity), release.sensitivity)
+        inside = [torch.isin(labels[: of.count].cpu(), places) for places in groups]
+        nowhere = ~torch.stack(inside).any(dim=0) if inside else torch.ones(len(units), dtype=torch.bool)
+        cells = [torch.stack([(units * each).sum(), ((GRID - units) * each).sum()]) for each in (*inside, nowhere)]
+        total += torch.stack(cells)  # integers: the same for any passes
+    return tuple(each / GRID * release.sensitivity for each in total.flatten().tolist())
 
 
 def _sums_by_rank(

@@ -15,6 +15,7 @@ from worker.noise.generator import WORD_BITS, KeyedStream
 from worker.noise.rounding import GUARD_BITS, Digits, mp
 
 COINS, GAPS = 0, 1  # the tensors of the stream that hold their words
+COINS_AT_ONCE = 2**20  # their words take 8 MiB
 GAPS_BELOW = 1 / 16  # at larger rates tossing every coin is faster, and q·2⁶⁴ is an integer
 # Gaps in float64: NumPy's logarithms are assumed to be within 2⁻⁴⁶ of their value (tests find 2⁻⁵²).
 TOLERANCE = 2.0**-45
@@ -77,7 +78,8 @@ class PoissonSampler:
     def draw(self, step: int) -> NDArray[np.int64]:
         """The step's record indices, ascending."""
         if not self._by_gaps:
-            return np.flatnonzero(self._stream.words(step, COINS, 0, 0, self._records) <= self._last)
+            starts = range(0, self._records, COINS_AT_ONCE)
+            return np.concatenate([np.empty(0, dtype=np.int64), *(self._tossed(step, each) for each in starts)])
         found, number, last = [], 0, -1
         while last < self._records:  # the last gap ends beyond the last record
             expected = (self._records - last) * self._rate
@@ -86,6 +88,11 @@ class PoissonSampler:
             number, last = number + count, int(found[-1][-1])
         places: NDArray[np.int64] = np.concatenate(found)
         return places[: np.searchsorted(places, self._records)]
+
+    def _tossed(self, step: int, start: int) -> NDArray[np.int64]:
+        """The joining records from `start` on, at most COINS_AT_ONCE further."""
+        words = self._stream.words(step, COINS, 0, start, min(COINS_AT_ONCE, self._records - start))
+        return start + np.flatnonzero(words <= self._last)
 
     def _gaps(self, step: int, first: int, count: int) -> NDArray[np.int64]:
         """Gaps first … first+count−1 of a step; those that lead beyond the last record count as `records`."""

@@ -11,6 +11,7 @@ from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import RELEASE_SLACK
 from app.privacy.releases import NoisyMean
+from worker.data.mapped import MappedDense
 from worker.data.records import DenseRecords, Records
 from worker.messages import Shape
 from worker.noise.generator import GaussianGenerator
@@ -79,7 +80,7 @@ class Centering:
         Raises:
             PrivacyError: a private mean was not charged, or the records have no dense features.
         """
-        if not isinstance(train, DenseRecords) or (self.declared is None and not data_public):
+        if not isinstance(train, DenseRecords | MappedDense) or (self.declared is None and not data_public):
             raise PrivacyError("a feature mean needs dense records, and on private data it must be charged")
         private_sum = train.clipped_sum(self.max_norm)
         if self.declared is None:
@@ -103,6 +104,6 @@ def centered(records: Records, mean: Tensor) -> Records:
     Raises:
         PrivacyError: the records have no dense features.
     """
-    if not isinstance(records, DenseRecords):
+    if not isinstance(records, DenseRecords | MappedDense):
         raise PrivacyError("only dense features can be centred")
     return records.less(mean)

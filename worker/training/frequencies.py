@@ -11,6 +11,7 @@ from app.contracts.dataset_spec import Features, Interactions
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig, TrainingMechanism
 from app.privacy.releases import NoisyHistogram
+from worker.data.mapped import MappedSequences
 from worker.data.records import Records
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Model
@@ -89,7 +90,7 @@ class ItemFrequencies:
         charged, least = self.declared, 1.0
         frequencies = self.public
         if frequencies is None:
-            if not isinstance(train, SequenceRecords) or (charged is None and not data_public):
+            if not isinstance(train, SequenceRecords | MappedSequences) or (charged is None and not data_public):
                 raise PrivacyError("item frequencies are private: counting them must be charged")
             private_counts = train.item_counts(self.items, self.length)
             if charged is not None:

@@ -9,6 +9,7 @@ import torch
 
 from app.errors import PrivacyError
 from worker.clipping.engine import Clip
+from worker.data.mapped import MappedRecords
 from worker.data.passes import Batch
 from worker.data.placed import CPU, placed, prepared_on
 from worker.data.records import Records
@@ -264,7 +265,7 @@ class Training:
         self._train: Records = train
         self._drawn = plan.resident(train) if plan.sampling == "poisson" else train
         self._everything: Batch[Any] = plan.resident(train)
-        if plan.keeps_passes:
+        if plan.keeps_passes and not isinstance(train, MappedRecords):
             self._everything = prepared_on(plan.device, self._everything, plan.numerics.rows_per_pass, plan.model.dtype)
 
     def _initial(self) -> Position:

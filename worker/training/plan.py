@@ -25,7 +25,7 @@ from app.privacy.mechanism import (
     MechanismConfig,
     TrainingMechanism,
 )
-from app.privacy.numerics import Numerics, numerics_of
+from app.privacy.numerics import Numerics, in_memory, numerics_of
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine, unclipped_engine
@@ -35,6 +35,7 @@ from worker.data.records import Records
 from worker.messages import Keys, Shape
 from worker.models.base import Model, Parameters
 from worker.models.build import build_model
+from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.modules import ModuleModel
 from worker.noise.gaussian import CountRelease, GaussianRelease, GradientRelease, PublicRelease
 from worker.noise.keys import Purpose, public_key_of_seed
@@ -49,6 +50,7 @@ from worker.training.side import PublicSide
 
 BLOCKS = 25
 MAX_BLOCK_STEPS = 1000
+SPARSE_BYTES, RATING_BYTES = 2048, 24  # of a stored record
 KEPT_BYTES = 2**30  # a full batch's passes are kept up to this size
 
 
@@ -99,6 +101,18 @@ class Plan:
         """True if a full batch's passes stay in memory between steps. Depends on public sizes; changes no number."""
         numbers = self.numerics.records_bound * self.model.features
         return self.sampling == "full_batch" and (self.sparse or numbers * self.model.dtype.itemsize <= KEPT_BYTES)
+
+    @property
+    def in_memory(self) -> bool:
+        """True if the data set's parts are loaded whole. Depends on public sizes; changes no number."""
+        return in_memory(self.numerics.records_bound, self._record_bytes)
+
+    @property
+    def _record_bytes(self) -> int:
+        """A record's size on disk; a guess where it varies, which must not depend on the records."""
+        if isinstance(self.model, MatrixFactorization):
+            return RATING_BYTES
+        return SPARSE_BYTES if self.sparse else 4 * self.model.features
 
     def initial(self, keys: Keys) -> Parameters:
         """The initial parameters of a segment, on the device."""

@@ -1,0 +1,168 @@
+"""Where parsed records go: split into parts, and bounded by user, as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.formats import users
+from app.formats.digests import Keys, RecordDigests, in_holdout
+from app.formats.layout import Layout
+from app.formats.part_files import remove_part
+from app.formats.part_reader import PartFile
+from app.formats.part_writer import PartWriter
+from app.formats.pieces import chosen, without_last
+from app.formats.stored import StoredPart
+
+SPOOL = "spool"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive records of a file.
+
+    Attributes:
+        sides: (n, 2) words that split users; None: each record's own digest splits.
+    """
+
+    part: StoredPart
+    digests: RecordDigests
+    users: Sequence[str] | None = None
+    sides: NDArray[np.uint64] | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What was written.
+
+    Attributes:
+        written: each part's {"file", "sha256"}.
+        units: each part's protected units. Private.
+        all_units: those of the whole file.
+        over: records of users who had too many.
+    """
+
+    layout: Layout
+    written: dict[str, dict[str, str]]
+    units: dict[str, int]
+    all_units: int
+    over: int = 0
+
+
+class Split:
+    """Writes parts into a folder; each record's side depends on that record alone.
+
+    Args:
+        name: of the part, or of the one for training.
+        fraction: of the hold-out; None: there is none.
+        last_item: holds out each sequence's last item instead.
+    """
+
+    def __init__(self, folder: Path, name: str, fraction: float | None, *, last_item: bool = False) -> None:
+        self._folder, self._fraction, self._last_item = folder, fraction, last_item
+        self._names = (name, "holdout") if last_item or fraction is not None else (name,)
+        self._writers: dict[str, PartWriter] = {}
+        self._users: dict[str, set[int]] = {}
+        self._layout: Layout | None = None
+
+    def add(self, piece: Piece) -> None:
+        """Writes records to their parts."""
+        if self._layout is None:
+            self._layout = Layout.of(piece.part)
+            self._writers = {name: PartWriter(self._path(name), self._layout) for name in self._names}
+            self._users = {name: set() for name in self._names}
+        for name, part in self._sides(piece):
+            self._writers[name].add(part)
+            if part.user is not None and not self._last_item:
+                self._users[name].update(np.unique(part.user).tolist())
+
+    def close(self) -> Parts:
+        """Ends the parts.
+
+        Raises:
+            ValueError: nothing was added.
+        """
+        if self._layout is None:
+            raise ValueError("a part needs records")
+        rows = {name: writer.rows for name, writer in self._writers.items()}
+        written = {name: {"file": self._path(name).name, "sha256": self._writers[name].close()} for name in rows}
+        counted = self._layout.users and not self._last_item
+        units = {name: len(self._users[name]) for name in rows} if counted else rows
+        return Parts(self._layout, written, units, rows["holdout"] if self._last_item else sum(units.values()))
+
+    def abandon(self) -> None:
+        """Closes what is open, after an error."""
+        for writer in self._writers.values():
+            writer.__exit__(None, None, None)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.arrow"
+
+    def _sides(self, piece: Piece) -> list[tuple[str, StoredPart]]:
+        part = piece.part
+        if self._last_item:
+            return [(self._names[0], without_last(part)), ("holdout", part)]
+        if self._fraction is None:
+            return [(self._names[0], part)]
+        words = piece.digests if piece.sides is None else RecordDigests(piece.sides, piece.sides)
+        held = in_holdout(words, self._fraction)
+        return [(self._names[0], chosen(part, ~held)), ("holdout", chosen(part, held))]
+
+
+@dataclass
+class Bounded:
+    """Keeps at most `most` records of each user. All records wait in a file until every user's are known.
+
+    In memory: 24 bytes a record, and each user's name once.
+    """
+
+    split: Split
+    folder: Path
+    most: int
+    keys: Keys
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _of: list[NDArray[np.int64]] = field(default_factory=list)
+    _words: list[NDArray[np.uint64]] = field(default_factory=list)
+    _writer: PartWriter | None = None
+
+    def add(self, piece: Piece) -> None:
+        """Keeps records until `close`."""
+        if self._writer is None:
+            self._writer = PartWriter(self.folder / SPOOL, Layout.of(piece.part))
+        self._writer.add(piece.part)
+        self._of.append(users.numbered(piece.users or (), self._numbers))
+        self._words.append(piece.digests.split)
+
+    def close(self) -> Parts:
+        """Writes the records that stay to their parts.
+
+        Raises:
+            ValueError: nothing was added.
+        """
+        if self._writer is None:
+            raise ValueError("a part needs records")
+        spool = PartFile(self.folder / SPOOL, self._writer.close())
+        numbers, words = np.concatenate(self._of), np.concatenate(self._words)
+        stays = users.kept(numbers, words, self.most)
+        sides = users.sides(list(self._numbers), self.keys)
+        start = 0
+        for part in spool.chunks():
+            end = start + len(part.y)
+            own, kept = numbers[start:end], stays[start:end]
+            left = chosen(replace(part, user=own), kept)
+            side = sides[own[kept]]
+            self.split.add(Piece(left, RecordDigests(side, side), sides=side))
+            start = end
+        remove_part(self.folder / SPOOL)
+        parts = self.split.close()
+        return replace(parts, over=int(np.count_nonzero(~stays)))
+
+    def abandon(self) -> None:
+        """Closes what is open, after an error."""
+        if self._writer is not None:
+            self._writer.__exit__(None, None, None)
+        self.split.abandon()

@@ -1,0 +1,107 @@
+"""Stored parts as files: written as Arrow (app.formats.layout), read as Arrow or, from before, as NPZ.
+
+A part of before is one NPZ file without pickle, and its hash is the file's SHA-256:
+
+    dense     x float32 (n, d), y (n,)
+    sparse    CSR: indptr int64 (n + 1,), indices int32, data float32, shape int64 (2,), y (n,)
+    pairs     users int32 (n,), items int32 (n,), sizes int64 (2,): how many of both are declared; y (n,)
+    sequences items int32 (rows,), ends int64 (n,): where each record ends, size int64 (1,): how many items are declared
+    texts     utf8 uint8 (bytes,), ends int64 (n,): where each text ends; y (n,)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.formats.layout import ARROW, Layout, index_path
+from app.formats.part_reader import PartFile
+from app.formats.stored import Csr, DataDamagedError, Pairs, Sequences, StoredPart, Texts
+
+
+def save_part(path: Path, part: StoredPart) -> str:
+    """Writes a new file of mode 0600, and its index next to it, synced to disk. Returns the part's hash."""
+    from app.formats.part_writer import PartWriter  # noqa: PLC0415 - pyarrow, for writing alone
+
+    with PartWriter(path, Layout.of(part)) as writer:
+        writer.add(part)
+        return writer.close()
+
+
+def open_part(path: Path | str, sha256: str) -> PartFile | None:
+    """A part whose records are read on demand; None for one of before.
+
+    Raises:
+        DataDamagedError: it is missing, or its index is not the registered one.
+    """
+    return PartFile(Path(path), sha256) if _is_arrow(Path(path)) else None
+
+
+def load_part(path: Path | str, sha256: str) -> StoredPart:
+    """Loads a whole part; checks hashes before interpreting a record.
+
+    Raises:
+        DataDamagedError: the file is missing or does not have this hash.
+    """
+    found = open_part(path, sha256)
+    return _from_npz(Path(path), sha256) if found is None else found.whole()
+
+
+def units_of(path: Path | str, sha256: str) -> int:
+    """The number of a part's protected units, without loading it where its index tells. Raises like `load_part`."""
+    found = open_part(path, sha256)
+    return _from_npz(Path(path), sha256).units if found is None else found.units
+
+
+def rename_part(path: Path, to: Path) -> None:
+    """Renames a part within a folder. The index first: a part is there once its Arrow file is."""
+    index_path(path).replace(index_path(to))
+    path.replace(to)
+
+
+def remove_part(path: Path) -> None:
+    """Removes a part and its index, if they are there."""
+    path.unlink(missing_ok=True)
+    index_path(path).unlink(missing_ok=True)
+
+
+def _is_arrow(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(ARROW)) == ARROW
+    except OSError:
+        raise DataDamagedError("a stored part of the data set cannot be read") from None
+
+
+def _from_npz(path: Path, sha256: str) -> StoredPart:
+    try:
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                raise DataDamagedError("a stored part of the data set differs from the registered one")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                found = dict(arrays)
+                return replace(_assembled(found), user=found.get("user"))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        raise DataDamagedError("a stored part of the data set cannot be read") from None
+
+
+def _assembled(arrays: dict[str, NDArray[Any]]) -> StoredPart:
+    y = arrays["y"]
+    if "x" in arrays:
+        return StoredPart(x=arrays["x"], y=y)
+    if "utf8" in arrays:
+        return StoredPart(x=Texts(arrays["utf8"], arrays["ends"]), y=y)
+    if "ends" in arrays:
+        return StoredPart(x=Sequences(arrays["items"], arrays["ends"], int(arrays["size"][0])), y=y)
+    if "users" in arrays:
+        users, items = (int(size) for size in arrays["sizes"])
+        return StoredPart(x=Pairs(arrays["users"], arrays["items"], (users, items)), y=y)
+    rows, columns = (int(size) for size in arrays["shape"])
+    return StoredPart(x=Csr(arrays["indptr"], arrays["indices"], arrays["data"], (rows, columns)), y=y)
