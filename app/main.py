@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 from app.audit.origin import Origins
 from app.audit.routes import router as audit_router
 from app.catalogue.routes import router as catalogue_router
+from app.dashboard.compare import router as compare_page_router
 from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import router as dashboard_router
 from app.dashboard.submit import router as submit_page_router
@@ -72,6 +73,7 @@ ROUTERS = (
     audit_router,
     webhook_pages_router,
     submit_page_router,
+    compare_page_router,
     register_page_router,
     worker_pages_router,
     catalogue_router,

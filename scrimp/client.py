@@ -232,9 +232,16 @@ class Client:
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return Job.model_validate(self._json("POST", "/v1/jobs", json=dict(spec), headers=headers))
 
-    def jobs(self, dataset: str | None = None, status: str | None = None) -> Iterator[Job]:
-        """Yields jobs, newest first; fetches each page on demand."""
-        return self._pages("/v1/jobs", Job, dataset=dataset, status=status)
+    def jobs(
+        self, dataset: str | None = None, status: str | None = None, *, q: str | None = None, sort: str | None = None
+    ) -> Iterator[Job]:
+        """Yields jobs, newest first; fetches each page on demand.
+
+        Args:
+            q: a part of a name, or the beginning of an id.
+            sort: `newest`, `oldest` or `name`.
+        """
+        return self._pages("/v1/jobs", Job, dataset=dataset, status=status, q=q, sort=sort)
 
     def job(self, job_id: str) -> Job:
         """Shows one job."""

@@ -73,31 +73,67 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     return [round(each * width, 12) for each in range(first, last + 1)]
 
 
+@dataclass(frozen=True)
+class Plane:
+    """The axes of a drawing: x over steps 0 … T, y over all error bars.
+
+    Attributes:
+        steps: T.
+        values: the ticks of y.
+    """
+
+    steps: int
+    values: list[float]
+
+    @classmethod
+    def around(cls, ends: Iterable[tuple[float, float]], steps: int) -> Plane:
+        """The plane that holds these (low, high) error bars."""
+        lows, highs = zip(*ends, strict=True)
+        low, high = min(lows), max(highs)
+        # A margin above and below; a fixed height if the numbers are almost equal.
+        pad = 0.08 * (high - low) if high - low > 1e-6 * max(abs(high), 1.0) else max(abs(high) * 0.05, 0.01)
+        return cls(max(steps, 1), ticks(low - pad, high + pad, 5))
+
+    def x(self, step: float) -> float:
+        """The position of a step."""
+        return LEFT + (WIDTH - LEFT - RIGHT) * step / self.steps
+
+    def y(self, value: float) -> float:
+        """The position of a value."""
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - self.values[0]) / (self.values[-1] - self.values[0])
+
+    def points(self, metrics: list[MetricView]) -> list[Point]:
+        """Released numbers, each with its error bar."""
+        return [
+            Point(self.x(each.step), self.y(each.value), self.y(low), self.y(high), each)
+            for each, (low, high) in ((each, bar(each)) for each in metrics)
+        ]
+
+    @property
+    def x_ticks(self) -> list[Tick]:
+        """Whole steps."""
+        values = [each for each in ticks(0, self.steps, 8) if each <= self.steps and each == int(each)]
+        return [Tick(self.x(each), f"{each:g}" if each < 1e4 else f"{each / 1000:g}k") for each in values]
+
+    @property
+    def y_ticks(self) -> list[Tick]:
+        """Values with the decimals that tell them apart."""
+        decimals = max(0, -math.floor(math.log10(self.values[1] - self.values[0]) + 1e-9))
+        return [Tick(self.y(each), f"{each:.{decimals}f}") for each in self.values]
+
+
+def bar(metric: MetricView) -> tuple[float, float]:
+    """The ends of a released number's error bar."""
+    return metric.value - NORMAL_95 * metric.std, metric.value + NORMAL_95 * metric.std
+
+
 def _curve(name: str, metrics: list[MetricView], steps: int) -> Curve:
-    lows = [each.value - NORMAL_95 * each.std for each in metrics]
-    highs = [each.value + NORMAL_95 * each.std for each in metrics]
-    low, high = min(lows), max(highs)
-    # A margin above and below; a fixed height if the numbers are almost equal.
-    pad = 0.08 * (high - low) if high - low > 1e-6 * max(abs(high), 1.0) else max(abs(high) * 0.05, 0.01)
-    y_values = ticks(low - pad, high + pad, 5)
-    x_values = [each for each in ticks(0, max(steps, 1), 8) if each <= steps and each == int(each)]
-
-    decimals = max(0, -math.floor(math.log10(y_values[1] - y_values[0]) + 1e-9))
-
-    def x(step: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * step / max(steps, 1)
-
-    def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - y_values[0]) / (y_values[-1] - y_values[0])
-
+    plane = Plane.around(map(bar, metrics), steps)
     return Curve(
         name=name,
         on=metrics[-1].on,
         released_by=metrics[-1].released_by,
-        points=[
-            Point(x(each.step), y(each.value), y(bottom), y(top), each)
-            for each, bottom, top in zip(metrics, lows, highs, strict=True)
-        ],
-        x_ticks=[Tick(x(each), f"{each:g}" if each < 1e4 else f"{each / 1000:g}k") for each in x_values],
-        y_ticks=[Tick(y(each), f"{each:.{decimals}f}") for each in y_values],
+        points=plane.points(metrics),
+        x_ticks=plane.x_ticks,
+        y_ticks=plane.y_ticks,
     )

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from app.audit import record as audit
+from app.contracts.base import NO_NUL
 from app.dashboard import views
 from app.dashboard.page import HERE, PageRoute, render
 from app.dashboard.session import (
@@ -39,8 +40,8 @@ from app.db.models import ApiKey, Job
 from app.errors import NotFound, RequestError, Unauthenticated
 from app.grants.service import require, visible
 from app.jobs import service as job_service
-from app.jobs.repository import count_by_status
-from app.jobs.routes import Pricing, Status, download_artifact, page_of_jobs, show_certificate
+from app.jobs.repository import JobOrder, count_by_status
+from app.jobs.routes import Pricing, Status, download_artifact, jobs_among, page_of_jobs, show_certificate
 from app.keys import service as keys
 from app.keys.auth import authenticated
 from app.keys.service import Caller
@@ -129,12 +130,21 @@ class JobsQuery:
         status: Status | Literal[""] | None = None,
         dataset: Annotated[str | None, Query(max_length=100)] = None,
         after: After = None,
+        q: Annotated[str | None, Query(max_length=200, pattern=NO_NUL)] = None,
+        sort: JobOrder | Literal[""] = "newest",
     ) -> None:
         self.status, self.dataset, self.after = status or None, dataset or None, after or None
+        self.q, self.sort = (q or "").strip() or None, sort or "newest"
+
+    @property
+    def is_filtered(self) -> bool:
+        """Returns True if some jobs may be left out."""
+        return any((self.status, self.dataset, self.q))
 
     def url(self, path: str, **changes: Any) -> str:
         """The address of this list with other filters; a filter that is None is left out."""
-        asked = {"status": self.status, "dataset": self.dataset} | changes
+        asked = {"q": self.q, "status": self.status, "dataset": self.dataset}
+        asked |= {"sort": self.sort if self.sort != "newest" else None} | changes
         kept = {name: value for name, value in asked.items() if value}
         return f"{path}?{urlencode(kept)}" if kept else path
 
@@ -259,12 +269,16 @@ def _job(request: Request, db: Database, viewer: Viewer, job_id: str) -> views.J
 
 def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, asked: JobsQuery) -> dict[str, Any]:
     """One page of jobs, and the data that its filters need."""
-    page = page_of_jobs(db, caller, gpus, dataset=asked.dataset, status=asked.status, after=asked.after, limit=ROWS)
+    among = {"dataset": asked.dataset, "q": asked.q}
+    page = page_of_jobs(db, caller, gpus, **among, status=asked.status, after=asked.after, limit=ROWS, sort=asked.sort)
     with db.read() as session:
+        counts = count_by_status(session, jobs_among(session, caller, **among))
         return {
             "asked": asked,
             "page": page,
-            "counts": count_by_status(session, visible(caller, Job.dataset_id)),
+            "counts": counts,
+            "matching": counts.get(asked.status, 0) if asked.status else sum(counts.values()),
+            "is_empty": not counts and not count_by_status(session, visible(caller, Job.dataset_id)),
             "names": views.dataset_names(session, caller),
             "may_submit": caller.role != "viewer",
             "is_active": any(job.status in views.ACTIVE for job in page.items),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -22,6 +22,7 @@ from sqlalchemy import (
     func,
     literal_column,
     null,
+    or_,
     select,
     true,
     tuple_,
@@ -50,6 +51,7 @@ from app.jobs.plans import DatasetFacts
 from app.ledger.accounts import remaining_of
 from app.privacy.prices import Units
 
+JobOrder = Literal["newest", "oldest", "name"]
 PARTS = ("attempts", "metrics", "artifacts", "settlements")  # a job's details
 AMOUNTS = ("train", "holdout", "train_released", "holdout_released")
 _NUMBER, _TEXT, _FLOAT = cast(null(), BigInteger), cast(null(), String), cast(null(), Float(53))
@@ -144,26 +146,32 @@ def page_of_jobs(
     *,
     among: ColumnElement[bool],
     status: str | None,
-    after: tuple[datetime, str] | None,
+    after: tuple[datetime | str, str] | None,
     limit: int,
+    sort: JobOrder = "newest",
 ) -> list[Row[Any]]:
-    """Reads a page of jobs, newest first, and one row more to show if there is a next page. Trials are not listed
-    here, but with their study.
+    """Reads a page of jobs, and one row more to show if there is a next page. Trials are not listed here, but with
+    their study.
 
     Args:
         among: the condition on jobs that may be shown.
+        after: the sort key of the last row of the page before: its time or its name, and its id.
     """
-    query = (
-        select(*SHOWN)
-        .where(among, Job.parent_id.is_(None))
-        .order_by(Job.created_at.desc(), Job.id.desc())
-        .limit(limit + 1)
-    )
+    first = Job.name if sort == "name" else Job.created_at
+    falling = sort == "newest"
+    order = (first.desc(), Job.id.desc()) if falling else (first, Job.id)
+    query = select(*SHOWN).where(among, Job.parent_id.is_(None)).order_by(*order).limit(limit + 1)
     if status is not None:
         query = query.where(Job.status == status)
     if after is not None:
-        query = query.where(tuple_(Job.created_at, Job.id) < after)
+        key = tuple_(first, Job.id)
+        query = query.where(key < after if falling else key > after)
     return list(session.execute(query))
+
+
+def named_like(text: str) -> ColumnElement[bool]:
+    """The condition that a job's name holds a text, in any case, or that its id begins with it."""
+    return or_(Job.name.icontains(text, autoescape=True), Job.id.startswith(text, autoescape=True))
 
 
 def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[Any]]]:

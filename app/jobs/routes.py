@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from email.utils import format_datetime
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -10,9 +11,11 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse
+from sqlalchemy import ColumnElement, and_
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
+from app.contracts.base import NO_NUL
 from app.contracts.job_spec import JobSpec
 from app.contracts.sweep import Sweep
 from app.db.engine import Database
@@ -52,6 +55,10 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 forecast_router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])  # it prices, like a quote
 Pricing = Annotated[PricingService, Depends(get_pricing)]
 Status = Literal["queued", "running", "pausing", "paused", "cancelling", "cancelled", "succeeded", "failed"]
+Searched = Annotated[
+    str | None,
+    Query(max_length=200, pattern=NO_NUL, description="A part of the job's name, or the beginning of its id."),
+]
 Sequence = Annotated[int, Query(ge=0, le=2**53, description="The sequence number seen last.")]
 IdempotencyKey = Annotated[
     str,
@@ -159,9 +166,16 @@ def list_jobs(
     status: Status | None = None,
     after: After = None,
     limit: Limit = 50,
+    q: Searched = None,
+    sort: repository.JobOrder = "newest",
 ) -> Response:
-    """Lists jobs on the data sets that this key may see, newest first; `dataset` is an id or a name."""
-    return as_json(page_of_jobs(db, caller, gpus, dataset=dataset, status=status, after=after, limit=limit))
+    """Lists jobs on the data sets that this key may see, newest first; `dataset` is an id or a name.
+
+    `q` finds a part of a job's name, or the beginning of its id.
+    """
+    return as_json(
+        page_of_jobs(db, caller, gpus, dataset=dataset, status=status, after=after, limit=limit, q=q, sort=sort)
+    )
 
 
 def page_of_jobs(
@@ -173,21 +187,35 @@ def page_of_jobs(
     status: Status | None = None,
     after: str | None = None,
     limit: int = 50,
+    q: str | None = None,
+    sort: repository.JobOrder = "newest",
 ) -> JobList:
     """Returns one page of the jobs that a caller may see; the dashboard shows the same page."""
-    key = None
+    key: tuple[datetime | str, str] | None = None
     if after is not None:
-        moment, job_id = decode_cursor(after, str, str)
-        key = (decode_moment(moment), job_id)
+        first, job_id = decode_cursor(after, str, str)
+        key = (first if sort == "name" else decode_moment(first), job_id)
     with db.read() as session:
-        among = visible(caller, Job.dataset_id)
-        if dataset is not None:
-            among = Job.dataset_id == require(session, caller, dataset, "view").id
-        jobs = repository.page_of_jobs(session, among=among, status=status, after=key, limit=limit)
+        among = jobs_among(session, caller, dataset, q)
+        jobs = repository.page_of_jobs(session, among=among, status=status, after=key, limit=limit, sort=sort)
         more, jobs = len(jobs) > limit, jobs[:limit]
         details = repository.details(session, [job.id for job in jobs])
-        last = encode_cursor(rfc3339(jobs[-1].created_at), jobs[-1].id) if more else None
+        last = None
+        if more:
+            last = encode_cursor(jobs[-1].name if sort == "name" else rfc3339(jobs[-1].created_at), jobs[-1].id)
     return JobList(items=[JobView.of(job, details[job.id], gpus) for job in jobs], next=last)
+
+
+def jobs_among(session: Session, caller: Caller, dataset: str | None, q: str | None) -> ColumnElement[bool]:
+    """The condition on jobs that a caller may see, on one data set and by a text.
+
+    Raises:
+        NotFound: no such data set, or the caller may not see it.
+    """
+    among = visible(caller, Job.dataset_id)
+    if dataset is not None:
+        among = Job.dataset_id == require(session, caller, dataset, "view").id
+    return and_(among, repository.named_like(q)) if q else among
 
 
 @router.get("/jobs/{job_id}", response_model=JobView)

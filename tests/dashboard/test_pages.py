@@ -60,6 +60,8 @@ def addresses(ids: Everything) -> list[str]:
         "/dashboard/datasets",
         "/dashboard/submit",
         f"/dashboard/submit?job={ids.succeeded}",
+        "/dashboard?q=e&sort=name",
+        f"/dashboard/compare?job={ids.succeeded}&job={ids.running}&job={ids.public}&job={ids.evil}&job={ids.poisson}",
         "/dashboard/nothing",
         *(f"/dashboard/jobs/{each}" for each in jobs),
         *(f"/dashboard/live/jobs/{each}" for each in jobs),

@@ -80,6 +80,7 @@ def test_no_page_is_wider_than_a_phone(open_page: Open, whole: Whole, study: str
         "/dashboard/register",
     ]
     paths += [f"/dashboard/jobs/{each}" for each in jobs]
+    paths += ["/dashboard/compare?" + "&".join(f"job={each}" for each in jobs)]
     for path in paths + [f"/dashboard/datasets/{each}?check=true" for each in (ids.reviews, ids.incomes, ids.digits)]:
         page.goto(path)
         stretch(page, path)

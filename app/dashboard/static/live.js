@@ -112,4 +112,8 @@ function followAll(place) {
 followAll(document);
 for (const form of document.querySelectorAll("form[data-submit-on-change]")) {
   form.addEventListener("change", () => form.requestSubmit());
+  // An address names only what was chosen.
+  form.addEventListener("formdata", ({ formData }) => {
+    for (const [name, value] of [...formData]) if (!value) formData.delete(name);
+  });
 }
