@@ -18,6 +18,7 @@ from app.audit.origin import Origins
 from app.audit.routes import router as audit_router
 from app.catalogue.routes import router as catalogue_router
 from app.dashboard.compare import router as compare_page_router
+from app.dashboard.entries import router as entries_router
 from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import router as dashboard_router
 from app.dashboard.submit import router as submit_page_router
@@ -73,6 +74,7 @@ ROUTERS = (
     audit_router,
     webhook_pages_router,
     submit_page_router,
+    entries_router,
     compare_page_router,
     register_page_router,
     worker_pages_router,

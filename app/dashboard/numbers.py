@@ -84,6 +84,16 @@ def whole_percent(share: float) -> str:
     return f"{math.ceil(round(share * 100, 6))} %"
 
 
+def percent(amount: int, budget: int) -> float:
+    """Tenths of a percent of a budget, rounded up: a spent share is never shown smaller."""
+    return -(-amount * 1000 // budget) / 10
+
+
+def share_of(amount: int, budget: int) -> str:
+    """An amount as a share of its account's budget, in tenths of a percent, rounded up: `8.4 %`; nothing is `–`."""
+    return f"{percent(amount, budget):.1f} %" if amount and budget else "–"
+
+
 def integer(value: int) -> str:
     """1,234,567 with thin spaces, which no country reads as a decimal mark."""
     return f"{value:,}".replace(",", "\u202f")
@@ -162,6 +172,7 @@ FILTERS: dict[str, Any] = {
         unit_name,
         part,
         whole_percent,
+        share_of,
         integer,
         size,
         duration,

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.contracts.base import Epsilon
 from app.dashboard.curve import Curve, curves
+from app.dashboard.numbers import percent
 from app.dashboard.session import Viewer
 from app.dashboard.trials import ScalingPicture, scaling_picture
 from app.datasets.schemas import DatasetView
@@ -66,8 +67,8 @@ def budgets(figures: LedgerView | None) -> list[Budget]:
 
 def _budget(name: str, view: AccountView, delta: float) -> Budget:
     of = filter_for(view.filter, view.order)
-    spent = _percent(view.spent, view.budget)
-    held = min(_percent(view.held, view.budget), 100.0 - spent)
+    spent = percent(view.spent, view.budget)
+    held = min(percent(view.held, view.budget), 100.0 - spent)
     return Budget(
         name=name,
         account=view,
@@ -104,15 +105,10 @@ def shares_of(figures: LedgerView | None, charge: Mapping[str, Any]) -> list[Sha
         return []
     accounts = {"train": figures.accounts.train, "holdout": figures.accounts.holdout}
     return [
-        Share(name, _percent(charge[name], view.budget), _percent(view.spent + view.held, view.budget))
+        Share(name, percent(charge[name], view.budget), percent(view.spent + view.held, view.budget))
         for name, view in accounts.items()
         if view is not None
     ]
-
-
-def _percent(amount: int, budget: int) -> float:
-    """Tenths of a percent, rounded up: a spent share is never shown smaller."""
-    return -(-amount * 1000 // budget) / 10
 
 
 @dataclass(frozen=True)

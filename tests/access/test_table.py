@@ -184,7 +184,9 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/dashboard/jobs/{job_id}/artifacts/{name}"): TRAIN,
     ("GET", "/dashboard/datasets"): ANY,
     ("GET", "/dashboard/datasets/{dataset_id}"): VIEW,
+    ("GET", "/dashboard/datasets/{dataset_id}/entries.csv"): VIEW,
     ("GET", "/dashboard/live/datasets/{dataset_id}"): VIEW,
+    ("GET", "/dashboard/live/datasets/{dataset_id}/burndown"): VIEW,
     ("GET", "/dashboard/live/datasets/{dataset_id}/comparison"): VIEW,
     ("GET", "/dashboard/{path:path}"): Rule(404),
 }

@@ -67,6 +67,7 @@ def addresses(ids: Everything) -> list[str]:
         *(f"/dashboard/live/jobs/{each}" for each in jobs),
         *(f"/dashboard/datasets/{each}?check=true" for each in datasets),
         *(f"/dashboard/live/datasets/{each}" for each in datasets[:2]),
+        *(f"/dashboard/live/datasets/{each}/burndown" for each in datasets[:2]),
     ]
 
 

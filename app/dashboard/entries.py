@@ -1,0 +1,85 @@
+"""A data set's ledger over time, and its entries as CSV: shares of today's budget first, exact amounts after them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import StreamingResponse
+
+from app.dashboard.burndown import burndowns
+from app.dashboard.page import PageRoute, render
+from app.dashboard.session import HOME, CurrentViewer
+from app.db.engine import Database
+from app.db.models import Account
+from app.grants.service import require
+from app.ids import rfc3339
+from app.ledger import repository
+from app.ledger.accounts import filter_for
+from app.web.deps import Db
+
+router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
+Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
+BATCH = 500
+# Keys are named by their ids: a name could be a formula to the program that opens the file.
+COLUMNS = (
+    *("entry", "at", "kind", "job", "train_share", "holdout_share", "train", "holdout", "train_released"),
+    *("holdout_released", "unit", "actor", "hash"),
+)
+
+
+@router.get("/datasets/{dataset_id}/entries.csv")
+def entries_csv(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
+    """Sends every entry of a ledger, oldest first, as a file. The same as `GET …/ledger/entries`."""
+    with db.read() as session:
+        found = require(session, viewer.caller, dataset_id, "view")
+        _dataset, account = repository.dataset_with_account(session, found.id)
+        name = found.name
+    disposition = f'attachment; filename="{name}-entries.csv"'
+    return StreamingResponse(
+        _lines(db, account), media_type="text/csv; charset=utf-8", headers={"Content-Disposition": disposition}
+    )
+
+
+@router.get("/live/datasets/{dataset_id}/burndown")
+def burndown(request: Request, dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
+    """What was spent and held over time: a part of a data set's page."""
+    with db.read() as session:
+        found = require(session, viewer.caller, dataset_id, "view")
+        _dataset, account = repository.dataset_with_account(session, found.id)
+        drawings = burndowns(session, account)
+    return render(request, "_burndown.html", viewer=viewer, drawings=drawings)
+
+
+def _lines(db: Database, account: Account) -> Iterator[str]:
+    """The file's lines, a batch of entries at a time."""
+    out, unit = io.StringIO(), filter_for(account.filter, account.order).unit
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(COLUMNS)
+    after = 0
+    while True:
+        with db.read() as session:
+            found = repository.page_of_entries(session, account.dataset_id, after=after, job=None, limit=BATCH)
+        for each in found:
+            table.writerow(
+                (
+                    *(each.seq, rfc3339(each.created_at), each.kind, each.job_id or ""),
+                    *(_share(each.train, account.train_budget), _share(each.holdout, account.holdout_budget)),
+                    *(each.train, each.holdout, each.train_released, each.holdout_released),
+                    *(unit, each.actor, each.hash),
+                )
+            )
+        yield out.getvalue()
+        if len(found) <= BATCH:
+            return
+        out.seek(0)
+        out.truncate()
+        after = found[-1].seq
+
+
+def _share(amount: int, budget: int) -> str:
+    """A share of today's budget; empty without one."""
+    return f"{amount / budget:.6f}" if budget > 0 else ""
