@@ -59,6 +59,7 @@ Searched = Annotated[
     str | None,
     Query(max_length=200, pattern=NO_NUL, description="A part of the job's name, or the beginning of its id."),
 ]
+Order = Annotated[repository.JobOrder, Query(description="By the time of submission, or by name.")]
 Sequence = Annotated[int, Query(ge=0, le=2**53, description="The sequence number seen last.")]
 IdempotencyKey = Annotated[
     str,
@@ -167,7 +168,7 @@ def list_jobs(
     after: After = None,
     limit: Limit = 50,
     q: Searched = None,
-    sort: repository.JobOrder = "newest",
+    sort: Order = "newest",
 ) -> Response:
     """Lists jobs on the data sets that this key may see, newest first; `dataset` is an id or a name.
 
@@ -188,7 +189,7 @@ def page_of_jobs(
     after: str | None = None,
     limit: int = 50,
     q: str | None = None,
-    sort: repository.JobOrder = "newest",
+    sort: Order = "newest",
 ) -> JobList:
     """Returns one page of the jobs that a caller may see; the dashboard shows the same page."""
     key: tuple[datetime | str, str] | None = None
