@@ -131,14 +131,15 @@ SHAPE = {"records_train": 400, "records_holdout": 100, "features": 5, "outputs":
 
 
 @pytest.mark.parametrize("changes", [{}, POISSON], ids=["full batch", "poisson"])
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-@pytest.mark.parametrize("model", ["linear", "mlp"])
+@pytest.mark.parametrize(
+    ("model", "sparse"),
+    [("linear", False), ("linear", True), ("mlp", False)],
+    ids=["linear, dense", "linear, sparse", "mlp, dense"],
+)
 def test_a_model_trained_from_disk_is_the_same(
     tmp_path: Path, changes: dict[str, Any], sparse: bool, model: str
 ) -> None:
     """Digests of every state are equal. Sparse full batches use another product where passes are kept."""
-    if model == "mlp" and sparse:
-        pytest.skip("networks read dense features")
     job = spec(**changes, **({"model": {"kind": "mlp", "hidden": [4]}} if model == "mlp" else {}))
     start = start_of(job, SHAPE | {"sparse": sparse})
     x, y = dense(500, 5, 3)
