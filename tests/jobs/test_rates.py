@@ -90,8 +90,8 @@ def test_where_no_rule_is_known_a_number_is_asked_for(
     [
         ({"kind": "linear"}, AUTO, "calibrated on nine public data sets"),
         ({"kind": "linear"}, {"kind": "dp_adam"}, "calibrated on six public data sets"),
-        (MLP, AUTO, "stated reasoning, measured on"),
-        (MLP, {"kind": "dp_adam"}, "stated reasoning with one fitted constant, measured on"),
+        (MLP, AUTO, "stated reasoning with one fitted constant, measured on 38 cells"),
+        (MLP, {"kind": "dp_adam"}, "stated reasoning with one fitted constant, measured on 24 cells"),
     ],
 )
 def test_a_reason_says_what_stands_behind_the_rate(
