@@ -21,6 +21,7 @@ from app.dashboard.job_draft import agreed_on, first_draft, of_job, sent_job
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.dashboard.views import Share, shares_of
+from app.dashboard.whatif import Variation, variations
 from app.datasets.routes import list_datasets
 from app.datasets.schemas import DatasetView
 from app.db.models import Job
@@ -127,6 +128,31 @@ async def draft_changed(request: Request, api: ApiRoutes, viewer: PostingViewer)
     draft = sent_job(sent, datasets)
     quoted = await _quoted(api, viewer.caller, draft, datasets)
     return _page(request, viewer, datasets, draft, quoted, template="_submit.html", once=sent.get("once", ""))
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A variation with its quote, or with the reason why there is none."""
+
+    of: Variation
+    quoted: Quoted | None
+    refused: str = ""
+
+
+@router.post("/what-if")
+async def what_if(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
+    """Quotes the job with one setting changed at a time. Charges and reserves nothing."""
+    sent, datasets = await _sent(request), await api.datasets(viewer.caller)
+    draft = sent_job(sent, datasets)
+    spec = draft.validated(JobSpec)
+    rows = [] if spec is None else [await _priced(api, viewer.caller, each, datasets) for each in variations(spec)]
+    return render(request, "_whatif.html", viewer=viewer, rows=rows)
+
+
+async def _priced(api: Api, caller: Caller, of: Variation, datasets: list[DatasetView]) -> Priced:
+    draft = Draft(of.spec.model_dump(mode="json"))
+    quoted = await _quoted(api, caller, draft, datasets)
+    return Priced(of, quoted, "; ".join(each for said in draft.errors.values() for each in said).replace("`", ""))
 
 
 @router.post("")

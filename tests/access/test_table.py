@@ -165,6 +165,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("POST", "/dashboard/webhooks/{webhook_id}/delete"): Rule(404),
     ("GET", "/dashboard/submit"): ANY,  # tests/dashboard/test_submit.py: of what may be trained on alone
     ("POST", "/dashboard/submit/draft"): ANY,
+    ("POST", "/dashboard/submit/what-if"): ANY,
     ("POST", "/dashboard/submit"): Rule(422),
     ("GET", "/dashboard/register"): Rule(role=OWNERS),
     ("POST", "/dashboard/register/draft"): Rule(role=OWNERS),

@@ -15,6 +15,7 @@ from sqlalchemy import func, select
 
 from app.contracts.job_spec import JobSpec
 from app.dashboard.job_draft import LAYOUT, form
+from app.dashboard.whatif import variations
 from app.db.models import Job
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import XSS, Everything, Scene
@@ -183,3 +184,32 @@ def test_a_form_of_another_site_submits_nothing(whole: Whole, signed_in: SignedI
     sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}")) | {"csrf": "0" * 64, "do": "submit"}
     for path in (PAGE, f"{PAGE}/draft"):
         assert browser.client.post(path, data=sent).status_code == 403
+
+
+def test_variations_change_one_weighed_setting_each() -> None:
+    spec = JobSpec.model_validate(job_spec("ds_1", **SPECS["sampled"]))
+    found = {each.what: each.spec for each in variations(spec)}
+    assert found["as it is"] == spec
+    assert found["ε 0.5"].privacy is not None and found["ε 0.5"].privacy.target_epsilon == 0.5
+    assert found["batch 128"].sampling == spec.sampling.model_copy(update={"expected_batch_size": 128})
+    assert found["epochs 1.25"].length.epochs == 1.25 and "steps 25" not in found
+    assert len(found) == 9, "itself; ε, epochs, batch and noise_mu, twice each"
+    public = JobSpec.model_validate(job_spec("ds_1", **SPECS["public"]))
+    assert [each.what for each in variations(public)] == ["as it is", "steps 25", "steps 100"]
+
+
+def test_each_variation_is_quoted_by_the_api(whole: Whole, signed_in: SignedIn) -> None:
+    scene, ids = whole
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={ids.reviews}"))
+    table = browser.client.post(f"{PAGE}/what-if", data=sent)
+    rows = dict(re.findall(r'<th scope="row">([^<]+)</th>(.*?)</tr>', table.text, re.DOTALL))
+    assert {"as it is", "ε 0.5", "ε 2", "steps 25", "steps 100"} <= set(rows)
+    spec = json.loads(sent["json"]) | {"privacy": {"target_epsilon": 2.0}}
+    key = {"Authorization": f"Bearer {scene.analyst.token}"}
+    priced = browser.client.post("/v1/quotes", json=spec, headers=key).json()
+    cells = re.findall(r"<td[^>]*>([^<]*)", rows["ε 2"])
+    assert (cells[0], cells[2]) == ("2.00", str(priced["jobs_that_fit"]))
+    costly = browser.client.post(f"{PAGE}/what-if", data=sent | {"/evaluation/noise_mu": "1.5"})
+    assert "refused" in costly.text and "the evaluation alone costs" in costly.text
+    assert "not complete" in browser.client.post(f"{PAGE}/what-if", data=sent | {"/length/steps": "x"}).text

@@ -20,6 +20,7 @@ function compose(form) {
 
   async function exchange(source, more = {}) {
     const mine = ++asked;
+    form.querySelector("#whatif")?.replaceChildren();
     const sent = new URLSearchParams(new FormData(form));
     sent.set("source", source);
     for (const [name, value] of Object.entries(more)) sent.set(name, value);
@@ -78,6 +79,28 @@ function compose(form) {
     timer = setTimeout(flush, event.target.tagName === "SELECT" ? 0 : QUIET_MS);
   }
 
+  // A table of quotes belongs to the settings that it was made for.
+  async function vary(button) {
+    await form.settled();
+    const place = form.querySelector("#whatif");
+    const of = asked;
+    place.textContent = "Pricing…";
+    const answered = await fetch(button.dataset.whatIf, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    const page = new DOMParser().parseFromString(answered.ok ? await answered.text() : "No quotes: try again.", "text/html");
+    if (of === asked) place.replaceChildren(...page.body.childNodes);
+  }
+
+  form.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (button && button.dataset.whatIf) vary(button);
+    if (button && button.dataset.use) {
+      const control = form.elements[button.dataset.use];
+      control.value = button.dataset.value;
+      control.dispatchEvent(new Event("input", { bubbles: true }));
+      control.closest("details")?.setAttribute("open", "");
+      control.focus();
+    }
+  });
   form.addEventListener("input", (event) => event.target.type === "file" || typed(event));
   form.addEventListener("recompose", (event) => ask("json", event.detail));
   form.settled = () => (flush ? flush() : answer);
