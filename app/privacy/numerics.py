@@ -43,8 +43,9 @@ SLACK_FLOOR = 2.0**-40  # the rounding of the factors themselves, with margin
 # Sums of integers are exact. As floats, multiplied by their unit, they err by at most n·2⁻⁵³ of the sensitivity: less
 # than this for n < 2²⁵. The noise of scores and means grows by this factor.
 RELEASE_SLACK = 1.0 + 2.0**-28
-# Totals in integers: at most this many binary digits, so that 64 bits hold every sum of a job's records.
-TOTAL_BITS = 62
+# Totals in integers: a total has at most so many binary digits, so that 64 bits hold it; and one pass's sum so many,
+# so that adding 1.5 · 2⁵² rounds it to a whole number.
+TOTAL_BITS, PASS_BITS = 62, 51
 TOTAL_MARGIN = 1.01  # for the rounding of a pass's own sum
 # A computed norm is raised to at least this share of Σ_t ‖a_t‖‖g_t‖, over √positions. This bounds products that cancel.
 NORM_FLOOR = 1.0 / 16.0
@@ -245,24 +246,25 @@ def sensitivity_slack(records: int, rows: int, positions: int, sums: SumType = "
     return 1.0 + 2.0 * records * (gamma * ratio + added) * 1.01 + SLACK_FLOOR
 
 
-def grid_unit(records: int, max_grad_norm: float) -> float:
-    """Returns the unit of integer totals: the power of two g with N · C · 1.01 < 2⁶² g ≤ 2.02 · N · C.
+def grid_unit(records: int, rows: int, max_grad_norm: float) -> float:
+    """Returns the unit of integer totals: the smallest power of two g with 1.01 · N C < 2⁶² g and 1.01 · P C < 2⁵¹ g.
 
-    No sum over at most N = `records` records that are clipped to C then leaves 64 bits.
+    No sum over at most N = `records` records that are clipped to C then leaves 64 bits, and no pass's sum 52.
 
-    >>> grid_unit(1000, 1.0) == 2.0**-52
+    >>> grid_unit(10**6, 48, 1.0) == 2.0**-42
     True
     """
-    return math.ldexp(1.0, math.frexp(TOTAL_MARGIN * records * max_grad_norm)[1] - TOTAL_BITS)
+    most = max(records, rows * 2 ** (TOTAL_BITS - PASS_BITS))
+    return math.ldexp(1.0, math.frexp(TOTAL_MARGIN * most * max_grad_norm)[1] - TOTAL_BITS)
 
 
 def grid_slack(records: int, rows: int, numbers: int) -> float:
     """Bounds how much rounding to the grid adds to ‖S − S′‖ / C, for a model with so many trained numbers.
 
-    Each of at most N/P + 1 passes is off by at most g/2 in each number, so by √p g/2 in norm, on either side; and g/C ≤
-    2.02 · N · 2⁻⁶².
+    Each of at most N/P + 1 passes is off by at most g/2 in each number, so by √p g/2 in norm, on either side. g/C is at
+    most twice the unit of C = 1.
     """
-    return 1.01 * (records / rows + 1.0) * math.sqrt(numbers) * grid_unit(records, 1.0) * 2.0
+    return 1.01 * (records / rows + 1.0) * math.sqrt(numbers) * 2.0 * grid_unit(records, rows, 1.0)
 
 
 def _batch(spec: JobSpec, records: int) -> tuple[float, float]:

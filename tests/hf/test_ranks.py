@@ -24,7 +24,7 @@ def test_lora_gives_the_same_sums_for_every_number_of_ranks(models_root: Path) -
     texts = records(TEXTS)
 
     def summed(ranks: Ranks) -> Parameters:
-        engine = build_engine(made[ranks.rank], Clipping(), training(0.5), grid=Grid(2 * TEXTS + 64, ranks))
+        engine = build_engine(made[ranks.rank], Clipping(), training(0.5), grid=Grid(2 * TEXTS + 64, ROWS, ranks))
         return engine.private_sum(some_parameters(made[0]), texts.select(own_rows(TEXTS, ROWS, ranks)))
 
     wanted = summed(ALONE)

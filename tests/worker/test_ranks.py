@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,18 @@ from torch import Tensor
 
 import worker.training.loop
 from app.errors import PrivacyError
-from app.privacy.numerics import grid_slack, grid_unit
+from app.privacy.numerics import Numerics, grid_slack, grid_unit
 from tests.worker.gang import together, trained
 from tests.worker.support import Supervisor, dense, keys_of, plan_of, records, spec, start_of
 from tests.worker.test_adaptive import ADAPTIVE
 from tests.worker.test_preconditioned import dp2
+from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.totals import FloatTotals, Grid, GridTotals
 from worker.data.ranks import ALONE, Alone, Ranks, RanksError, own_rows
 from worker.messages import Keys
 from worker.models.base import Parameters
+from worker.models.dropout import without_dropout
 from worker.noise.generator import GaussianGenerator
 
 N, FEATURES, STEPS = 230, 5, 12
@@ -55,6 +58,14 @@ def start(name: str, **changes: Any) -> dict[str, Any]:
     if asked.get("clipping", {}).get("kind") == "adaptive":
         made["mechanism"]["training"]["adaptive"] = ADAPTIVE["adaptive"]
     return made
+
+
+@dataclass(frozen=True)
+class At(Alone):
+    """A rank's place, without the others."""
+
+    rank: int  # type: ignore[misc]
+    size: int  # type: ignore[misc]
 
 
 def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
@@ -123,15 +134,15 @@ class NoiseOnEveryRank(Through):
 
     def add_up(self, integers: Tensor) -> None:
         noise = GaussianGenerator(KEY).noise(1, 0, len(integers) - 2)
-        integers[:-2] += (noise / grid_unit(2 * N + 64, 1.0)).long()
+        integers[:-2] += (noise / grid_unit(2 * N + 64, 48, 1.0)).long()
         self.of.add_up(integers)
 
 
 class FloatReduce(Through):
-    """Adds float64 numbers instead of integers."""
+    """Adds float32 numbers instead of integers."""
 
     def add_up(self, integers: Tensor) -> None:
-        parts = [each.double() for each in self.of.gather(integers)]  # type: ignore[attr-defined]
+        parts = [each.float() for each in self.of.gather(integers)]  # type: ignore[attr-defined]
         integers.copy_(torch.stack(parts).sum(dim=0).long())
 
 
@@ -179,6 +190,30 @@ def test_private_sums_and_counts_have_the_same_bits_and_a_float_reduction_has_ot
     assert not same(private_sums(4, FloatReduce)[0], wanted)
 
 
+def test_float64_sums_would_depend_on_the_number_of_ranks() -> None:
+    """Why totals are integers: the same passes, added in float64 rank by rank."""
+    made = start("adaptive clipping")
+    plan = plan_of(made)
+    engine = Bookkeeping[Any](
+        plan.model.module(),  # type: ignore[attr-defined]
+        plan.model.record_losses,  # type: ignore[attr-defined]
+        rows=48,
+        kind="flat",
+        max_grad_norm=0.3,
+        dtype=plan.model.dtype,
+    )
+    parameters = {name: value + 0.1 for name, value in plan.model.init(KEY).items()}
+
+    def summed(size: int) -> Parameters:
+        plan.begin_passes(Keys.model_validate(keys_of("s0")), 1)
+        with without_dropout(engine._module):
+            shares = [TRAIN.select(own_rows(N, 48, At(rank, size))) for rank in range(size)]
+            sums = [engine.private_sum(parameters, each) for each in shares]
+        return {name: torch.stack([each[name] for each in sums]).sum(dim=0) for name in parameters}
+
+    assert not same(summed(1), summed(2)) and same(summed(1), summed(1))
+
+
 # --- Totals ---
 
 
@@ -190,8 +225,8 @@ def test_totals_are_exact_in_any_order_and_within_the_slack() -> None:
         for _ in range(9)
     ]
 
-    def total(order: list[int], records: int = 4 * N) -> Parameters:
-        made = GridTotals(like, Clip(0.5), Grid(records))
+    def total(order: list[int]) -> Parameters:
+        made = GridTotals(like, Clip(0.5), Grid(4 * N, 4 * N // 9))
         for at in order:
             for name, value in passes[at].items():
                 made.add(name, value.clone())
@@ -210,7 +245,7 @@ def test_totals_are_exact_in_any_order_and_within_the_slack() -> None:
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_sum_that_is_not_finite_on_one_rank_reaches_every_rank(broken: float) -> None:
     def work(ranks: Ranks) -> Parameters:
-        made = GridTotals({"w": torch.zeros(3)}, Clip(1.0), Grid(100, ranks))
+        made = GridTotals({"w": torch.zeros(3)}, Clip(1.0), Grid(100, 10, ranks))
         made.add("w", torch.tensor([1.0, broken if ranks.rank == 1 else 2.0, 3.0], dtype=torch.float64))
         return made.finish()
 
@@ -218,23 +253,25 @@ def test_a_sum_that_is_not_finite_on_one_rank_reaches_every_rank(broken: float) 
         assert bool(found["w"].isnan().all())
 
 
-@pytest.mark.parametrize(("records", "norm"), [(64, 1e-6), (10**9, 1e6), (1000, 1.0)])
-def test_the_largest_sum_fits_into_64_bits(records: int, norm: float) -> None:
-    unit = grid_unit(records, norm)
+@pytest.mark.parametrize(
+    ("records", "rows", "norm"), [(64, 48, 1e-6), (2**40, 65_520, 1e6), (1000, 240, 1.0), (10**7, 1, 0.3)]
+)
+def test_the_largest_sums_fit(records: int, rows: int, norm: float) -> None:
+    """A whole total into 64 bits, and a pass's sum into the digits that one addition rounds; both signs, and ties."""
+    unit = grid_unit(records, rows, norm)
     assert math.frexp(unit)[0] == 0.5, "a power of two: scaling is exact"
-    assert 2.0**60 < 1.01 * records * norm / unit < 2.0**62
-    made = GridTotals({"w": torch.zeros(1)}, Clip(norm), Grid(records))
-    for sign in (1.0, 1.0, -1.0):
-        made.add("w", torch.tensor([sign * records * norm / 2], dtype=torch.float64))
-    assert float(made.finish()["w"]) == pytest.approx(records * norm / 2, rel=1e-15)
+    assert 1.01 * records * norm / unit < 2.0**62 and 1.01 * rows * norm / unit < 2.0**51
+    assert 1.01 * records * norm / unit > 2.0**60 or 1.01 * rows * norm / unit > 2.0**49, "no finer unit fits"
+    largest = 1.01 * rows * norm
+    sums = [largest, largest, -largest, 0.0, 2.5 * unit, -3.5 * unit, 0.49 * unit, -0.0]
+    made = GridTotals({"w": torch.zeros(2)}, Clip(norm), Grid(records, rows))
+    for each in sums:
+        made.add("w", torch.tensor([each, -each], dtype=torch.float64))
+    wanted = float(sum(round(Fraction(each) / Fraction(unit)) for each in sums)) * unit
+    assert made.finish()["w"].tolist() == [wanted, -wanted]
 
 
 def test_shares_are_whole_passes_and_every_record_is_in_one() -> None:
-    @dataclass(frozen=True)
-    class At(Alone):
-        rank: int  # type: ignore[misc]
-        size: int  # type: ignore[misc]
-
     for size in SIZES:
         for count in (0, 1, 47, 48, 49, 230):
             shares = [own_rows(count, 48, At(rank, size)) for rank in range(size)]
@@ -248,19 +285,12 @@ def test_shares_are_whole_passes_and_every_record_is_in_one() -> None:
 
 
 def test_float_totals_are_refused_on_several_ranks() -> None:
-    """A job stored before totals were integers, and one without privacy."""
-
-    class Two(Alone):
-        size = 2
-
-    for job in (spec(privacy=None, evaluation=None), spec()):
-        made = start_of(job, SHAPE, public=True)
-        plan = plan_of(made)
-        if job["privacy"] is not None:
-            assert plan.numerics.totals == "integers"
-            continue
-        with pytest.raises(PrivacyError, match="integers"):
-            plan_of(made, Two())
+    """Those of a job without privacy, and of one that was stored before totals were integers."""
+    with pytest.raises(PrivacyError, match="integers"):
+        plan_of(start_of(spec(privacy=None, evaluation=None), SHAPE, public=True), At(0, 2))
+    assert plan_of(start_of(spec(evaluation=None), SHAPE)).numerics.totals == "integers"
+    stored = plan_of(start_of(spec(evaluation=None), SHAPE)).numerics.model_dump(exclude={"totals"})
+    assert Numerics.model_validate(stored).totals == "float64"
 
 
 def test_ranks_that_differ_end() -> None:

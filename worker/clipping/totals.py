@@ -21,7 +21,10 @@ from worker.data.ranks import ALONE, Ranks, first_row
 from worker.models.base import Parameters
 from worker.models.dropout import Masks
 
-PIECE = 2**18  # numbers that are converted together on a processor, so that temporaries stay small
+PIECE = 2**16  # numbers that are converted together on a processor: they stay in its cache
+# Adding it to a number below 2⁵¹ rounds to the nearest integer, which the lowest bits of the sum then hold.
+WHOLE = 1.5 * 2.0**52
+WHOLE_BITS = int(torch.tensor(WHOLE, dtype=torch.float64).view(torch.int64))
 COUNT, BROKEN = 0, 1  # the places behind the parameters: twice the count of half counts, and sums that are not finite
 
 
@@ -31,10 +34,12 @@ class Grid:
 
     Attributes:
         records: N, the public bound on the number of summed records.
+        rows: P, of every pass.
         ranks: the ranks of the attempt; each engine call is one collective, so all ranks make the same calls.
     """
 
     records: int
+    rows: int
     ranks: Ranks = ALONE
 
 
@@ -76,39 +81,44 @@ class FloatTotals:
 
 
 class GridTotals:
-    """Adds integers, multiples of `grid_unit(N, C)`.
+    """Adds integers, multiples of `grid_unit(N, P, C)`.
 
     Guarantee: the result is a function of the passes' sums as a set. Sums of at most N records clipped to C stay below
     2⁶² units. A pass's sum that is not finite makes the whole total NaN, which no release accepts.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], clip: Clip, grid: Grid) -> None:
-        self._unit, self._clip, self._ranks = grid_unit(grid.records, clip.max_grad_norm), clip, grid.ranks
+        self._unit = grid_unit(grid.records, grid.rows, clip.max_grad_norm)
+        self._clip, self._ranks = clip, grid.ranks
         sizes = [value.numel() for value in parameters.values()]
         self._flat = torch.zeros(sum(sizes) + 2, dtype=torch.int64, device=device_of(dict(parameters)))
         *parts, self._rest = self._flat.split([*sizes, 2])
         self._parts = dict(zip(parameters, parts, strict=True))
+        self._check = torch.zeros((), dtype=torch.float64, device=self._flat.device)  # not finite: a sum was not
+        self._whole = torch.full((), WHOLE, dtype=torch.float64, device=self._flat.device)
         self._shapes = {name: value.shape for name, value in parameters.items()}
 
     def add(self, name: str, of_pass: Tensor) -> None:
         """See Totals.add. The grid is of divided gradients, as their norm is what C bounds."""
         own = self._clip.divided_one(name, of_pass).reshape(-1)
-        self._rest[BROKEN] += (~torch.isfinite(own.sum())).long()
         for total, part in zip(_pieces(self._parts[name]), _pieces(own), strict=True):
-            # Scaling by a power of two is exact, and int64 holds every whole float64 of this size.
-            total.add_(part.mul_(1.0 / self._unit).round_().to(torch.int64))
+            self._check += part.sum()
+            # The unit is a power of two, so the product is exact and the addition rounds once.
+            torch.add(self._whole, part, alpha=1.0 / self._unit, out=part)
+            total.add_(part.view(torch.int64).sub_(WHOLE_BITS))
 
     def finish(self, count: Tensor | None = None) -> Parameters:
         """See Totals.finish."""
         if count is not None:
             self._rest[COUNT] += (2.0 * count[0]).long()  # a sum of halves is exact
+        self._rest[BROKEN] += (~torch.isfinite(self._check)).long()
         self._ranks.add_up(self._flat)
         if count is not None:
             count.copy_(self._rest[COUNT].double() / 2.0)
         nan = self._flat.new_full((), torch.nan, dtype=torch.float64)
         scale = torch.where(self._rest[BROKEN] > 0, nan, self._unit)
         for part in _pieces(self._flat):
-            part.view(torch.float64).copy_(part.double() * scale)  # in the integers' own memory
+            part.view(torch.float64).copy_(part).mul_(scale)  # in the integers' own memory
         return {name: part.view(torch.float64).view(self._shapes[name]) for name, part in self._parts.items()}
 
 

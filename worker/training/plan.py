@@ -311,8 +311,7 @@ def _grid(numerics: Numerics, model: Model, ranks: Ranks) -> tuple[Numerics, Gri
         if ranks.size > 1:
             raise PrivacyError("several processes need totals in integers: this job's are in float64")
         return numerics, None
-    # The self-test sums a whole pass, which may be more than a very small data set has.
-    return numerics.of_numbers(model.numbers), Grid(max(numerics.records_bound, numerics.rows_per_pass), ranks)
+    return numerics.of_numbers(model.numbers), Grid(numerics.records_bound, numerics.rows_per_pass, ranks)
 
 
 def _hashes_words(spec: JobSpec) -> bool:
