@@ -133,6 +133,12 @@ class Settings(BaseSettings):
         description="What this machine's workers compute on, such as cuda:0,cuda:1, with a process for each; "
         "cuda: every GPU; auto: every GPU, or the processor if there is none.",
     )
+    worker_processes: int | None = Field(
+        None,
+        ge=1,
+        le=8,
+        description="The most processes (ranks) that a worker runs for one job; none: as many as it has processors.",
+    )
     attempt_memory_bytes: int | None = Field(
         None, ge=2**28, description="Memory limit of an attempt's process; none: nine tenths of the machine's."
     )

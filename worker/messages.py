@@ -28,7 +28,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, mod
 from app.contracts.base import AccountName, Document, Epsilon
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.devices import Kind
-from app.contracts.job_spec import JobSpec
+from app.contracts.job_spec import MOST_PROCESSES, JobSpec
 from app.contracts.metrics import METRICS
 from app.errors import WorkerError
 from app.privacy.mechanism import MechanismConfig
@@ -193,6 +193,7 @@ class Start(Document):
         fitted_rows: the rows of a pass that fit in the memory of the device of earlier attempts, if they are fewer than
             the numerics'.
         begun: an earlier attempt became ready. The size of passes is fixed.
+        processes: how many ranks this attempt has: what the job asks, or fewer after a loss.
         steps: T of the stored plan.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
@@ -223,6 +224,7 @@ class Start(Document):
     numerics: Numerics | None = None
     fitted_rows: Annotated[int, Field(ge=1)] | None = None
     begun: bool = False
+    processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = 1
     parts: Parts
     data_public: bool
     holdout_public: bool
@@ -305,13 +307,14 @@ class Alive(Document):
 class Ready(Document):
     """The data are loaded.
 
-    `fallbacks`: layers without a rule; their gradients are formed record by record. `numerics`: what the attempt
-    computes in. `fitted_rows`: the rows of a pass that fit in the device's memory, if they are fewer than the stored
-    numerics'.
+    `processes`: the pids of its ranks, rank 0 first. `fallbacks`: layers without a rule; their gradients are formed
+    record by record. `numerics`: what the attempt computes in. `fitted_rows`: the rows of a pass that fit in the
+    device's memory, if they are fewer than the stored numerics'.
     """
 
     kind: Literal["ready"] = "ready"
     device: Kind
+    processes: tuple[int, ...] = ()
     fitted_rows: Annotated[int, Field(ge=1)] | None = None
     fallbacks: tuple[str, ...] = ()
     numerics: NumericsReport
@@ -382,13 +385,28 @@ class ArtifactFile(Document):
     size_bytes: Annotated[int, Field(ge=0)]
 
 
+class RankReport(Document):
+    """What one rank did, on public data alone: on private data both numbers depend on the private count of records.
+
+    `passes`: over all steps. `max_rss_bytes`: the most memory that it had resident.
+    """
+
+    pid: int
+    passes: Annotated[int, Field(ge=0)]
+    max_rss_bytes: Annotated[int, Field(ge=0)]
+
+
 class Finished(Document):
-    """The attempt succeeded: its model's files, after `steps_effective` steps."""
+    """The attempt succeeded: its model's files, after `steps_effective` steps.
+
+    `ranks`: of an attempt with several ranks on public data; else empty.
+    """
 
     kind: Literal["finished"] = "finished"
     steps_effective: Step
     artifacts: tuple[ArtifactFile, ...]
     warnings: tuple[WarningCode, ...] = ()
+    ranks: tuple[RankReport, ...] = ()
 
 
 class Predicted(Document):

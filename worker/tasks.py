@@ -13,6 +13,7 @@ from celery.signals import worker_ready, worker_shutdown
 
 from app.contracts.devices import Device, Kind
 from app.contracts.events import RUN_JOB
+from app.contracts.job_spec import MOST_PROCESSES
 from app.contracts.sandbox import Sandbox
 from app.db.engine import Database
 from app.ledger.heads import Heads
@@ -25,6 +26,7 @@ from app.settings import get_settings
 from worker.attempt.devices import on_this_machine
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.log import about
+from worker.attempt.policy import NETWORK_DEVICES
 from worker.attempt.sandbox import default_memory_bytes, probe
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.celery_app import app
@@ -62,6 +64,17 @@ def _fork_server() -> ForkServer:
 def _kinds() -> frozenset[Kind]:
     """The kinds of device that jobs may ask this process for. One with a GPU runs jobs for the processor too."""
     return frozenset(("cpu", _device().kind))
+
+
+@cache
+def _processes() -> int:
+    """The most ranks of an attempt here. They talk over the attempt's own loopback; without one there is one rank."""
+    most = get_settings().worker_processes or min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
+    sandbox = _presence().sandbox
+    if most > 1 and (sandbox is None or sandbox.network != "loopback" or not NETWORK_DEVICES[0].is_dir()):
+        logger.warning("the processes of an attempt cannot reach each other here: jobs run in one process")
+        return 1
+    return most
 
 
 def _sandbox() -> Sandbox | None:
@@ -107,8 +120,8 @@ def run_job(job_id: str) -> None:
         with db.write() as session:
             notify(session, job_id)
         return
-    held = claim_next(db, Heads.of(settings), _presence().name, settings.lease_s, _kinds())
+    held = claim_next(db, Heads.of(settings), _presence().name, settings.lease_s, _kinds(), _processes())
     if held is not None:
         log = AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts)
         with about(f"{held.job_id}/{held.attempt}"):
-            run_attempt(log, settings, _fork_server(), has_gpu="cuda" in _kinds())
+            run_attempt(log, settings, _fork_server(), has_gpu="cuda" in _kinds(), processes=_processes())

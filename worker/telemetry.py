@@ -22,7 +22,16 @@ from app.contracts.base import Document
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.releases import NoisyCount, NoisySum
-from worker.messages import ArtifactFile, Digest, Finished, MetricValue, Released, ReleasedScore, WarningCode
+from worker.messages import (
+    ArtifactFile,
+    Digest,
+    Finished,
+    MetricValue,
+    RankReport,
+    Released,
+    ReleasedScore,
+    WarningCode,
+)
 from worker.metrics.scores import Score
 
 NORM = "clipping_norm"
@@ -143,14 +152,25 @@ class Telemetry:
         """The last released value of each score, by whatever attempt; the clipping norm is none."""
         return tuple(score for name, (_, score) in self._scores.items() if name != NORM)
 
-    def finished(self, steps: int, artifacts: tuple[ArtifactFile, ...], warnings: tuple[WarningCode, ...]) -> None:
+    def finished(
+        self,
+        steps: int,
+        artifacts: tuple[ArtifactFile, ...],
+        warnings: tuple[WarningCode, ...],
+        ranks: tuple[RankReport, ...] = (),
+    ) -> None:
         """Sends the last message: the model is the state after `steps`.
 
+        Args:
+            ranks: what each rank did, on public data.
+
         Raises:
-            PrivacyError: that state's digest was not sent.
+            PrivacyError: that state's digest was not sent, or ranks are reported on private data.
         """
         self._behind_digest(steps)
-        self._sender.send(Finished(steps_effective=steps, artifacts=artifacts, warnings=warnings))
+        if ranks and not self.data_public:
+            raise PrivacyError("the passes and the memory of a rank depend on private records")
+        self._sender.send(Finished(steps_effective=steps, artifacts=artifacts, warnings=warnings, ranks=ranks))
 
     def restored(self, step: int) -> None:
         """Notes that the attempt went back to the state after `step`, whose digest is already recorded."""

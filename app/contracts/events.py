@@ -14,11 +14,13 @@ RUN_JOB = "scrimp.run_job"
 EventType = Literal[
     "queued",  # {charge}; for a trial of a study {number, role} too
     "attempt_started",  # {attempt, worker}
-    "ready",  # {device, numerics, fallbacks: layers without a rule, whose gradients are computed per record}
+    # {device, processes: pids of its ranks, numerics, fallbacks: layers whose gradients are computed per record}
+    "ready",
     "progress",  # {step, steps}
     "metric",  # {name, step, value, std, on, released_by}
     "replay_mismatch",  # {matched_step}: fresh keys from this step on
     "cancel_requested",
+    "ranks",  # {ranks: [{pid, passes, max_rss_bytes}]}: of several ranks, on public data alone
     "attempt_lost",  # {attempt}: the worker died or was stopped; the job is queued again
     "succeeded",  # {charge, steps}
     "cancelled",  # {charge, steps}

@@ -439,6 +439,9 @@ def token_ranks(evaluation: Evaluation | None, model: Model) -> int | None:
     return model.vocabulary if causal else None
 
 
+MOST_PROCESSES = 8  # of one attempt
+
+
 class Runtime(Document):
     """Settings that change speed and memory, never the mechanism."""
 
@@ -449,9 +452,22 @@ class Runtime(Document):
     # hashed text. Norms and noise are in float64, and so are sums; only linear models of dense features sum in float32,
     # by groups whose rounding is paid for. bfloat16: Hugging Face models alone.
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
+    # The processes (ranks) that share each step of the job on one machine, with its processors divided among them.
+    # auto: as many as the worker has GPUs, which is 1. The model is the same to the bit for every number.
+    processes: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_PROCESSES)] = 1
     # How long the job may run, without waiting; in a study, each trial. After that it fails, and its whole hold is
     # spent.
     max_duration_s: Annotated[float, Field(gt=0.0, le=1e8)] | None = None
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes that the job asks for."""
+        return 1 if self.processes == "auto" else self.processes
+
+    @property
+    def device_asked(self) -> Literal["auto", "cpu", "cuda"]:
+        """The kind of device that the job asks for: several ranks share a machine's processors."""
+        return "cpu" if self.ranks > 1 else self.device
 
 
 class JobSpec(Document):

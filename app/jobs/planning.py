@@ -41,6 +41,7 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
         detail = f"the batch is larger than the training part: use at most {records} (its public record count)"
         raise InvalidRequest.at("/sampling/expected_batch_size", detail)
     _check_privacy(spec, facts)
+    _check_processes(spec)
     _check_model(spec, facts)
     _check_re_attention(spec, facts)
     _check_center(spec, facts)
@@ -80,6 +81,20 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
             "Poisson-sampled jobs too; a filter never changes"
         )
         raise InvalidRequest.at("/sampling", detail)
+
+
+def _check_processes(spec: JobSpec) -> None:
+    if spec.runtime.ranks == 1:
+        return
+    if spec.privacy is None:
+        detail = (
+            "several processes need a job with `privacy`: without it sums are not rounded to a grid, and the model "
+            "would depend on the number of processes"
+        )
+        raise InvalidRequest.at("/runtime/processes", detail)
+    if spec.runtime.device == "cuda":
+        detail = "several processes run on a machine's processors: leave `runtime.device` out, or use one process"
+        raise InvalidRequest.at("/runtime/processes", detail)
 
 
 def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:

@@ -147,17 +147,24 @@ class AttemptLog:
         numerics: NumericsReport,
         fallbacks: Sequence[str] = (),
         fitted_rows: int | None = None,
+        processes: Sequence[int] = (),
     ) -> None:
         """Reports that the data are loaded. Later attempts run on the same kind of device, in passes of the same size.
 
         Args:
             fallbacks: the layers with gradients formed record by record.
             fitted_rows: the rows of a pass that fit in the device's memory, if they are fewer than the quote's.
+            processes: the pids of the attempt's ranks.
 
         Raises:
             PrivacyError: earlier attempts ran on another kind of device, or in passes of another size.
         """
-        said = {"device": device, "fallbacks": list(fallbacks), "numerics": numerics.model_dump(mode="json")}
+        said = {
+            "device": device,
+            "processes": list(processes),
+            "fallbacks": list(fallbacks),
+            "numerics": numerics.model_dump(mode="json"),
+        }
 
         def tell(session: Session, job: Job) -> None:
             mine = (Attempt.job_id == job.id, Attempt.number == job.attempt)
@@ -259,14 +266,22 @@ class AttemptLog:
             release = [*(whole | each | {"released_by": "post_processing"} for each in parts), whole]
             self._tell(session, job, f"{named}{whole['step']}", lambda session, job: _release(session, job, release))
 
-    def succeed(self, artifacts: list[dict[str, Any]], steps_effective: int, warnings: list[str]) -> None:
-        """Ends the job as succeeded, with its artifacts."""
+    def succeed(
+        self,
+        artifacts: list[dict[str, Any]],
+        steps_effective: int,
+        warnings: list[str],
+        ranks: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """Ends the job as succeeded, with its artifacts and, on public data, the report of its ranks."""
         self._wait()
         with self.db.write(urgent=True) as session:
             job = self._ending(session)
             session.add_all(Artifact(job_id=job.id, **each) for each in artifacts)
             job.step = steps_effective
             job.warnings = [*job.warnings, *warnings, *learning.warnings(session, job)]
+            if ranks:
+                append_event(session, job.id, "ranks", {"ranks": list(ranks)})
             studies.end(session, job, "succeeded")
             end_attempt(session, job, job.status)  # failed if more was recorded than the hold covers
 

@@ -5,8 +5,9 @@
     3. of that key's jobs the oldest
 
 A message only says that there is work. A worker skips jobs that it may not take, so they delay no others: jobs for
-another device, jobs that wait after a crash, jobs of a key at its limit of running jobs, and jobs on a data set whose
-ledger is behind its record. The order depends only on public facts: who asked, and when.
+another device, jobs that ask for more processes than it has, jobs that wait after a crash, jobs of a key at its limit
+of running jobs, and jobs on a data set whose ledger is behind its record. The order depends only on public facts: who
+asked, and when.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -25,7 +26,7 @@ from app.db.models import ApiKey, ClaimTurn, Dataset, Job, table_of
 from app.ledger.behind import may_run
 from app.ledger.heads import Heads
 from app.lifecycle.claims import Claim, claim
-from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE
+from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PROCESSES
 
 Pair = tuple[str, str]  # owner of the data, key of the job
 
@@ -63,13 +64,17 @@ def fairest(waiting: Iterable[Candidate], running: Mapping[Pair, int], turns: Ma
     return min(waiting, key=order, default=None)
 
 
-def claim_next(db: Database, heads: Heads, worker: str, lease_s: float, devices: Collection[str]) -> Claim | None:
+def claim_next(
+    db: Database, heads: Heads, worker: str, lease_s: float, devices: Collection[str], processes: int = 1
+) -> Claim | None:
     """Takes the job whose turn it is; None if no job waits that this worker may take.
 
     Args:
         heads: the recorded heads; jobs on a data set whose ledger is behind them are skipped, as they may have run.
         devices: this worker's kinds of devices; a job that names none runs on any. A job that became ready on one kind
             stays on it: its replay is the same only there.
+        processes: how many ranks this worker can run at once. A job that asks for more waits for a worker with so many,
+            and delays no other job meanwhile. Once it has become ready, any worker may go on with fewer.
     """
     passed: set[str] = set()
     current: dict[str, bool] = {}  # by data set, as checked for this claim
@@ -77,7 +82,7 @@ def claim_next(db: Database, heads: Heads, worker: str, lease_s: float, devices:
         # One transaction per try: it frees its locked rows before the next try locks others.
         with db.write() as session:
             behind = [dataset_id for dataset_id, may in current.items() if not may]
-            found = next_job(session, devices, passed, behind)
+            found = next_job(session, devices, processes, passed, behind)
             if found is None:
                 return None
             if current.get(found.dataset_id):
@@ -91,11 +96,16 @@ def claim_next(db: Database, heads: Heads, worker: str, lease_s: float, devices:
 
 
 def next_job(
-    session: Session, devices: Collection[str], passed: Collection[str] = (), behind: Collection[str] = ()
+    session: Session,
+    devices: Collection[str],
+    processes: int = 1,
+    passed: Collection[str] = (),
+    behind: Collection[str] = (),
 ) -> Candidate | None:
     """Returns the job whose turn it is now.
 
     Args:
+        processes: see claim_next.
         passed: jobs to skip.
         behind: data sets whose jobs to skip.
     """
@@ -109,7 +119,7 @@ def next_job(
         )
     }
     full = _full(session, running)
-    waiting = [each for each in _waiting(session, devices, passed, behind) if each.key not in full]
+    waiting = [each for each in _waiting(session, devices, processes, passed, behind) if each.key not in full]
     if len(waiting) < 2:
         return waiting[0] if waiting else None
     last = select(ClaimTurn).where(ClaimTurn.owner_key.in_({each.owner for each in waiting}))
@@ -118,7 +128,11 @@ def next_job(
 
 
 def _waiting(
-    session: Session, devices: Collection[str], passed: Collection[str], behind: Collection[str]
+    session: Session,
+    devices: Collection[str],
+    processes: int,
+    passed: Collection[str],
+    behind: Collection[str],
 ) -> list[Candidate]:
     """Returns the oldest job that may be taken, for each pair."""
     pair, age = (Dataset.owner_key, Job.key_id), (Job.created_at, Job.id)
@@ -128,6 +142,7 @@ def _waiting(
         .join(Dataset, Dataset.id == Job.dataset_id)
         .where(Job.status == "queued", Job.study.is_(None), IS_DUE)
         .where(DEVICE.in_(["auto", *devices]))
+        .where(or_(PROCESSES.in_(["auto", *map(str, range(1, processes + 1))]), Job.device.is_not(None)))
         .where(Job.id.not_in(passed), Job.dataset_id.not_in(behind))
         .subquery()
     )

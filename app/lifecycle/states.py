@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, String, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import BigInteger, String, bindparam, cast, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.contracts.events import ANNOUNCED, EventType
@@ -28,6 +28,8 @@ IS_DUE = or_(Job.lease_until.is_(None), has_passed(Job.lease_until, Job.lease_cl
 # The kind of device that a job may run on, in SQL: as its first ready attempt fixed it, else as the job asks.
 DEVICE = func.coalesce(Job.device, Job.spec["runtime"]["device"].as_string(), "auto")
 NEEDS_GPU = DEVICE == "cuda"
+# The processes that a job asks for, in SQL: a number, or auto, which is one on every worker.
+PROCESSES = func.coalesce(cast(Job.spec["runtime"]["processes"].as_string(), String), "1")
 NO_SUCH_JOB = "there is no such job"
 INSERT_EVENT, INSERT_DUE = insert(table_of(JobEvent)), insert(table_of(Outbox))
 # Only if there are webhooks at all; the relay decides which ones to call. A study's trials are not announced.

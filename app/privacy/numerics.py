@@ -21,6 +21,7 @@ from app.contracts.model_settings import RecordSizes
 
 PassType = Literal["bfloat16", "float32", "float64"]
 SumType = Literal["float32", "float64"]
+TotalType = Literal["float64", "integers"]
 Draw = Literal["coins", "gaps"]
 SelfTest = Literal["passed", "one_record", "public_data"]
 BYTES: dict[PassType, int] = {"bfloat16": 2, "float32": 4, "float64": 8}
@@ -43,6 +44,10 @@ SLACK_FLOOR = 2.0**-40  # the rounding of the factors themselves, with margin
 # Sums of integers are exact. As floats, multiplied by their unit, they err by at most n·2⁻⁵³ of the sensitivity: less
 # than this for n < 2²⁵. The noise of scores and means grows by this factor.
 RELEASE_SLACK = 1.0 + 2.0**-28
+# Totals in integers: a total has at most so many binary digits, so that 64 bits hold it; and one pass's sum so many,
+# so that adding 1.5 · 2⁵² rounds it to a whole number.
+TOTAL_BITS, PASS_BITS = 62, 51
+TOTAL_MARGIN = 1.01  # for the rounding of a pass's own sum
 # A computed norm is raised to at least this share of Σ_t ‖a_t‖‖g_t‖, over √positions. This bounds products that cancel.
 NORM_FLOOR = 1.0 / 16.0
 
@@ -54,6 +59,9 @@ class Numerics(Document):
         passes: the type of forward and backward passes.
         sums: the type of sums over records. float32: GROUP records of a randomly ordered batch are added in float32,
             and the groups in float64. Norms are in float64.
+        totals: how the sums of passes are added. "integers": each is rounded to a multiple of `grid_unit`, and the
+            multiples are added exactly, so neither their order nor the number of processes changes a bit. "float64" is
+            that of jobs stored before there was a choice, and of jobs without privacy.
         rows_per_pass: P, the records of every pass, padding included.
         positions: at most this many rows of an inner product belong to one record.
         records_bound: at most this many training records are summed; registration refuses larger data sets.
@@ -71,6 +79,7 @@ class Numerics(Document):
     sensitivity_slack: Annotated[float, Field(ge=1.0)]
     filling: Annotated[float, Field(ge=0.0, le=1.0)]
     draw: Draw = "coins"
+    totals: TotalType = "float64"
 
     @model_validator(mode="after")
     def _pays(self) -> Numerics:
@@ -96,6 +105,13 @@ class Numerics(Document):
         slack = max(self.sensitivity_slack, sensitivity_slack(self.records_bound, rows, self.positions, sums))
         return self.model_copy(update={"rows_per_pass": rows, "sums": sums, "sensitivity_slack": slack})
 
+    def of_numbers(self, numbers: int) -> Numerics:
+        """Returns the same numerics for a model with so many trained numbers: integer totals add the grid's slack."""
+        if self.totals == "float64":
+            return self
+        slack = self.sensitivity_slack + grid_slack(self.records_bound, self.rows_per_pass, numbers)
+        return self.model_copy(update={"sensitivity_slack": slack})
+
 
 class NumericsReport(Document):
     """The numerics of an attempt, as shown in its `ready` event and its certificate.
@@ -109,6 +125,7 @@ class NumericsReport(Document):
     device_name: str
     passes: PassType
     sums: SumType = "float64"
+    totals: TotalType = "float64"
     rows_per_pass: Annotated[int, Field(ge=1)]
     physical_batch_size: Annotated[int, Field(ge=1)]
     threads: Annotated[int, Field(ge=1)]
@@ -161,6 +178,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
         sensitivity_slack=sensitivity_slack(bound, rows, positions, sums),
         filling=max(0.0, 1.0 - expected * per_unit / computed),
         draw="gaps",
+        totals="float64" if spec.privacy is None else "integers",
     )
 
 
@@ -239,6 +257,27 @@ def sensitivity_slack(records: int, rows: int, positions: int, sums: SumType = "
     gamma = terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)
     added = UNIT_ROUNDOFF * (records / rows + 2.0)
     return 1.0 + 2.0 * records * (gamma * ratio + added) * 1.01 + SLACK_FLOOR
+
+
+def grid_unit(records: int, rows: int, max_grad_norm: float) -> float:
+    """Returns the unit of integer totals: the smallest power of two g with 1.01 · N C < 2⁶² g and 1.01 · P C < 2⁵¹ g.
+
+    No sum over at most N = `records` records that are clipped to C then leaves 64 bits, and no pass's sum 52.
+
+    >>> grid_unit(10**6, 48, 1.0) == 2.0**-42
+    True
+    """
+    most = max(records, rows * 2 ** (TOTAL_BITS - PASS_BITS))
+    return math.ldexp(1.0, math.frexp(TOTAL_MARGIN * most * max_grad_norm)[1] - TOTAL_BITS)
+
+
+def grid_slack(records: int, rows: int, numbers: int) -> float:
+    """Bounds how much rounding to the grid adds to ‖S − S′‖ / C, for a model with so many trained numbers.
+
+    Each of at most N/P + 1 passes is off by at most g/2 in each number, so by √p g/2 in norm, on either side. g/C is at
+    most twice the unit of C = 1.
+    """
+    return 1.01 * (records / rows + 1.0) * math.sqrt(numbers) * 2.0 * grid_unit(records, rows, 1.0)
 
 
 def _batch(spec: JobSpec, records: int) -> tuple[float, float]:

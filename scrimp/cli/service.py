@@ -37,6 +37,16 @@ Devices = Annotated[
 ]
 
 
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=8,
+        help="The most processes that a worker runs for one job (SCRIMP_WORKER_PROCESSES; default: its processors).",
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     app.command()(serve)
     app.command()(prepare)
@@ -71,9 +81,9 @@ def relay(home: Home = None) -> None:
     _become("relay", None, None, home)
 
 
-def worker(home: Home = None, devices: Devices = None) -> None:
+def worker(home: Home = None, devices: Devices = None, processes: Processes = None) -> None:
     """Run a worker alone: a process for each device, which runs one job at a time."""
-    _set(None, None, home, devices)
+    _set(None, None, home, devices, processes)
     from scrimp.serve import work
 
     raise typer.Exit(_run("worker", work))
@@ -84,9 +94,21 @@ def set_home(home: Path | None) -> None:
     _set(None, None, home)
 
 
-def _set(host: str | None, port: int | None, home: Path | None, devices: str | None = None) -> None:
+def _set(
+    host: str | None,
+    port: int | None,
+    home: Path | None,
+    devices: str | None = None,
+    processes: int | None = None,
+) -> None:
     """Turns options into settings, for this process and its children."""
-    given = {"HOST": host, "PORT": port, "HOME": home.absolute() if home else None, "DEVICES": devices}
+    given = {
+        "HOST": host,
+        "PORT": port,
+        "HOME": home.absolute() if home else None,
+        "DEVICES": devices,
+        "WORKER_PROCESSES": processes,
+    }
     os.environ.update({f"SCRIMP_{name}": str(value) for name, value in given.items() if value is not None})
 
 

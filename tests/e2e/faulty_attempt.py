@@ -63,11 +63,11 @@ FAULTS = {
 }
 
 
-def run_attempt(channel: Any, link: Any, start: Start) -> None:
+def run_attempt(channel: Any, link: Any, start: Start, *ranks: Any) -> None:
     plant = FAULTS.get(start.spec.name.partition(":")[0])
     if plant is not None:
         plant()
-    HONEST_ATTEMPT(channel, link, start)
+    HONEST_ATTEMPT(channel, link, start, *ranks)
 
 
 if __name__ == "__main__":

@@ -107,6 +107,8 @@ REFUSED = [
         facts(width=32768, features={"kind": "hashed_text", "column": "text"}),
         "/runtime/dtype",
     ),
+    (spec_of(runtime={"processes": 2}, privacy=None, evaluation=None), facts(privacy=PUBLIC), "/runtime/processes"),
+    (spec_of(runtime={"processes": 2, "device": "cuda"}), facts(), "/runtime/processes"),
 ]
 
 

@@ -16,10 +16,11 @@ from app.db.engine import Database
 from app.db.models import ApiKey, ClaimTurn, Job
 from app.ledger.behind import record
 from app.ledger.heads import Heads
+from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.fair import Candidate, Pair, claim_next, fairest
 from app.lifecycle.settle import settle
 from app.lifecycle.states import get_job
-from tests.factories import add_dataset, add_key
+from tests.factories import add_dataset, add_key, numerics
 from tests.lifecycle.conftest import Submit
 from tests.lifecycle.conftest import claimed as claimed_again
 
@@ -157,6 +158,30 @@ def test_a_job_that_waits_for_a_device_blocks_nobody(db: Database, submit: Submi
     assert held is not None and held.job_id == runs
     assert claim_next(db, NO_RECORDS, "w", 30.0, frozenset(("cpu",))) is None
     held = claim_next(db, NO_RECORDS, "gpu", 30.0, BOTH)
+    assert held is not None and held.job_id == waits
+
+
+def test_a_job_that_asks_for_more_processes_waits_for_them_and_blocks_nobody(db: Database, submit: Submit) -> None:
+    """A gang is claimed as a whole or not at all. It keeps its turn: a worker that has enough takes it first."""
+    dataset = add_dataset(db)
+    with db.write() as session:
+        key = add_key(session, "analyst")
+    asked: tuple[int | str, ...] = (4, "auto", 3, 1, 8)
+    jobs = [submit(dataset, key, str(each), runtime={"processes": each}, **CHEAP) for each in asked]
+    taken = [claim_next(db, NO_RECORDS, "w", 30.0, BOTH, processes) for processes in (1, 3, 4, 3, 7, 8)]
+    wanted = [jobs[1], jobs[2], jobs[0], jobs[3], None, jobs[4]]
+    assert [each and each.job_id for each in taken] == wanted
+
+
+def test_a_job_that_was_ready_goes_on_with_fewer_processes(db: Database, submit: Submit) -> None:
+    """Its model is the same to the bit with fewer, and a step that was started is better finished than kept waiting."""
+    waits = submit(add_dataset(db), runtime={"processes": 4}, **CHEAP)
+    held = claim_next(db, NO_RECORDS, "large", 30.0, BOTH, 4)
+    assert held is not None and held.job_id == waits
+    log = AttemptLog(db, held, lease_s=30.0, max_attempts=5)
+    log.ready("cpu", numerics(), processes=(11, 12, 13, 14))
+    log.gone("lost")
+    held = claim_next(db, NO_RECORDS, "small", 30.0, BOTH, 1)
     assert held is not None and held.job_id == waits
 
 

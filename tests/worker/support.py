@@ -22,8 +22,10 @@ from app.formats.part_files import save_part
 from app.formats.stored import Csr, StoredPart
 from app.privacy.derive import delayed_of
 from app.privacy.mechanism import MechanismConfig
-from worker.attempt.child import StopRequested, serve
+from worker.attempt.child import serve
+from worker.attempt.failures import StopRequested
 from worker.attempt.fork_server import ForkServer, Process
+from worker.data.ranks import ALONE, Ranks
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.messages import (
     TO_CHILD,
@@ -262,7 +264,7 @@ def start_of(
     }
 
 
-def plan_of(start: dict[str, Any]) -> Plan:
+def plan_of(start: dict[str, Any], ranks: Ranks = ALONE) -> Plan:
     message = Start.model_validate(start | {"segments": [{"from_step": 1, **keys_of("x")}], "allowed_steps": 0})
     return build_plan(
         JobSpec.model_validate(start["spec"]),
@@ -274,6 +276,7 @@ def plan_of(start: dict[str, Any]) -> Plan:
         data_public=start["data_public"],
         holdout_public=start["holdout_public"],
         holdout_account=message.holdout_account,
+        ranks=ranks,
     )
 
 

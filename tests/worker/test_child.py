@@ -23,7 +23,8 @@ from safetensors.numpy import load_file
 
 from app.formats.stored import DataDamagedError
 from tests.worker.support import ROOT, Supervisor, dense, key, run_child, run_thread, spec, start_of, stored_part
-from worker.attempt.child import StorageFailed, failure_code, serve
+from worker.attempt.child import serve
+from worker.attempt.failures import StorageFailed, failure_code
 from worker.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
@@ -292,10 +293,11 @@ def test_what_the_child_sends_names_no_private_number(supervisor: Supervisor) ->
     members = {each.kind: set(json.loads(each.model_dump_json())) - {"kind"} for each in supervisor.seen}
     assert members == {
         # The size of passes that fits was found with random public records.
-        "ready": {"device", "fallbacks", "numerics", "fitted_rows"},
+        "ready": {"device", "processes", "fallbacks", "numerics", "fitted_rows"},
         "digest": {"step", "digest"},
         "block": {"first_step", "last_step"},
         # Scores of groups are cells of the one histogram that is charged.
         "metric": {"name", "step", "value", "std", "on", "released_by", "parts"},
-        "finished": {"steps_effective", "artifacts", "warnings"},
+        "finished": {"steps_effective", "artifacts", "warnings", "ranks"},
     }
+    assert supervisor.of(Finished)[0].ranks == (), "how many passes a rank had, and its memory, are private"

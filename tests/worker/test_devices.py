@@ -14,8 +14,9 @@ import torch
 
 from app.contracts.devices import Device, kind_for, needs_gpu
 from tests.worker.support import Supervisor, dense, run_thread, spec, start_of, stored_part
-from worker.attempt import child, devices
+from worker.attempt import devices, prepare
 from worker.attempt.devices import DevicesError, chosen, driver_version, found, processor, visible
+from worker.data.ranks import ALONE
 from worker.messages import BlockStart, Failed, Finished, Ready
 from worker.training import self_test
 from worker.training.plan import Plan
@@ -185,12 +186,12 @@ def test_smaller_passes_are_tested_though_the_admitted_ones_were(monkeypatch: py
         tested.append(plan.numerics.rows_per_pass)
         return True
 
-    monkeypatch.setattr(child, "rehearse", rehearsed)
+    monkeypatch.setattr(prepare, "rehearse", rehearsed)
     monkeypatch.setattr(self_test, "holds", holds)
     known = Supervisor(start_of(spec(model=MLP), SHAPE) | {"self_tested": True}).message()
-    assert child._fitting_plan(known, torch.device("meta"))[1:] == ("passed", 48) and tested == [48]
+    assert prepare.fitting_plan(known, torch.device("meta"), ALONE)[1:] == ("passed", 48) and tested == [48]
     again = known.model_copy(update={"fitted_rows": 48, "begun": True})
-    assert child._fitting_plan(again, torch.device("meta"))[1:] == ("passed", 48) and tested == [48]
+    assert prepare.fitting_plan(again, torch.device("meta"), ALONE)[1:] == ("passed", 48) and tested == [48]
 
 
 @pytest.mark.parametrize("changes", [{"begun": True}, {"begun": True, "fitted_rows": 48}])

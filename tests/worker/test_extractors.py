@@ -19,7 +19,8 @@ from app.formats.stored import DataDamagedError, StoredPart, Texts
 from tests.worker.extractor import CONFIG, PIECES, write_extractor
 from tests.worker.support import Supervisor, run_thread, spec, start_of
 from worker.attempt import child
-from worker.attempt.child import StopRequested, SupervisorLink
+from worker.attempt.child import SupervisorLink
+from worker.attempt.failures import StopRequested
 from worker.data.parts import records_of
 from worker.extractors.bert import BertMean, Encoder
 from worker.extractors.features import extracted

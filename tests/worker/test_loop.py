@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.errors import PrivacyError
 from tests.worker.support import Supervisor, dense, key, keys_of, plan_of, records, run_direct, spec, start_of
-from worker.attempt.child import StopRequested
+from worker.attempt.failures import StopRequested
 from worker.clipping.linear import LinearClipping
 from worker.messages import BlockStart, Digest, Keys, MetricValue, Mismatch
 from worker.models.linear import Linear

@@ -14,6 +14,7 @@ from app.errors import PrivacyError
 from app.privacy.numerics import Numerics
 from tests.worker.support import Supervisor, dense, keys_of, mechanism, plan_of, records, run_direct, spec, start_of
 from worker.clipping.linear import LinearClipping, LinearGradient
+from worker.clipping.totals import Grid
 from worker.messages import Keys
 from worker.models.linear import Linear
 from worker.noise.gaussian import GaussianRelease, PublicRelease
@@ -31,7 +32,7 @@ def test_full_batch_takes_its_numbers_from_the_mechanism() -> None:
     assert (plan.steps, plan.sampling, plan.sample_rate, plan.expected_batch_size) == (10, "full_batch", 1.0, 80)
     # 96 rows hold the 80 declared records, and what a split may well add to them.
     model = Linear(3, 2, rows_per_pass=96, dtype=torch.float32)
-    assert plan.engine == LinearClipping(model, "automatic", 0.5, sums="float32")
+    assert plan.engine == LinearClipping(model, "automatic", 0.5, sums="float32", grid=Grid(224, 96))
     assert plan.numerics.records_bound == 224 and 1.0 < plan.numerics.sensitivity_slack < 1.0006
     assert plan.optimizer == DpSgd(Descent(0.5), momentum=0.9, free_step=True)
     assert isinstance(plan.sampler(KEYS, 79), FullBatch)

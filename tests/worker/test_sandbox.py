@@ -55,7 +55,7 @@ def ran_a_program():
             os._exit(1)
     return "ran" if os.waitpid(pid, 0)[1] == 0 else "refused"
 
-def run_attempt(channel, link, start):
+def run_attempt(channel, link, start, *_):
     home, parent = Path(os.environ["HOSTILE_HOME"]), os.getppid()
     out = Path(start.output_dir)
     ports = json.loads(os.environ["HOSTILE_PORTS"])

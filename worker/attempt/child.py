@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import resource
 import signal
@@ -17,28 +16,22 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from app.contracts.base import Document
-from app.contracts.extractor import ExtractorRef, Words
-from app.contracts.job_spec import LinearModel
-from app.errors import PrivacyError
-from app.formats.stored import DataDamagedError, StoredPart
-from app.formats.tables import scaled
-from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
-from worker.attempt import devices, sandbox
-from worker.attempt.means import read_mean, write_mean
+from worker.attempt import sandbox
+from worker.attempt.failures import StopRequested, StorageFailed, failure_code
+from worker.attempt.means import write_mean
 from worker.attempt.policy import policy_of
-from worker.data.parts import AnyPart, load_stored, open_stored, records_of, users_of
-from worker.extractors.features import extracted
-from worker.extractors.files import ExtractorMissingError
-from worker.extractors.words import hashed_words
+from worker.attempt.prepare import agreed_plan, device_of_start, extractor_of, loader, report_of
+from worker.attempt.together import Forked, Others, SharedLink, Unheard, connected, exit_status, fork_ranks
+from worker.data.parts import records_of, users_of
+from worker.data.ranks import ALONE, Ranks, RanksError
 from worker.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
@@ -51,10 +44,10 @@ from worker.messages import (
     FailureCode,
     Go,
     Mismatch,
-    Part,
     Predict,
     Predicted,
     ProtocolError,
+    RankReport,
     Ready,
     Resalt,
     Start,
@@ -66,36 +59,15 @@ from worker.messages import (
 from worker.models.base import Model, Parameters
 from worker.models.card import Privacy
 from worker.models.files import save_model
-from worker.models.hf.loading import ModelMissingError
-from worker.models.hf.model import HfTuning
-from worker.models.hf.tokens import Tokens
 from worker.predicting.predict import predicted
 from worker.telemetry import Telemetry
-from worker.training import self_test
 from worker.training.center import TENSOR
-from worker.training.loop import Training
-from worker.training.plan import Plan, build_plan
-from worker.training.rehearsal import rehearse
+from worker.training.loop import Outcome, Training
 from worker.training.replay import Replay
 
 PR_SET_PDEATHSIG = 1
 ALIVE_S = 30.0
 M = TypeVar("M")
-
-
-PROCESSOR = devices.processor().name  # read before the process enters the sandbox
-
-
-class StopRequested(Exception):
-    """The supervisor sent stop."""
-
-
-class DeviceFailed(Exception):
-    """The GPU that this attempt must run on cannot be used. Nothing else is used in its place."""
-
-
-class StorageFailed(Exception):
-    """The model's files could not be written."""
 
 
 class SupervisorLink:
@@ -147,10 +119,16 @@ class SupervisorLink:
         return message
 
 
-def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
-    """Runs one attempt, from the start message to `finished`."""
-    device = _device(start)
-    plan, tested, fitted = _fitting_plan(start, device)
+def run_attempt(
+    channel: Channel, link: SupervisorLink, start: Start, pids: Sequence[int] = (), ranks: Ranks = ALONE
+) -> None:
+    """Runs one attempt, from the start message to `finished`, as its first or only rank.
+
+    Args:
+        pids: of all ranks.
+    """
+    device = device_of_start(start)
+    plan, tested, fitted = agreed_plan(start, device, ranks)
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
     telemetry = Telemetry(
         link,
@@ -160,9 +138,10 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         released=start.released,
         score_only=start.score_only,
     )
-    load = _loader(start, link, plan)
+    load = loader(start, link.loading, plan)
     stored = load(start.parts.train)
     users, train = users_of(stored, start.mechanism), records_of(stored)
+    ranks.from_first()  # the others load now: they find what was extracted
     scored = start.parts.holdout is not None and plan.scores.points > 0 and plan.scores.on == "holdout"
     held_out = load(start.parts.holdout) if start.parts.holdout and scored else None
     if held_out is not None and not start.holdout_public:
@@ -170,8 +149,15 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         users_of(held_out, start.mechanism)
     holdout = records_of(held_out) if held_out is not None else None
     public = records_of(load(start.parts.public)) if start.parts.public else None
-    report = _report(plan, tested, device)
-    channel.send(Ready(device=start.device, fitted_rows=fitted, fallbacks=plan.fallbacks, numerics=report))
+    report = report_of(plan, tested, device)
+    ready = Ready(
+        device=start.device,
+        processes=tuple(pids) or (os.getpid(),),
+        fitted_rows=fitted,
+        fallbacks=plan.fallbacks,
+        numerics=report,
+    )
+    channel.send(ready)
     training = Training(
         plan,
         train,
@@ -179,112 +165,52 @@ def run_attempt(channel: Channel, link: SupervisorLink, start: Start) -> None:
         users=users,
         holdout_public=start.holdout_public,
         replay=replay,
-        link=link,
+        link=link if ranks.size == 1 else SharedLink(ranks, link),
         telemetry=telemetry,
         side=plan.side(public) if public is not None else None,
     )
     outcome = training.run()
+    reports = () if ranks.size == 1 or not start.data_public else _reports(ranks, outcome)
     privacy = None if start.claim is None else Privacy.of(start.claim, telemetry.scores)
     artifacts = _saved(start, plan.model, outcome.parameters, privacy)
     slow: tuple[WarningCode, ...] = ("one-record-passes",) if tested == "one_record" else ()
-    telemetry.finished(outcome.steps, artifacts, outcome.warnings + slow)
+    telemetry.finished(outcome.steps, artifacts, outcome.warnings + slow, reports)
 
 
-def _device(start: Start) -> torch.device:
-    """The device that the attempt must run on.
+def run_rank(start: Start, ranks: Ranks) -> None:
+    """Runs another rank of an attempt: the same plan, draws, noise and updates, over passes of its own.
 
-    Raises:
-        DeviceFailed: it is a GPU that torch cannot use here.
+    It sends nothing, and reads no hold-out.
     """
-    if start.device == "cuda" and not torch.cuda.is_available():
-        raise DeviceFailed
-    return torch.device("cpu") if start.device == "cpu" else torch.device("cuda", 0)  # the only one that it sees
-
-
-def _fitting_plan(start: Start, device: torch.device) -> tuple[Plan, SelfTest, int | None]:
-    """The plan, its self-test, and the rows of a pass if fewer fit in memory than were admitted.
-
-    Everything here computes on random public records. Only a job's first ready attempt may choose smaller passes: a
-    later one must repeat its numbers.
-
-    Raises:
-        NumericsError: see `_tested_plan`.
-        MemoryError, RuntimeError: even passes of one record do not fit, or the size of passes is fixed.
-    """
-    fitted = start.fitted_rows
-    mean = None if start.mean is None else read_mean(start.mean, _inputs(start))
-    while True:
-        plan = _plan(start, device, mean, rows=fitted)
-        try:
-            if device.type != "cpu":
-                rehearse(plan)
-            return (*_tested_plan(start, plan, mean, known=start.self_tested and fitted == start.fitted_rows), fitted)
-        except (MemoryError, RuntimeError) as error:
-            fitted = fewer_rows(plan.numerics.rows_per_pass)
-            if start.begun or fitted is None or failure_code(error) != "out-of-memory":
-                raise
-        del plan  # with its buffers
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-
-
-def _tested_plan(start: Start, plan: Plan, mean: Tensor | None, *, known: bool) -> tuple[Plan, SelfTest]:
-    """The plan, with passes that keep each record's results independent on this machine.
-
-    Args:
-        known: the self-test of this very plan passed before, on this machine.
-
-    Raises:
-        NumericsError: no passes achieve this.
-        PrivacyError: the engine's gradients are wrong for this model.
-    """
-    if plan.public:
-        return plan, "public_data"
-    if known:
-        return plan, "passed"
-    self_test.require_exact(plan)
-    if self_test.holds(plan):
-        return plan, "passed"
-    plan = _plan(start, plan.device, mean, rows=1)
-    if self_test.holds(plan):
-        return plan, "one_record"
-    raise self_test.NumericsError("a record's results depend on other records")
-
-
-def _plan(start: Start, device: torch.device, mean: Tensor | None, *, rows: int | None = None) -> Plan:
-    return build_plan(
-        start.spec,
-        start.mechanism,
-        start.shape,
-        start.task,
-        start.features,
-        steps=start.steps,
-        data_public=start.data_public,
+    plan, _, _ = agreed_plan(start, device_of_start(start), ranks)
+    ranks.from_first()
+    load = loader(start, lambda: None, plan)
+    stored = load(start.parts.train)
+    public = records_of(load(start.parts.public)) if start.parts.public else None
+    unheard = Telemetry(Unheard(), start.mechanism, data_public=start.data_public, holdout_public=start.holdout_public)
+    training = Training(
+        plan,
+        records_of(stored),
+        None,
+        users=users_of(stored, start.mechanism),
         holdout_public=start.holdout_public,
-        holdout_account=start.holdout_account,
-        models_root=Path(start.models_root) if start.models_root else None,
-        numerics=start.numerics,
-        rows=rows,
-        device=device,
-        mean=mean,
+        replay=Replay(start.steps, start.segments, start.allowed_steps, plan.block_end),
+        link=SharedLink(ranks, None),
+        telemetry=unheard,
+        side=plan.side(public) if public is not None else None,
     )
+    outcome = training.run()
+    if start.data_public:
+        _reports(ranks, outcome)
 
 
-def _report(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsReport:
-    frozen = plan.numerics
-    return NumericsReport(
-        device=device.type,
-        device_name=PROCESSOR if device.type == "cpu" else torch.cuda.get_device_name(device),
-        passes=frozen.passes,
-        sums=frozen.sums,
-        rows_per_pass=frozen.rows_per_pass,
-        physical_batch_size=frozen.rows_per_pass,
-        threads=torch.get_num_threads(),
-        torch=torch.__version__.partition("+")[0],
-        self_test=tested,
-        sensitivity_slack=frozen.sensitivity_slack,
-    )
+def _reports(ranks: Ranks, outcome: Outcome) -> tuple[RankReport, ...]:
+    """What each rank did, gathered in all of them."""
+    mine = [os.getpid(), outcome.private_passes, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]
+    found = torch.zeros(ranks.size, len(mine), dtype=torch.int64)
+    found[ranks.rank] = torch.tensor(mine)
+    ranks.add_up(found)
+    return tuple(RankReport(pid=pid, passes=passes, max_rss_bytes=rss) for pid, passes, rss in found.tolist())
 
 
 def _saved(start: Start, model: Model, parameters: Parameters, privacy: Privacy | None) -> tuple[ArtifactFile, ...]:
@@ -294,7 +220,7 @@ def _saved(start: Start, model: Model, parameters: Parameters, privacy: Privacy 
         StorageFailed: they could not be written.
     """
     try:
-        folder, extractor = Path(start.output_dir), _extractor(start)
+        folder, extractor = Path(start.output_dir), extractor_of(start)
         mean = (write_mean(folder, parameters[TENSOR]),) if start.hands_mean_on else ()
         if not start.keeps_weights:
             return mean
@@ -303,86 +229,27 @@ def _saved(start: Start, model: Model, parameters: Parameters, privacy: Privacy 
         raise StorageFailed from None
 
 
-def _loader(start: Start, link: SupervisorLink, plan: Plan) -> Callable[[Part], AnyPart]:
-    """The function that loads a stored part, through the job's extractor or its model's tokenizer if it has one.
-
-    A part too large for memory stays on disk.
-    """
-    model = plan.model
-    if isinstance(model, HfTuning):
-        tokens = Tokens(model.folder, model.spec.max_length)
-        return lambda part: tokens.of_part(load_stored(part, start.shape), link.loading)
-    extractor = _extractor(start)
-    if extractor is None:
-        load_or_open = load_stored if plan.in_memory else open_stored
-        return lambda part: load_or_open(part, start.shape, lambda stored: scaled(stored, start.features))
-    if extractor.words is not None and start.cache_dir is not None:
-        return _words(start, link, extractor, Path(start.cache_dir))
-    if start.extractor_dir is None or start.cache_dir is None or extractor.sha256 is None:
-        raise ExtractorMissingError("this worker has no models root")
-    folder, sha256, cache = Path(start.extractor_dir), extractor.sha256, Path(start.cache_dir)
-    image = extractor.image
-
-    def load(part: Part) -> StoredPart:
-        stored = load_stored(part, start.shape)
-        check = (lambda _: None) if start.data_public else self_test.require_repeating
-        return extracted(stored, part.sha256, folder, sha256, cache, link.loading, image, check)
-
-    return load
-
-
-def _words(start: Start, link: SupervisorLink, extractor: ExtractorRef, cache: Path) -> Callable[[Part], StoredPart]:
-    words, sha256 = extractor.words or Words(), extractor.sha256 or ""
-    return lambda part: hashed_words(load_stored(part, start.shape), part.sha256, sha256, words, cache, link.loading)
-
-
-def _extractor(start: Start) -> ExtractorRef | None:
-    return start.spec.model.extractor if isinstance(start.spec.model, LinearModel) else None
-
-
-def _inputs(start: Start) -> int:
-    model, features = start.spec.model, start.shape.features
-    return model.inputs(features) if isinstance(model, LinearModel) else features
-
-
-CODES: dict[type[BaseException], FailureCode] = {
-    PrivacyError: "privacy-invariant",
-    DataDamagedError: "data-damaged",
-    ExtractorMissingError: "extractor-missing",
-    ModelMissingError: "model-missing",
-    ProtocolError: "protocol",
-    StorageFailed: "storage",
-    DeviceFailed: "device",
-    self_test.NumericsError: "numerics",
-}
-
-
-def failure_code(error: BaseException) -> FailureCode:
-    """The code of the error that ended an attempt. Nothing else about the error leaves."""
-    for kind, code in CODES.items():
-        if isinstance(error, kind):
-            return code
-    # torch's CPU allocator raises a plain RuntimeError.
-    allocation = isinstance(error, RuntimeError) and "allocat" in str(error)
-    return "out-of-memory" if allocation or isinstance(error, MemoryError | torch.OutOfMemoryError) else "internal"
-
-
 def serve(
-    channel: Channel, be_silent: Callable[[], None], confine: Callable[[Start | Predict], object] = lambda _: None
+    channel: Channel,
+    be_silent: Callable[[], None],
+    confine: Callable[[Start | Predict], Forked] = lambda _: Forked(0, 1, ()),
 ) -> int:
     """Runs one attempt over a channel, to its last message. Returns the exit status: 0 if it finished or was stopped.
 
     Args:
         channel: to the supervisor.
         be_silent: called before anything private is touched.
-        confine: drops every right that the message does not need; called before any of its files is touched.
+        confine: drops every right that the message does not need; called before any of its files is touched. It
+            returns in each rank of an attempt that asks for several.
     """
     link = SupervisorLink(channel)
     tell = False
+    others: Others | None = None
+    forked = Forked(0, 1, ())
     try:
         start = channel.receive()
         if isinstance(start, Start | Predict):
-            confine(start)
+            forked = confine(start)
         if isinstance(start, Predict):
             channel.send(Predicted(outputs=predicted(start)))
             return 0
@@ -390,8 +257,13 @@ def serve(
             raise ProtocolError("the first message must be start or predict")
         if not start.data_public:
             be_silent()
+        if forked.rank > 0:
+            channel.close()
+            return _serve_rank(start, forked)
         tell = start.data_public
-        run_attempt(channel, link, start)
+        if forked.size > 1:
+            others = Others(forked.pids[1:])
+        run_attempt(channel, link, start, forked.pids, connected(forked) if forked.size > 1 else ALONE)
     except StopRequested:
         channel.send(Stopped(steps_started=link.steps_started))
     except (EOFError, ConnectionError):
@@ -399,10 +271,27 @@ def serve(
     except BaseException as error:
         if tell:
             traceback.print_exc()
-        code = failure_code(error)
+        code: FailureCode | None = failure_code(error)
+        if isinstance(error, RanksError):
+            code = others.failure() if others is not None else None
+        if code is None:
+            return 1  # a rank is gone: the job is queued again
         with contextlib.suppress(OSError):
             channel.send(Failed(code=code, message=FAILURE_TEXTS[code]))
         return 1
+    return 0
+
+
+def _serve_rank(start: Start, forked: Forked) -> int:
+    """Runs another rank to its end. Returns the exit status, which tells rank 0 why it failed."""
+    try:
+        run_rank(start, connected(forked))
+    except RanksError:
+        return 1
+    except BaseException as error:
+        if start.data_public:
+            traceback.print_exc()
+        return exit_status(failure_code(error))
     return 0
 
 
@@ -417,14 +306,22 @@ def main(fd: int, memory_limit_bytes: int) -> int:
     # Nothing reads uninitialized memory, and filling it would cost a pass.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
-    def confine(message: Start | Predict) -> None:
+    def confine(message: Start | Predict) -> Forked:
         if isinstance(message, Predict) or message.device == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA reads it when it is initialized, which nothing has done yet
         sandbox.enter(policy_of(message, memory_limit_bytes))
+        forked = fork_ranks(message.processes if isinstance(message, Start) else 1)  # while there is one thread
         # A fixed number makes sums repeatable. Threads must start inside the sandbox, or it would not confine them.
-        torch.set_num_threads(torch.get_num_threads())
+        torch.set_num_threads(threads_of(message, torch.get_num_threads()))
+        return forked
 
     return serve(Channel(socket.socket(fileno=fd), TO_CHILD), _be_silent, confine)
+
+
+def threads_of(message: Start | Predict, threads: int) -> int:
+    """The threads of each rank. They follow from what the job asks, not from how many ranks it has: after the loss of a
+    rank the same passes run on as many threads as before."""
+    return max(1, threads // message.spec.runtime.ranks) if isinstance(message, Start) else threads
 
 
 def in_fork(fd: int) -> int:

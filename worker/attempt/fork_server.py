@@ -35,7 +35,7 @@ from app.processes import ATTEMPT_ENVIRONMENT, plain_environment
 from worker.attempt import sandbox
 from worker.attempt.devices import processor, visible
 
-PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 START_S = 120.0  # loading torch takes twenty seconds on a slow, busy machine
 FORKED, REFUSED, HOW, UNKNOWN = b"forked", b"refused", b"how", b"unknown"
 REMEMBERED = 64  # exit statuses kept
@@ -182,6 +182,9 @@ def main(fd: int, memory_limit_bytes: int) -> None:
     """The fork server's process: forks until its worker is gone."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     LIBC.prctl(PR_SET_NAME, b"scrimp-forks", 0, 0, 0)
+    LIBC.prctl(
+        PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0
+    )  # ranks of an attempt that was killed become children, and are reaped
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the worker decides
     sandbox.sweep()
     from worker.attempt import child  # noqa: PLC0415  # takes seconds, once for all forks

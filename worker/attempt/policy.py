@@ -9,6 +9,9 @@ from app.formats.layout import index_path
 from worker.attempt.sandbox import Policy, scratch_of
 from worker.messages import Part, Predict, Start
 
+# gloo reads the class of each of the machine's devices to find its network cards, even for the loopback.
+NETWORK_DEVICES = (Path("/sys/bus/pci/devices"), Path("/sys/devices"))
+
 
 def policy_of(message: Start | Predict, memory_limit_bytes: int) -> Policy:
     """The parts, model folder and output that a message names, as the calling process's policy.
@@ -25,6 +28,8 @@ def policy_of(message: Start | Predict, memory_limit_bytes: int) -> Policy:
         Path(message.cache_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
     writable = _paths(message.output_dir, message.cache_dir)
     readable = _paths(*named, message.extractor_dir, message.models_root)
+    if message.processes > 1:
+        readable += NETWORK_DEVICES
     return Policy(readable, writable, memory_limit_bytes, scratch=scratch)
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from app.contracts.devices import kind_for
 from app.contracts.extractor import HASHED_WORDS
+from app.contracts.job_spec import Runtime
 from app.db.declared import Declared, declared
 from app.db.models import Dataset, Job
 from app.disk import sync
@@ -55,12 +56,15 @@ WARNINGS = {
 }
 
 
-def run_attempt(log: AttemptLog, settings: Settings, fork_server: ForkServer, *, has_gpu: bool = False) -> None:
+def run_attempt(
+    log: AttemptLog, settings: Settings, fork_server: ForkServer, *, has_gpu: bool = False, processes: int = 1
+) -> None:
     """Runs one attempt of a claimed job to its end, however it ends. Never raises because of what the attempt did.
 
     Args:
         fork_server: its processes see this worker's device and no other GPU.
         has_gpu: that device is a GPU.
+        processes: the most ranks that an attempt may have here.
     """
     attempt: _Supervised | None = None
     begun: Begun | None = None
@@ -71,7 +75,7 @@ def run_attempt(log: AttemptLog, settings: Settings, fork_server: ForkServer, *,
         record(log.db, Heads.of(settings), begun.dataset_id)
         output = output_folder(settings.storage_root, log.held, begun)
         time_left_s = log.may_run_s(_time_left_s(begun, settings))
-        attempt = _Supervised(log, settings, fork_server, output, time_left_s, has_gpu=has_gpu)
+        attempt = _Supervised(log, settings, fork_server, output, time_left_s, has_gpu=has_gpu, processes=processes)
         kept = attempt.run()
     except StaleAttempt:
         logger.warning("attempt %s of %s is stale and writes nothing", log.held.attempt, log.held.job_id)
@@ -127,9 +131,10 @@ class _Supervised:
         time_left_s: float = math.inf,
         *,
         has_gpu: bool = False,
+        processes: int = 1,
     ) -> None:
         self.log, self.settings, self.fork_server, self.output = log, settings, fork_server, output
-        self.has_gpu = has_gpu
+        self.has_gpu, self.processes = has_gpu, processes
         # The current secret for new segments, and earlier ones for segments that began under them.
         epoch = Heads.of(settings).epoch()
         found = [at_epoch(each, epoch) for each in load_secrets(settings, "noise_secret")]
@@ -273,7 +278,8 @@ class _Supervised:
                 warnings = [WARNINGS[code] for code in said.warnings]
                 artifacts = [self._published(each) for each in said.artifacts]
                 self.watch.stop()
-                self.log.succeed(artifacts, said.steps_effective, warnings)
+                ranks = [each.model_dump(mode="json") for each in said.ranks]
+                self.log.succeed(artifacts, said.steps_effective, warnings, ranks)
                 return True
             case messages.Stopped():
                 self._wait()
@@ -292,7 +298,7 @@ class _Supervised:
 
     def _ready(self, said: messages.Ready) -> None:
         """Records what the attempt computes in, and remembers a self-test that passed in the passes of its key."""
-        self.log.ready(said.device, said.numerics, said.fallbacks, said.fitted_rows)
+        self.log.ready(said.device, said.numerics, said.fallbacks, said.fitted_rows, said.processes)
         if said.numerics.self_test == "passed" and said.fitted_rows == self.fitted_rows:
             self.fork_server.note_passed(self.tested_key)
 
@@ -399,6 +405,7 @@ class _Supervised:
         extractor = (job.spec["model"].get("extractor") or {}).get("name")
         folder = None if extractor == HASHED_WORDS else extractor
         models = self.settings.models_root
+        runtime = Runtime.model_validate(job.spec.get("runtime", {}))
         cache = root / "datasets" / dataset.id / "features"
         return {
             "extractor_dir": str(models.resolve() / folder) if folder and models else None,
@@ -410,7 +417,8 @@ class _Supervised:
             "task": said.spec["task"],
             "features": said.spec["features"],
             "shape": said.shape,
-            "device": kind_for(job.spec.get("runtime", {}).get("device", "auto"), job.device, self.has_gpu),
+            "device": kind_for(runtime.device_asked, job.device, self.has_gpu),
+            "processes": min(runtime.ranks, self.processes),
             "numerics": job.quote.get("numerics"),
             "fitted_rows": job.fitted_rows,
             "begun": job.device is not None,

@@ -27,11 +27,12 @@ from worker.clipping.examined import Examples, autograd_of, examine
 from worker.clipping.rules import RULES, Found, Rule, rule_of, shift
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
+from worker.clipping.totals import Grid, Totals, begin_pass, totals_for
 from worker.data.norms import root_bound
 from worker.data.passes import Batch
 from worker.data.placed import device_of, passes_on
 from worker.models.base import Parameters
-from worker.models.dropout import without_dropout
+from worker.models.dropout import masks_of, without_dropout
 from worker.models.item_loss import ItemLoss
 
 B = TypeVar("B")
@@ -101,6 +102,7 @@ class Bookkeeping(Generic[B]):
         records_per_unit: k: each record is clipped to C/k.
         positions: the most rows of one product over records that may belong to one record. The sensitivity slack pays
             for the rounding of this many (app.privacy.numerics). None: no limit.
+        grid: adds passes as integers, over all ranks. None: in float64, in one process.
 
     Attributes:
         fallbacks: the layers without a rule, by name and kind. Opacus forms their per-record gradients.
@@ -122,8 +124,10 @@ class Bookkeeping(Generic[B]):
         positions: int | None = None,
         dtype: torch.dtype = torch.float32,
         examples: Examples[B] | None = None,
+        grid: Grid | None = None,
     ) -> None:
         refuse_mixing(module)
+        self._grid, self._masks = grid, masks_of(module)
         self._module, self._losses, self._rows, self._dtype = module, losses, rows, dtype
         self._kind: ClippingKind = kind
         self._clip, self._records_per_unit, self._positions = Clip(max_grad_norm), records_per_unit, positions
@@ -179,17 +183,17 @@ class Bookkeeping(Generic[B]):
     ) -> tuple[Parameters, Tensor]:
         """See CountingEngine.private_sum_and_count."""
         clip = clip or self._clip
-        total = self._zeros(parameters)
+        totals = totals_for(self._grid, parameters, clip)
         fill_in(self._trainable, parameters)
         device = device_of(parameters)
         count = torch.zeros(1, dtype=torch.float64, device=device)
         norm = clip.max_grad_norm / self._records_per_unit
-        untouched = set(total)
-        for each in passes_on(device, records, self._rows, self._dtype):
+        for number, each in enumerate(passes_on(device, records, self._rows, self._dtype)):
+            begin_pass(self._masks, number, self._rows, self._grid)
             accumulators = self._accumulators(self._run(each.records)[1].terms, clip)
             weights = each.weights(self._rows, device)
-            add_clipped(total, count, accumulators, self._trainable, self._kind, norm, weights, untouched)
-        return clip.divided({name: value.double() for name, value in total.items()}), count
+            add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, weights, self._scratch)
+        return totals.finish(count), count
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
         """Losses, the layers' inputs, the gradients at their outputs, and norms; dropout is off."""
@@ -312,28 +316,29 @@ def fill_in(trainable: Mapping[str, nn.Parameter], parameters: Parameters) -> No
 
 
 def add_clipped(
-    total: Parameters,
+    totals: Totals,
     count: Tensor,
     accumulators: dict[str, ParameterAccumulator],
     trainable: Mapping[str, nn.Parameter],
     kind: ClippingKind,
     max_grad_norm: float,
     weights: Tensor,
-    untouched: set[str] | None = None,
+    scratch: Scratch,
 ) -> None:
-    """Adds a pass's clipped gradients to the total, and its records within the norm to the count.
+    """Adds a pass's clipped gradients to the totals, and its records within the norm to the count.
 
     Args:
         weights: float64 (P,), 0 for a padding row.
-        untouched: the totals that are still zero; the pass removes those that it adds to.
+        scratch: the engine's scratch memory.
     """
-    untouched = set() if untouched is None else untouched
     with torch.no_grad():
         found = group_factors(accumulators, trainable, kind, max_grad_norm)
         factors = {name: each * weights for name, each in found.items()}
         for name, of_parameter in factors.items():
-            accumulators.pop(name).add_to(total[name], of_parameter, first=name in untouched)
-            untouched.discard(name)
+            # The pass is summed by itself and added once: rounding into a large total then grows only with the passes.
+            own = scratch.empty("pass", trainable[name].shape, torch.float64, weights.device)
+            accumulators.pop(name).add_to(own, of_parameter, first=True)
+            totals.add(name, own)
         if factors:
             count.add_(half_count(next(iter(factors.values()))))  # counting engines clip flat: all factors are the same
 

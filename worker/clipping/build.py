@@ -12,6 +12,7 @@ from worker.clipping.engine import ClippingKind, GradientEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
 from worker.clipping.matrix_factorization import RatingClipping, RatingGradient
 from worker.clipping.plain import PlainGradient
+from worker.clipping.totals import Grid
 from worker.models.base import Model
 from worker.models.linear import Linear
 from worker.models.matrix_factorization import MatrixFactorization
@@ -29,6 +30,7 @@ def build_engine(
     *,
     positions: int | None = None,
     sums: SumType = "float64",
+    grid: Grid | None = None,
 ) -> GradientEngine:
     """The engine of a job.
 
@@ -38,6 +40,7 @@ def build_engine(
         training: what is charged: kind and norm of the clip. None on public data, where nothing is clipped.
         positions: see Bookkeeping.
         sums: the type of a linear model's sums over records.
+        grid: how passes are added, if as integers.
 
     Raises:
         PrivacyError: a layer has no per-record gradients.
@@ -48,9 +51,9 @@ def build_engine(
     kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
     norm, of_unit = training.max_grad_norm, training.records_per_unit
     if isinstance(model, Linear) and not opacus:
-        return LinearClipping(model, kind, norm, of_unit, sums)
+        return LinearClipping(model, kind, norm, of_unit, sums, grid)
     if isinstance(model, MatrixFactorization):
-        return RatingClipping(model, kind, norm)
+        return RatingClipping(model, kind, norm, grid)
     network = _module_model(model)
     module, engine = network.module(), Bookkeeping[Any] if not opacus else _reference()
     if opacus and isinstance(model, Linear):
@@ -64,6 +67,7 @@ def build_engine(
         kind=kind,
         max_grad_norm=norm,
         records_per_unit=of_unit,
+        grid=grid,
     )
 
 

@@ -32,9 +32,13 @@ class Clip:
 
     def divided(self, total: Parameters) -> Parameters:
         """Σ c_i g_i / D from Σ c_i g_i: the divisor is the same for all records. 0 where D is not finite."""
+        return {name: self.divided_one(name, value) for name, value in total.items()}
+
+    def divided_one(self, name: str, total: Tensor) -> Tensor:
+        """The same for one parameter."""
         if self.divisors is None:
             return total
-        return {name: torch.where(torch.isfinite(D := self.divisors[name]), S / D, 0.0) for name, S in total.items()}
+        return torch.where(torch.isfinite(D := self.divisors[name]), total / D, 0.0)
 
 
 class GradientEngine(Protocol):

@@ -15,6 +15,7 @@ from torch import Tensor
 from app.errors import PrivacyError
 from app.privacy.numerics import SumType
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
+from worker.clipping.totals import FloatTotals, Grid, Totals, totals_for
 from worker.data.norms import norm_bound, product_bound, root_bound
 from worker.data.passes import Batch, Pass
 from worker.data.placed import device_of, passes_on
@@ -39,6 +40,7 @@ class LinearClipping:
         max_grad_norm: C.
         records_per_unit: k.
         sums: float32 lets float32 add 48 records at a time. The order of the records must then be random.
+        grid: adds passes as integers, over all ranks. None: in float64, in one process.
     """
 
     model: Linear
@@ -46,6 +48,7 @@ class LinearClipping:
     max_grad_norm: float
     records_per_unit: int = 1
     sums: SumType = "float64"
+    grid: Grid | None = None
 
     def private_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
@@ -93,7 +96,9 @@ class LinearClipping:
             # A factor 0 is not enough: 0 · NaN is NaN.
             return torch.where(factors > 0.0, residuals * factors, 0.0)
 
-        return by.divided(_summed(self.model, parameters, records, clipped, _sum_type(self.sums, by)))
+        totals = totals_for(self.grid, parameters, by)
+        _add_passes(totals, self.model, parameters, records, clipped, _sum_type(self.sums, by))
+        return totals.finish(count)
 
     def _norms(self, residuals: Tensor, records: FeatureRecords, by: Clip) -> Tensor:
         if by.divisors is not None:
@@ -121,8 +126,9 @@ class LinearGradient:
         def weighted(residuals: Tensor, of: Pass[FeatureRecords]) -> Tensor:
             return residuals * of.weights(len(residuals.mT), residuals.device)
 
-        total = _summed(self.model, parameters, records, weighted, getattr(torch, self.sums))
-        return clip.divided(total) if clip else total
+        totals = FloatTotals(parameters, clip or Clip(1.0))
+        _add_passes(totals, self.model, parameters, records, weighted, getattr(torch, self.sums))
+        return totals.finish()
 
     def trace(self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None) -> list[Tensor]:
         """Empty: the self-test does not run on public data."""
@@ -147,19 +153,18 @@ def _divided_norms(residuals: Tensor, records: FeatureRecords, by: Clip) -> Tens
     return torch.where(torch.isfinite(records.private_norms), norms, torch.inf)
 
 
-def _summed(
+def _add_passes(
+    totals: Totals,
     model: Linear,
     parameters: Parameters,
     records: Batch[FeatureRecords],
     scaled: Callable[[Tensor, Pass[FeatureRecords]], Tensor],
     sums: torch.dtype,
-) -> Parameters:
-    """The sum over passes, in their order, so that it is the same in every run on one machine."""
-    total = {name: torch.zeros_like(value) for name, value in parameters.items()}
+) -> None:
+    """Adds all passes, in their order."""
     for each in passes_on(device_of(parameters), records, model.rows_per_pass, model.dtype):
         outputs = model.pass_outputs(parameters, each.records)
         coefficients = scaled(model.residuals(outputs, each.records.labels).double(), each)
-        total["weight"] += each.records.adjoint(coefficients.to(sums))
+        totals.add("weight", each.records.adjoint(coefficients.to(sums)))
         if model.bias:
-            total["bias"] += coefficients.sum(dim=1)
-    return total
+            totals.add("bias", coefficients.sum(dim=1))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
+from worker.clipping.totals import FloatTotals, Grid, Totals, totals_for
 from worker.data.norms import norm_bound, product_bound, root_bound
 from worker.data.passes import Batch
 from worker.data.placed import device_of, passes_on
@@ -29,11 +30,13 @@ class RatingClipping:
         model: the model.
         kind: "flat", "automatic", or "per_layer", which equals flat because there is one layer.
         max_grad_norm: C.
+        grid: adds passes as integers, over all ranks. None: in float64, in one process.
     """
 
     model: MatrixFactorization
     kind: ClippingKind
     max_grad_norm: float
+    grid: Grid | None = None
 
     def private_sum(
         self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None
@@ -47,15 +50,15 @@ class RatingClipping:
         """See CountingEngine.private_sum_and_count."""
         by, device = clip or Clip(self.max_grad_norm), device_of(parameters)
         count = torch.zeros(1, dtype=torch.float64, device=device)
-        total = _zeros(parameters)
+        totals = totals_for(self.grid, parameters, by)
         for each in passes_on(device, records, self.model.rows_per_pass, torch.float64):
             residuals = _residuals(self.model, parameters, each.records)
             norms = product_bound(residuals.abs(), self._inputs(parameters, each.records, by))
             factors = clip_factors(norms, self.kind, by.max_grad_norm) * each.weights(len(norms), device)
             count += half_count(factors)
             # A factor 0 is not enough: 0 · NaN is NaN.
-            _add(total, parameters, each.records, torch.where(factors > 0.0, residuals * factors, 0.0))
-        return by.divided(total), count
+            _add(totals, parameters, each.records, torch.where(factors > 0.0, residuals * factors, 0.0))
+        return totals.finish(count), count
 
     def trace(self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None) -> list[Tensor]:
         """See GradientEngine.trace."""
@@ -85,11 +88,11 @@ class RatingGradient:
         self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None
     ) -> Parameters:
         """See GradientEngine.private_sum; nothing is clipped."""
-        total = _zeros(parameters)
+        totals = FloatTotals(parameters, clip or Clip(1.0))
         for each in passes_on(device_of(parameters), records, self.model.rows_per_pass, torch.float64):
             residuals = _residuals(self.model, parameters, each.records)
-            _add(total, parameters, each.records, residuals * each.weights(len(residuals), residuals.device))
-        return clip.divided(total) if clip else total
+            _add(totals, parameters, each.records, residuals * each.weights(len(residuals), residuals.device))
+        return totals.finish()
 
     def trace(self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None) -> list[Tensor]:
         """Empty: the self-test does not run on public data."""
@@ -115,25 +118,21 @@ def _divided_inputs(parameters: Parameters, records: RatingRecords, by: Clip) ->
     return root_bound(squares, terms)
 
 
-def _zeros(parameters: Parameters) -> Parameters:
-    return {name: torch.zeros_like(value) for name, value in parameters.items()}
-
-
 def _residuals(model: MatrixFactorization, parameters: Parameters, records: RatingRecords) -> Tensor:
     return model.residuals(model.pass_outputs(parameters, records), records.labels)
 
 
-def _add(total: Parameters, parameters: Parameters, records: RatingRecords, coefficients: Tensor) -> None:
-    """Adds Σ c · ∂f/∂θ, record by record in their order, physical batch by physical batch."""
+def _add(totals: Totals, parameters: Parameters, records: RatingRecords, coefficients: Tensor) -> None:
+    """Adds a pass's Σ c · ∂f/∂θ, record by record in their order."""
     for own, of, other, at in (
         ("users", records.users, "items", records.items),
         ("items", records.items, "users", records.users),
     ):
-        total[own] += add_rows(of, _scaled(coefficients, parameters[other][at]), len(total[own]))
-    if "user_bias" in total:
+        totals.add(own, add_rows(of, _scaled(coefficients, parameters[other][at]), len(parameters[own])))
+    if "user_bias" in parameters:
         ones = coefficients[:, None]
-        total["user_bias"] += add_rows(records.users, ones, len(total["user_bias"]))[:, 0]
-        total["item_bias"] += add_rows(records.items, ones, len(total["item_bias"]))[:, 0]
+        totals.add("user_bias", add_rows(records.users, ones, len(parameters["user_bias"]))[:, 0])
+        totals.add("item_bias", add_rows(records.items, ones, len(parameters["item_bias"]))[:, 0])
 
 
 def _scaled(coefficients: Tensor, vectors: Tensor) -> Tensor:

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.bookkeeping import add_clipped, fill_in, refuse_mixing
 from worker.clipping.engine import Clip, ClippingKind, traced
+from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Dense
+from worker.clipping.totals import Grid, begin_pass, totals_for
 from worker.data.passes import Batch
 from worker.data.placed import device_of, passes_on
 from worker.models.base import Parameters
-from worker.models.dropout import without_dropout
+from worker.models.dropout import masks_of, without_dropout
 
 B = TypeVar("B")
 
@@ -40,8 +42,10 @@ class OpacusClipping(Generic[B]):
         kind: ClippingKind,
         max_grad_norm: float,
         records_per_unit: int = 1,
+        grid: Grid | None = None,
     ) -> None:
         refuse_mixing(module)
+        self._grid, self._masks, self._scratch = grid, masks_of(module), Scratch()
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._wrapped = GradSampleModule(module, loss_reduction="sum")
         self._losses, self._rows, self._dtype = losses, rows, dtype
@@ -58,13 +62,15 @@ class OpacusClipping(Generic[B]):
         """See CountingEngine.private_sum_and_count."""
         clip = clip or self._clip
         fill_in(self._trainable, parameters)
-        total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
+        totals = totals_for(self._grid, parameters, clip)
         count = torch.zeros(1, dtype=torch.float64, device=device_of(parameters))
         norm = clip.max_grad_norm / self._records_per_unit
-        for each in passes_on(device_of(parameters), records, self._rows, self._dtype):
+        for number, each in enumerate(passes_on(device_of(parameters), records, self._rows, self._dtype)):
+            begin_pass(self._masks, number, self._rows, self._grid)
             accumulators, _ = self._accumulators(each.records, clip.divisors or {})
-            add_clipped(total, count, accumulators, self._trainable, self._kind, norm, each.weights(self._rows))
-        return clip.divided(total), count
+            weights = each.weights(self._rows)
+            add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, weights, self._scratch)
+        return totals.finish(count), count
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
         """Losses and norms; dropout is off."""

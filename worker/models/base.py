@@ -54,6 +54,11 @@ class Model(ABC):
     def init(self, key: bytes | None = None) -> Parameters:
         """The initial parameters, float64, on the processor: a function of the key and public sizes."""
 
+    @property
+    @abstractmethod
+    def numbers(self) -> int:
+        """How many numbers are trained."""
+
     @abstractmethod
     def evaluator(self, parameters: Parameters) -> Callable[[Any], Tensor]:
         """Returns the function from one pass's P records to outputs f, float64 (K, P): logits, or the prediction.

@@ -14,19 +14,25 @@ from worker.noise.fills import KeyedDropout
 class Masks:
     """The source of masks for one model's dropout layers.
 
-    Within a step each layer counts the rows that it has seen. Passes are consecutive pieces of the logical batch, and
-    only the last one has padding, so P changes no record's mask.
+    From `begin` or `begin_pass` on each layer counts the rows that it has seen. Passes are consecutive pieces of the
+    logical batch, and only the last one has padding, so neither P nor the number of ranks changes a record's mask.
     """
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
         self._step = 0
         self._source: KeyedDropout | None = None
+        self._first = 0
         self._seen: dict[int, int] = {}
 
     def begin(self, key: bytes, step: int) -> None:
         """Begins a step's query, under a key of purpose "dropout"."""
-        self._source, self._step, self._seen = KeyedDropout(key, self.rate), step, {}
+        self._source, self._step = KeyedDropout(key, self.rate), step
+        self.begin_pass(0)
+
+    def begin_pass(self, first: int) -> None:
+        """The next rows are the batch's records from place `first` on: a rank skips the passes of the others."""
+        self._first, self._seen = first, {}
 
     def next(self, layer: int, x: Tensor) -> Tensor:
         """The factors for the layer's next records.
@@ -36,10 +42,16 @@ class Masks:
         """
         if self._source is None:
             raise PrivacyError("dropout has no masks before a step begins")
-        first = self._seen.get(layer, 0)
+        first = self._seen.get(layer, self._first)
         self._seen[layer] = first + len(x)
         shape, device = tuple(x.shape), x.device
         return self._source.mask(self._step, layer, shape, first_record=first, dtype=x.dtype, device=device)
+
+
+def masks_of(module: nn.Module) -> tuple[Masks, ...]:
+    """The sources of masks of a module's dropout layers."""
+    found = {id(each.masks): each.masks for each in module.modules() if isinstance(each, Dropout)}
+    return tuple(found.values())
 
 
 @contextmanager

@@ -52,6 +52,11 @@ class Linear(Model):
             parameters["bias"] = torch.zeros(self.outputs, dtype=torch.float64)
         return parameters
 
+    @property
+    def numbers(self) -> int:
+        """See Model.numbers."""
+        return self.outputs * (self.features + self.bias)
+
     def pass_outputs(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
         """The outputs for one pass's records: (K, P) in the pass's type."""
         outputs = records.apply(parameters["weight"])

@@ -69,6 +69,11 @@ class MatrixFactorization(Model):
             parameters |= {name: torch.zeros(size, dtype=torch.float64) for name, size in zeros.items()}
         return parameters
 
+    @property
+    def numbers(self) -> int:
+        """See Model.numbers."""
+        return (self.users + self.items) * (self.dim + self.bias)
+
     def evaluator(self, parameters: Parameters) -> Callable[[RatingRecords], Tensor]:
         return partial(self.pass_outputs, parameters)
 

@@ -53,6 +53,11 @@ class ModuleModel(Model):
         """Normal weights of variance gain / fan-in, zero biases. Keyed (worker.models.initial)."""
         return keyed_normals(self.module(), key, self.gain)
 
+    @property
+    def numbers(self) -> int:
+        """See Model.numbers."""
+        return sum(each.numel() for each in self.module().parameters() if each.requires_grad)
+
     def filled(self, parameters: Parameters) -> nn.Module:
         """A module with these parameters, in evaluation mode."""
         module = self.module().eval()

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from app.errors import PrivacyError
 from worker.clipping.engine import Clip
 from worker.data.mapped import MappedRecords
 from worker.data.passes import Batch
 from worker.data.placed import CPU, placed, prepared_on
+from worker.data.ranks import RanksError, own_rows
 from worker.data.records import Records
 from worker.data.units import Users
 from worker.messages import Resalt, WarningCode
@@ -65,11 +68,12 @@ class Position:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The model to publish, after `steps` steps."""
+    """The model to publish, after `steps` steps. `private_passes`: how many this rank's batches had."""
 
     steps: int
     parameters: Parameters
     warnings: tuple[WarningCode, ...]
+    private_passes: int = 0
 
 
 class Training:
@@ -110,6 +114,7 @@ class Training:
         self._matched: Position | None = None
         self._matched_step = -1
         self._warnings: list[WarningCode] = []
+        self._private_passes = 0
         self._rekey(1)
 
     def run(self) -> Outcome:
@@ -172,17 +177,31 @@ class Training:
         """The step's logical batch. A step without records is still a step."""
         indices = self._sampler.draw(step)
         if indices is None:
+            self._private_passes += self._passes_of_everything
             return self._everything
         if self._users is not None:
             indices = self._users.records(indices)
-        if self._order is None:
-            return self._drawn.select(indices)
-        batch: Batch[Any] = shuffled(self._drawn, indices[self._order.of(step, len(indices))])
-        return batch
+        if self._order is not None:
+            indices = indices[self._order.of(step, len(indices))]
+        own = self._own(indices)
+        self._private_passes += self._passes(len(own))
+        return self._drawn.select(own) if self._order is None else shuffled(self._drawn, own)
+
+    def _passes(self, records: int) -> int:
+        return -(-records // self._plan.numerics.rows_per_pass)
+
+    def _own(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The records of this rank's passes, of a batch in its order."""
+        ranks = self._plan.ranks
+        if ranks.size == 1:
+            return indices
+        return indices[own_rows(len(indices), self._plan.numerics.rows_per_pass, ranks)]
 
     def _close_block(self, position: Position) -> Position:
         """Compares the state with its record, then releases what may leave. Returns the position to continue from."""
         digest = position.digest
+        if not self._plan.ranks.agree(bytes.fromhex(digest)):
+            raise RanksError("the ranks of this attempt reached different states")
         if self._replay.contradicts(position.step, digest):
             return self._restore()
         # Only what is recorded can be contradicted, so a state is kept only while records follow it.
@@ -217,11 +236,13 @@ class Training:
         )  # in float32, as published
         self._note(finite, "parameters-not-finite")
         published = placed({**parameters, **self._handed_out}, CPU)
-        return Outcome(position.step, published, tuple(self._warnings))
+        return Outcome(position.step, published, tuple(self._warnings), self._private_passes)
 
     def _evaluate(self, position: Position, parameters: Parameters) -> None:
         """Scores the model: exactly on public data, else by a noisy sum that is still paid for. Also releases C."""
         plan, step = self._plan, position.step
+        if plan.ranks.rank > 0:  # rank 0 alone releases; a score changes no later step
+            return
         if position.norm is not None:
             self._telemetry.clipping_norm(step, position.norm)
         scores = plan.scores
@@ -264,9 +285,19 @@ class Training:
         train = train if order is None else shuffled(train, order.of(WHOLE_DATA, len(train)))
         self._train: Records = train
         self._drawn = plan.resident(train) if plan.sampling == "poisson" else train
-        self._everything: Batch[Any] = plan.resident(train)
+        own = self._own_part(train)
+        self._passes_of_everything = self._passes(len(own))
+        self._everything: Batch[Any] = plan.resident(own)
         if plan.keeps_passes and not isinstance(train, MappedRecords):
             self._everything = prepared_on(plan.device, self._everything, plan.numerics.rows_per_pass, plan.model.dtype)
+
+    def _own_part(self, train: Records) -> Records:
+        """The records of this rank's passes over the whole training part."""
+        if self._plan.ranks.size == 1:
+            return train
+        own = train.select(self._own(np.arange(len(train))))
+        own.in_random_order = train.in_random_order
+        return own
 
     def _initial(self) -> Position:
         self._release_before()

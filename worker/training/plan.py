@@ -30,7 +30,9 @@ from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine, unclipped_engine
 from worker.clipping.engine import CountingEngine, GradientEngine
+from worker.clipping.totals import Grid
 from worker.data.placed import CPU, placed, resident
+from worker.data.ranks import ALONE, Ranks
 from worker.data.records import Records
 from worker.messages import Keys, Shape
 from worker.models.base import Model, Parameters
@@ -71,6 +73,7 @@ class Plan:
         sparse: features are sparse.
         seed: of a repeatable run on public data.
         device: of passes, sums, noise, parameters and optimizer state.
+        ranks: the processes that share the attempt's passes.
     """
 
     mechanism: MechanismConfig | None
@@ -90,6 +93,7 @@ class Plan:
     sparse: bool
     seed: int | None
     device: torch.device = CPU
+    ranks: Ranks = ALONE
 
     @property
     def public(self) -> bool:
@@ -253,12 +257,12 @@ def build_plan(
     rows: int | None = None,
     device: torch.device = CPU,
     mean: Tensor | None = None,
+    ranks: Ranks = ALONE,
 ) -> Plan:
     """Builds the plan of an attempt.
 
     Args:
-        spec: the job's specification.
-        mechanism: the stored mechanism.
+        spec, mechanism: the job's specification, and the mechanism as it was stored.
         shape, task, features: the data set's public properties.
         steps: T of the stored plan.
         data_public, holdout_public: what is declared public.
@@ -269,10 +273,11 @@ def build_plan(
             depend on neighbours.
         device: the device that computes.
         mean: the mean of the features, if the study's first trial released it; the mechanism then has none.
+        ranks: the processes that share the attempt's passes.
 
     Raises:
-        PrivacyError: specification and mechanism disagree, a mean is given that was not asked for, or private data lack
-            a mechanism or have a seed.
+        PrivacyError: several processes share float64 totals, which depend on their number; specification and mechanism
+            disagree; a mean is given that was not asked for; or private data lack a mechanism or have a seed.
     """
     if not data_public and (mechanism is None or spec.seed is not None):
         raise PrivacyError("private data need a mechanism and must not have a seed")
@@ -281,13 +286,11 @@ def build_plan(
         check_agreement(spec, facts, mechanism, mean_given=mean is not None)
         if steps != mechanism.training.steps:
             raise PrivacyError("the job's steps and its stored mechanism disagree")
-    numerics = numerics or numerics_of(spec, shape.public_sizes(mechanism), features)
-    if rows is not None:
-        numerics = numerics.of_one_record() if rows == 1 else numerics.of_rows(rows)
+    numerics = _of_rows(numerics or numerics_of(spec, shape.public_sizes(mechanism), features), rows)
     model = build_model(spec.model, shape, task, features, numerics.passes, numerics.rows_per_pass, models_root, device)
-    before = releases_of(model, spec, mechanism, features, shape, mean)
     training = mechanism.training if mechanism else None
-    engine = build_engine(model, spec.clipping, training, positions=numerics.positions, sums=numerics.sums)
+    numerics, grid = _grid(numerics, model, ranks)
+    engine = build_engine(model, spec.clipping, training, positions=numerics.positions, sums=numerics.sums, grid=grid)
     return Plan(
         mechanism=mechanism,
         steps=steps,
@@ -298,7 +301,7 @@ def build_plan(
         engine=engine,
         adaptive_norm=_adaptive_norm(engine, training) if training else None,
         optimizer=build_optimizer(spec.optimizer, steps),
-        before=before,
+        before=releases_of(model, spec, mechanism, features, shape, mean),
         scores=Scores.of(spec, mechanism, task, data_public=data_public, holdout_public=holdout_public),
         delayed=delayed_of(spec.optimizer),
         public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
@@ -306,7 +309,23 @@ def build_plan(
         sparse=shape.sparse or _hashes_words(spec),
         seed=spec.seed,
         device=device,
+        ranks=ranks,
     )
+
+
+def _of_rows(numerics: Numerics, rows: int | None) -> Numerics:
+    if rows is None:
+        return numerics
+    return numerics.of_one_record() if rows == 1 else numerics.of_rows(rows)
+
+
+def _grid(numerics: Numerics, model: Model, ranks: Ranks) -> tuple[Numerics, Grid | None]:
+    """The numerics, with the slack of integer totals, and their grid; None where totals are in float64."""
+    if numerics.totals == "float64":
+        if ranks.size > 1:
+            raise PrivacyError("several processes need totals in integers: this job's are in float64")
+        return numerics, None
+    return numerics.of_numbers(model.numbers), Grid(numerics.records_bound, numerics.rows_per_pass, ranks)
 
 
 def _hashes_words(spec: JobSpec) -> bool:

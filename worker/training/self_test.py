@@ -12,6 +12,7 @@ Nothing here is private: records and weights are drawn from a fixed seed.
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -79,9 +80,7 @@ def failures(plan: Plan) -> Iterator[Part]:
     generator = torch.Generator().manual_seed(0)
     rows = max(plan.numerics.rows_per_pass, KEPT)
     parameters = placed(random_parameters(plan.model, generator), plan.device)
-    if isinstance(plan.model, NextItem) and plan.model.effective_errors is not None:
-        # Example errors: the job's own are known only after its items are counted.
-        plan.model.effective_errors.restore(0.01, torch.full((plan.model.items + 1,), 0.02))
+    _example_errors(plan)
     clip = _clip(plan, parameters, generator)
     pool = random_records(plan.model, 2 * rows, generator, sparse=plan.sparse, extremes=True)
     known = _numbers(plan, parameters, pool.select(np.arange(rows)), clip)
@@ -93,6 +92,24 @@ def failures(plan: Plan) -> Iterator[Part]:
         if not _same(known, found, chosen[at], at):
             yield part
     del padding
+
+
+def fingerprint(plan: Plan) -> bytes:
+    """32 bytes of what the plan's passes compute on random public records; all ranks must have the same."""
+    generator = torch.Generator().manual_seed(2)
+    parameters = placed(random_parameters(plan.model, generator), plan.device)
+    _example_errors(plan)
+    found = plan.engine.trace(parameters, random_records(plan.model, KEPT, generator, sparse=plan.sparse))
+    digest = hashlib.sha256()
+    for each in found:
+        digest.update(each.detach().double().contiguous().numpy().tobytes())
+    return digest.digest()
+
+
+def _example_errors(plan: Plan) -> None:
+    """Sets effective errors, if the model has them: the job's own are known only after its items are counted."""
+    if isinstance(plan.model, NextItem) and plan.model.effective_errors is not None:
+        plan.model.effective_errors.restore(0.01, torch.full((plan.model.items + 1,), 0.02))
 
 
 def _cases(plan: Plan, rows: int, generator: torch.Generator) -> Iterator[tuple[Part, Tensor, Tensor]]:

@@ -1,0 +1,148 @@
+"""The processes of one attempt: what they say, how they end, and that a lost one costs nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from app.errors import PrivacyError
+from tests.worker.gang import together
+from tests.worker.support import Supervisor, dense, forks, run_child, spec, start_of, stored_part
+from worker.attempt.child import threads_of
+from worker.attempt.prepare import agreed_plan
+from worker.attempt.together import Unheard
+from worker.data.placed import CPU
+from worker.data.ranks import ALONE, Ranks
+from worker.messages import BlockStart, Failed, Finished, RankReport, Ready
+from worker.telemetry import Telemetry
+from worker.training import self_test
+
+SHAPE = {"records_train": 120, "records_holdout": 20, "features": 5, "outputs": 3, "sparse": False}
+
+
+class Watched(Supervisor):
+    """Kills a rank with SIGKILL where a block begins with this step; notes the pids of all ranks."""
+
+    kill_at: tuple[int, int] | None = None  # the step, and the rank
+    pids: tuple[int, ...] = ()
+
+    def answer(self, message: Any) -> Any:
+        if isinstance(message, Ready):
+            self.pids = message.processes
+        answer = super().answer(message)
+        if isinstance(message, BlockStart) and self.kill_at is not None and message.first_step == self.kill_at[0]:
+            os.kill(self.pids[self.kill_at[1]], signal.SIGKILL)
+            self.kill_at = None
+        return answer
+
+    def all_gone(self) -> bool:
+        """No rank is left, not even as a zombie: they are the fork server's to reap."""
+        deadline = time.monotonic() + 20.0
+        while any(_lives(pid) for pid in self.pids) and time.monotonic() < deadline:
+            forks.server._ended_how(self.pids[0])  # it reaps where it is asked
+            time.sleep(0.05)
+        return not any(_lives(pid) for pid in self.pids)
+
+
+def _lives(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return "scrimp" in psutil.Process(pid).name()
+    return False
+
+
+def made_start(processes: int, *, public: bool = False) -> Supervisor:
+    job = spec(runtime={"processes": processes, "physical_batch_size": 48}, model={"kind": "mlp", "hidden": [4]})
+    return Supervisor(start_of(job, SHAPE, public=public) | {"processes": processes})
+
+
+def made(folder: Path, processes: int, *, public: bool = True, **changes: Any) -> Watched:
+    folder.mkdir()
+    x, y = dense(140, 5, 3)
+    parts = {
+        "train": stored_part(folder / "train.npz", x[:120], y[:120]),
+        "holdout": stored_part(folder / "holdout.npz", x[120:], y[120:]),
+    }
+    (folder / "out").mkdir()
+    runtime = {"processes": processes, "physical_batch_size": 48}
+    job = spec(runtime=runtime, model={"kind": "mlp", "hidden": [4]}, **changes)
+    start = start_of(job, SHAPE, parts=parts, output_dir=folder / "out", public=public)
+    return Watched(start | {"processes": processes, "self_tested": not public})
+
+
+def test_ranks_are_processes_of_one_attempt(tmp_path: Path) -> None:
+    """Two ranks: one record, one release, one model; it is that of one process. On public data a report of each."""
+    alone, two = made(tmp_path / "one", 1), made(tmp_path / "two", 2)
+    whole, shared = run_child(alone), run_child(two)
+    assert isinstance(whole.last, Finished) and isinstance(shared.last, Finished)
+    assert shared.status == "exit code 0" and len(set(two.pids)) == 2 and len(alone.pids) == 1
+    assert shared.last.artifacts[0].sha256 == whole.last.artifacts[0].sha256
+    assert (two.digests(), two.metrics, two.started) == (alone.digests(), alone.metrics, alone.started)
+    assert whole.last.ranks == ()
+    assert [(each.pid, each.passes) for each in shared.last.ranks] == [(two.pids[0], 20), (two.pids[1], 10)]
+    assert all(each.max_rss_bytes > 2**26 for each in shared.last.ranks)
+    assert two.all_gone()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_lost_rank_ends_the_attempt_and_fewer_go_on(tmp_path: Path, rank: int) -> None:
+    straight, killed = made(tmp_path / "straight", 1, public=False), made(tmp_path / "killed", 2, public=False)
+    whole = run_child(straight)
+    killed.kill_at = (6, rank)
+    lost = run_child(killed)
+    assert lost.last is None and lost.status == ("SIGKILL" if rank == 0 else "exit code 1"), "it ends without a word"
+    assert len(killed.pids) == 2 and killed.all_gone()
+    killed.start |= {"processes": 1}
+    resumed = run_child(killed)
+    assert isinstance(whole.last, Finished) and isinstance(resumed.last, Finished)
+    assert resumed.last.artifacts[0].sha256 == whole.last.artifacts[0].sha256 and resumed.last.ranks == ()
+    assert killed.metrics == straight.metrics and killed.started == straight.started and killed.resalts == 0
+
+
+def test_a_rank_that_computes_other_numbers_ends_the_attempt_before_anything_private_ran(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as one whose kernels differ: its passes on random public records have another fingerprint."""
+    message = made_start(2).message()
+    plans = [agreed_plan(message, CPU, ALONE)[0].numerics]
+
+    def agreed(ranks: Ranks) -> Any:
+        return agreed_plan(message, CPU, ranks)[0].numerics
+
+    assert together(2, agreed) == plans * 2
+    honest = self_test.fingerprint
+    monkeypatch.setattr(self_test, "fingerprint", lambda plan: bytes(32) if plan.ranks.rank == 1 else honest(plan))
+    with pytest.raises(self_test.NumericsError, match="different numbers"):
+        together(2, agreed)
+
+
+def test_threads_follow_from_what_is_asked_and_not_from_how_many_ranks_are_left() -> None:
+    asked = made_start(4).message()
+    for left in (1, 2, 4):
+        assert threads_of(asked.model_copy(update={"processes": left}), 8) == 2
+    assert threads_of(asked, 2) == 1 and threads_of(made_start(1).message(), 8) == 8
+
+
+def test_a_rank_s_passes_and_memory_leave_on_public_data_alone() -> None:
+    report = RankReport(pid=1, passes=2, max_rss_bytes=3)
+    for public in (True, False):
+        start = made_start(2, public=public).message()
+        telemetry = Telemetry(Unheard(), start.mechanism, data_public=public, holdout_public=public)
+        telemetry.digest(10, "0" * 64)
+        with pytest.raises(PrivacyError) if not public else nullcontext():
+            telemetry.finished(10, (), (), (report,))
+
+
+def test_a_failure_of_all_ranks_has_its_own_code(tmp_path: Path) -> None:
+    """The stored part is damaged: every rank finds it, and rank 0 says so, whoever is first."""
+    damaged = made(tmp_path / "damaged", 2)
+    with Path(damaged.start["parts"]["train"]["path"]).open("ab") as file:
+        file.write(b"x")
+    ended = run_child(damaged)
+    assert isinstance(ended.last, Failed) and ended.last.code == "data-damaged" and not damaged.of(BlockStart)

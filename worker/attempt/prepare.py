@@ -1,0 +1,191 @@
+"""Before anything private: the device, the plan, its self-test in every rank, and how the data are loaded."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from app.contracts.extractor import ExtractorRef, Words
+from app.contracts.job_spec import LinearModel
+from app.formats.stored import StoredPart
+from app.formats.tables import scaled
+from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
+from worker.attempt import devices
+from worker.attempt.failures import DeviceFailed, failure_code
+from worker.attempt.means import read_mean
+from worker.data.parts import AnyPart, load_stored, open_stored
+from worker.data.ranks import Ranks
+from worker.extractors.features import extracted
+from worker.extractors.files import ExtractorMissingError
+from worker.extractors.words import hashed_words
+from worker.messages import Part, Start
+from worker.models.hf.model import HfTuning
+from worker.models.hf.tokens import Tokens
+from worker.training import self_test
+from worker.training.plan import Plan, build_plan
+from worker.training.rehearsal import rehearse
+
+PROCESSOR = devices.processor().name  # read before the process enters the sandbox
+
+
+def device_of_start(start: Start) -> torch.device:
+    """The device that the attempt must run on.
+
+    Raises:
+        DeviceFailed: it is a GPU that torch cannot use here.
+    """
+    if start.device == "cuda" and not torch.cuda.is_available():
+        raise DeviceFailed
+    return torch.device("cpu") if start.device == "cpu" else torch.device("cuda", 0)  # the only one that it sees
+
+
+def agreed_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan, SelfTest, int | None]:
+    """See `fitting_plan`. Every rank tests its own passes, and all must find the same.
+
+    Raises:
+        NumericsError: a rank found something else, before anything private ran.
+    """
+    found = fitting_plan(start, device, ranks)
+    plan, tested, fitted = found
+    if ranks.size > 1:
+        said = hashlib.sha256(f"{tested}/{fitted}/".encode() + self_test.fingerprint(plan)).digest()
+        if not ranks.agree(said):
+            raise self_test.NumericsError("the ranks of this attempt compute different numbers")
+    return found
+
+
+def fitting_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan, SelfTest, int | None]:
+    """The plan, its self-test, and the rows of a pass if fewer fit in memory than were admitted.
+
+    Everything here computes on random public records. Only a job's first ready attempt may choose smaller passes: a
+    later one must repeat its numbers.
+
+    Raises:
+        NumericsError: see `_tested_plan`.
+        MemoryError, RuntimeError: even passes of one record do not fit, or the size of passes is fixed.
+    """
+    fitted = start.fitted_rows
+    mean = None if start.mean is None else read_mean(start.mean, _inputs(start))
+    while True:
+        plan = _plan(start, device, mean, ranks, rows=fitted)
+        try:
+            if device.type != "cpu":
+                rehearse(plan)
+            return (*_tested_plan(start, plan, mean, known=start.self_tested and fitted == start.fitted_rows), fitted)
+        except (MemoryError, RuntimeError) as error:
+            fitted = fewer_rows(plan.numerics.rows_per_pass)
+            if start.begun or fitted is None or failure_code(error) != "out-of-memory":
+                raise
+        del plan  # with its buffers
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _tested_plan(start: Start, plan: Plan, mean: Tensor | None, *, known: bool) -> tuple[Plan, SelfTest]:
+    """The plan, with passes that keep each record's results independent on this machine.
+
+    Args:
+        known: the self-test of this very plan passed before, on this machine.
+
+    Raises:
+        NumericsError: no passes achieve this.
+        PrivacyError: the engine's gradients are wrong for this model.
+    """
+    if plan.public:
+        return plan, "public_data"
+    if known:
+        return plan, "passed"
+    self_test.require_exact(plan)
+    if self_test.holds(plan):
+        return plan, "passed"
+    plan = _plan(start, plan.device, mean, plan.ranks, rows=1)
+    if self_test.holds(plan):
+        return plan, "one_record"
+    raise self_test.NumericsError("a record's results depend on other records")
+
+
+def _plan(start: Start, device: torch.device, mean: Tensor | None, ranks: Ranks, *, rows: int | None = None) -> Plan:
+    return build_plan(
+        start.spec,
+        start.mechanism,
+        start.shape,
+        start.task,
+        start.features,
+        steps=start.steps,
+        data_public=start.data_public,
+        holdout_public=start.holdout_public,
+        holdout_account=start.holdout_account,
+        models_root=Path(start.models_root) if start.models_root else None,
+        numerics=start.numerics,
+        rows=rows,
+        device=device,
+        mean=mean,
+        ranks=ranks,
+    )
+
+
+def report_of(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsReport:
+    frozen = plan.numerics
+    return NumericsReport(
+        device=device.type,
+        device_name=PROCESSOR if device.type == "cpu" else torch.cuda.get_device_name(device),
+        passes=frozen.passes,
+        sums=frozen.sums,
+        totals=frozen.totals,
+        rows_per_pass=frozen.rows_per_pass,
+        physical_batch_size=frozen.rows_per_pass,
+        threads=torch.get_num_threads(),
+        torch=torch.__version__.partition("+")[0],
+        self_test=tested,
+        sensitivity_slack=frozen.sensitivity_slack,
+    )
+
+
+def loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[Part], AnyPart]:
+    """The function that loads a stored part, through the job's extractor or its model's tokenizer if it has one.
+
+    A part too large for memory stays on disk.
+    """
+    model = plan.model
+    if isinstance(model, HfTuning):
+        tokens = Tokens(model.folder, model.spec.max_length)
+        return lambda part: tokens.of_part(load_stored(part, start.shape), loading)
+    extractor = extractor_of(start)
+    if extractor is None:
+        load_or_open = load_stored if plan.in_memory else open_stored
+        return lambda part: load_or_open(part, start.shape, lambda stored: scaled(stored, start.features))
+    if extractor.words is not None and start.cache_dir is not None:
+        return _words(start, loading, extractor, Path(start.cache_dir))
+    if start.extractor_dir is None or start.cache_dir is None or extractor.sha256 is None:
+        raise ExtractorMissingError("this worker has no models root")
+    folder, sha256, cache = Path(start.extractor_dir), extractor.sha256, Path(start.cache_dir)
+    image = extractor.image
+
+    def load(part: Part) -> StoredPart:
+        stored = load_stored(part, start.shape)
+        check = (lambda _: None) if start.data_public else self_test.require_repeating
+        return extracted(stored, part.sha256, folder, sha256, cache, loading, image, check)
+
+    return load
+
+
+def _words(
+    start: Start, loading: Callable[[], None], extractor: ExtractorRef, cache: Path
+) -> Callable[[Part], StoredPart]:
+    words, sha256 = extractor.words or Words(), extractor.sha256 or ""
+    return lambda part: hashed_words(load_stored(part, start.shape), part.sha256, sha256, words, cache, loading)
+
+
+def extractor_of(start: Start) -> ExtractorRef | None:
+    return start.spec.model.extractor if isinstance(start.spec.model, LinearModel) else None
+
+
+def _inputs(start: Start) -> int:
+    model, features = start.spec.model, start.shape.features
+    return model.inputs(features) if isinstance(model, LinearModel) else features

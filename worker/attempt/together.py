@@ -1,0 +1,144 @@
+"""The processes of one attempt: rank 0 forks the others once it is confined, and all of them end together.
+
+A fork inherits the sandbox: the loopback of its own, the files, the system calls and the memory group. It dies with
+rank 0 (PR_SET_PDEATHSIG), so whatever ends rank 0 ends them all: a stop, a lost lease, the supervisor's end. If another
+rank dies, rank 0 ends at once, without a word: the supervisor gives the job back, and the next attempt repeats the same
+steps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from app.contracts.base import Document
+from worker.attempt.gloo import GlooRanks
+from worker.data.ranks import Ranks
+from worker.messages import Digest, FailureCode, Resalt
+from worker.training.loop import Link
+
+PR_SET_PDEATHSIG = 1
+MEETING = "ranks"  # a file in the attempt's scratch folder
+CODES: tuple[FailureCode, ...] = get_args(FailureCode)
+FIRST_CODE = 64  # exit statuses from here on name the failure that ended a rank
+SETTLE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Forked:
+    """This process's place among the ranks.
+
+    Attributes:
+        rank: 0 in the process that forked the others.
+        pids: of all ranks, in their order; of rank 0 alone in the others.
+    """
+
+    rank: int
+    size: int
+    pids: tuple[int, ...]
+
+
+def fork_ranks(size: int) -> Forked:
+    """Forks `size` − 1 further ranks; returns in each of them. This process must have one thread."""
+    first, pids = os.getpid(), []
+    for rank in range(1, size):
+        pid = os.fork()
+        if pid == 0:
+            ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != first:  # it ended before the request reached the kernel
+                os._exit(1)
+            return Forked(rank, size, (first,))
+        pids.append(pid)
+    return Forked(0, size, (first, *pids))
+
+
+def connected(of: Forked) -> GlooRanks:
+    """Connects all ranks.
+
+    Raises:
+        RanksError: one of them is gone.
+    """
+    meeting = Path(tempfile.gettempdir()) / MEETING
+    return GlooRanks(meeting, of.rank, of.size)
+
+
+def exit_status(code: FailureCode) -> int:
+    """The exit status by which a rank tells rank 0 why it failed."""
+    return FIRST_CODE + CODES.index(code)
+
+
+class Others:
+    """Watches the other ranks from rank 0, in a thread of its own: rank 0 may be deep in a computation.
+
+    A rank that was killed ends this whole process at once. One that failed by a known cause is noted; rank 0 then finds
+    its connection closed, and reports that cause.
+    """
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._left = set(pids)
+        self._failed: FailureCode | None = None
+        self._news = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="ranks", daemon=True)
+        self._thread.start()
+
+    def failure(self) -> FailureCode | None:
+        """Why a rank failed, waiting a moment for its end; None if it is not known."""
+        self._news.wait(SETTLE_S)
+        return self._failed
+
+    def _watch(self) -> None:
+        while self._left:
+            pid, raw = os.waitpid(-1, 0)
+            self._left.discard(pid)
+            status = os.waitstatus_to_exitcode(raw)
+            if status == 0:
+                continue
+            if not FIRST_CODE <= status < FIRST_CODE + len(CODES):
+                os._exit(1)
+            self._failed = self._failed or CODES[status - FIRST_CODE]
+            self._news.set()
+
+
+class SharedLink:
+    """The link of a rank: rank 0 talks to the supervisor, and the others wait for what it heard.
+
+    Args:
+        ranks: all ranks.
+        link: rank 0's own; None in the others.
+    """
+
+    def __init__(self, ranks: Ranks, link: Link | None) -> None:
+        self._ranks, self._link = ranks, link
+
+    def begin(self, first_step: int, last_step: int) -> None:
+        """See Link.begin. No rank begins before the block is recorded."""
+        if self._link is not None:
+            self._link.begin(first_step, last_step)
+        self._ranks.from_first()
+
+    def poll(self, step: int) -> None:
+        """See Link.poll. Where rank 0 stops, it ends, and the others with it."""
+        if self._link is not None:
+            self._link.poll(step)
+
+    def mismatch(self, matched_step: int) -> Resalt:
+        """See Link.mismatch. All ranks go on under the same fresh keys."""
+        heard = b"" if self._link is None else self._link.mismatch(matched_step).model_dump_json().encode()
+        return Resalt.model_validate_json(self._ranks.from_first(heard))
+
+
+class Unheard:
+    """The sender of a rank that releases nothing."""
+
+    def send(self, message: Document) -> None:
+        """Drops the message."""
+
+    def record(self, digest: Digest) -> None:
+        """Drops the digest, which is rank 0's too."""

@@ -1,0 +1,132 @@
+"""Totals: the sums of passes, added over a step and over the ranks of an attempt.
+
+On the grid each pass's sum is rounded to a multiple of one public unit, and the multiples are added as 64-bit integers.
+Integer addition is exact and has no order. So the total has the same bits however the passes are spread over ranks, and
+whatever rank adds last. It is noised once, after it is complete: each rank then holds the whole total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from app.privacy.numerics import grid_unit
+from worker.clipping.engine import Clip
+from worker.data.placed import device_of
+from worker.data.ranks import ALONE, Ranks, first_row
+from worker.models.base import Parameters
+from worker.models.dropout import Masks
+
+PIECE = 2**16  # numbers that are converted together on a processor: they stay in its cache
+# Adding it to a number below 2⁵¹ rounds to the nearest integer, which the lowest bits of the sum then hold.
+WHOLE = 1.5 * 2.0**52
+WHOLE_BITS = int(torch.tensor(WHOLE, dtype=torch.float64).view(torch.int64))
+COUNT, BROKEN = 0, 1  # the places behind the parameters: twice the count of half counts, and sums that are not finite
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How an engine adds passes.
+
+    Attributes:
+        records: N, the public bound on the number of summed records.
+        rows: P, of every pass.
+        ranks: the ranks of the attempt; each engine call is one collective, so all ranks make the same calls.
+    """
+
+    records: int
+    rows: int
+    ranks: Ranks = ALONE
+
+
+class Totals(Protocol):
+    """Adds up one query."""
+
+    def add(self, name: str, of_pass: Tensor) -> None:
+        """Adds one pass's sum for one parameter, float64; overwrites it."""
+        ...
+
+    def finish(self, count: Tensor | None = None) -> Parameters:
+        """Σ over all passes of all ranks, float64, divided by the clip's divisors.
+
+        Args:
+            count: float64 (1,), this rank's half counts; becomes the sum over ranks.
+        """
+        ...
+
+
+def totals_for(grid: Grid | None, parameters: Parameters, clip: Clip) -> Totals:
+    """The totals of one query, in the parameters' names and shapes; None: in float64, for one process."""
+    return FloatTotals(parameters, clip) if grid is None else GridTotals(parameters, clip, grid)
+
+
+class FloatTotals:
+    """Adds in float64, pass by pass: the same in every run of one process, but another sum in another order."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], clip: Clip) -> None:
+        self._clip = clip
+        self._sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
+
+    def add(self, name: str, of_pass: Tensor) -> None:
+        """See Totals.add."""
+        self._sums[name] += of_pass
+
+    def finish(self, count: Tensor | None = None) -> Parameters:
+        """See Totals.finish."""
+        return self._clip.divided(self._sums)
+
+
+class GridTotals:
+    """Adds integers, multiples of `grid_unit(N, P, C)`.
+
+    Guarantee: the result is a function of the passes' sums as a set. Sums of at most N records clipped to C stay below
+    2⁶² units. A pass's sum that is not finite makes the whole total NaN, which no release accepts.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], clip: Clip, grid: Grid) -> None:
+        self._unit = grid_unit(grid.records, grid.rows, clip.max_grad_norm)
+        self._clip, self._ranks = clip, grid.ranks
+        sizes = [value.numel() for value in parameters.values()]
+        self._flat = torch.zeros(sum(sizes) + 2, dtype=torch.int64, device=device_of(dict(parameters)))
+        *parts, self._rest = self._flat.split([*sizes, 2])
+        self._parts = dict(zip(parameters, parts, strict=True))
+        self._check = torch.zeros((), dtype=torch.float64, device=self._flat.device)  # not finite: a sum was not
+        self._whole = torch.full((), WHOLE, dtype=torch.float64, device=self._flat.device)
+        self._shapes = {name: value.shape for name, value in parameters.items()}
+
+    def add(self, name: str, of_pass: Tensor) -> None:
+        """See Totals.add. The grid is of divided gradients, as their norm is what C bounds."""
+        own = self._clip.divided_one(name, of_pass).reshape(-1)
+        for total, part in zip(_pieces(self._parts[name]), _pieces(own), strict=True):
+            self._check += part.sum()
+            # The unit is a power of two, so the product is exact and the addition rounds once.
+            torch.add(self._whole, part, alpha=1.0 / self._unit, out=part)
+            total.add_(part.view(torch.int64).sub_(WHOLE_BITS))
+
+    def finish(self, count: Tensor | None = None) -> Parameters:
+        """See Totals.finish."""
+        if count is not None:
+            self._rest[COUNT] += (2.0 * count[0]).long()  # a sum of halves is exact
+        self._rest[BROKEN] += (~torch.isfinite(self._check)).long()
+        self._ranks.add_up(self._flat)
+        if count is not None:
+            count.copy_(self._rest[COUNT].double() / 2.0)
+        nan = self._flat.new_full((), torch.nan, dtype=torch.float64)
+        scale = torch.where(self._rest[BROKEN] > 0, nan, self._unit)
+        for part in _pieces(self._flat):
+            part.view(torch.float64).copy_(part).mul_(scale)  # in the integers' own memory
+        return {name: part.view(torch.float64).view(self._shapes[name]) for name, part in self._parts.items()}
+
+
+def begin_pass(masks: Sequence[Masks], number: int, rows: int, grid: Grid | None) -> None:
+    """Sets dropout to the records of this rank's pass with this number."""
+    for each in masks:
+        each.begin_pass(first_row(number, rows, ALONE if grid is None else grid.ranks))
+
+
+def _pieces(flat: Tensor) -> tuple[Tensor, ...]:
+    return flat.split(PIECE) if flat.device.type == "cpu" else (flat,)

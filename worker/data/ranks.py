@@ -1,0 +1,92 @@
+"""The ranks of an attempt: processes that compute the same job together, and which passes each of them takes.
+
+Every rank draws the same batch and cuts it into the same passes of P records. Rank r of W takes passes r, r + W, …: its
+own rows of the list, in order, are again cut into passes of P, and these are the same passes. Nothing but sums of
+passes is exchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from app.errors import TransientError
+
+
+class RanksError(TransientError):
+    """A rank is gone or computed something else: the attempt ends without a word, and its job is queued again."""
+
+    code = "ranks"
+
+
+class Ranks(Protocol):
+    """One rank's view of all of them. Each call is collective: every rank makes it, in the same order.
+
+    Attributes:
+        rank: 0 … size − 1. Rank 0 alone speaks to the supervisor.
+        size: W.
+
+    Raises:
+        RanksError: from every call, if another rank is gone.
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def add_up(self, integers: Tensor) -> None:
+        """Replaces int64 numbers by their sums over all ranks."""
+        ...
+
+    def agree(self, what: bytes) -> bool:
+        """Returns True if all ranks give the same 32 bytes."""
+        ...
+
+    def from_first(self, message: bytes = b"") -> bytes:
+        """Returns rank 0's message, once it has sent one. The other ranks' arguments are ignored."""
+        ...
+
+
+class Alone:
+    """One rank: nothing to exchange."""
+
+    rank, size = 0, 1
+
+    def add_up(self, integers: Tensor) -> None:
+        """See Ranks.add_up."""
+
+    def agree(self, what: bytes) -> bool:
+        """See Ranks.agree."""
+        return True
+
+    def from_first(self, message: bytes = b"") -> bytes:
+        """See Ranks.from_first."""
+        return message
+
+
+ALONE = Alone()
+
+
+def own_rows(count: int, rows: int, ranks: Ranks) -> NDArray[np.int64]:
+    """The places, among `count` records in passes of P = `rows`, of those in this rank's passes.
+
+    Only a batch's last pass is not full, so it is also the last one of the rank that takes it.
+
+    >>> class Second(Alone):
+    ...     rank, size = 1, 2
+    >>> own_rows(7, 2, Second()).tolist()
+    [2, 3, 6]
+    """
+    places = np.arange(count)
+    own: NDArray[np.int64] = places[places // rows % ranks.size == ranks.rank]
+    return own
+
+
+def first_row(number: int, rows: int, ranks: Ranks) -> int:
+    """The place of the first record of this rank's pass with this number, among all records of the batch."""
+    return (number * ranks.size + ranks.rank) * rows
