@@ -48,7 +48,7 @@ def test_a_private_probe_of_texts(service: Service, tmp_path: Path) -> None:
     assert ended["status"] == "succeeded", ended["failure"]
     assert ended["metrics"]["accuracy"]["value"] > 0.8
     folder = service.home / "storage" / "datasets" / dataset / "features"
-    kept = {path: path.stat().st_ino for path in folder.iterdir()}
+    kept = {path: path.stat().st_ino for path in folder.glob("*.arrow")}
     assert len(kept) == 2, "train and hold-out"
     model = {"kind": "linear", "extractor": {"name": "words"}, "center": {"noise_mu": 0.5}}
     ended = finished(service, centred := submit(service, probe("texts", {}, name="again", model=model)))
@@ -58,7 +58,8 @@ def test_a_private_probe_of_texts(service: Service, tmp_path: Path) -> None:
         for job in (first, centred):
             answers = client.predict(job, ["bad bad bad", "good good good"])
             assert [each["class"] for each in answers] == [0, 1], "less the features' mean, where there is one"
-    assert {path: path.stat().st_ino for path in folder.iterdir()} == kept, "made once; of a prediction nothing is kept"
+    found = {path: path.stat().st_ino for path in folder.glob("*.arrow")}
+    assert found == kept, "made once; of a prediction nothing is kept"
 
 
 @ON_SQLITE

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from worker.attempt import child
 from worker.attempt.child import SupervisorLink
 from worker.attempt.failures import StopRequested
 from worker.data.parts import records_of
+from worker.extractors import turns
 from worker.extractors.bert import BertMean, Encoder
 from worker.extractors.features import extracted
 from worker.extractors.files import ExtractorMissingError
@@ -119,7 +122,7 @@ def test_a_stop_leaves_nothing_behind(tmp_path: Path) -> None:
 
     with pytest.raises(InterruptedError):
         extracted(part(), "0" * 64, tmp_path / "e", sha256, tmp_path / "c", stop)
-    assert not (tmp_path / "c").exists()
+    assert not any((tmp_path / "c").iterdir())
 
 
 @pytest.mark.parametrize("name", ["extractor.json", "config.json", "model.safetensors", "vocab.txt"])
@@ -227,3 +230,45 @@ def test_a_worker_without_the_extractor_says_so(tmp_path: Path) -> None:
     for supervisor in (attempt(tmp_path, "0" * 64),):
         ended = run_thread(supervisor)
         assert isinstance(ended.last, Failed) and ended.last.code == "extractor-missing"
+
+
+def test_features_are_made_once_for_all_workers(tmp_path: Path) -> None:
+    """Four processes' threads ask at once: one makes the features, and the others wait for them."""
+    sha256 = write_extractor(tmp_path / "e")
+    cache, steps, together = tmp_path / "c", [], threading.Barrier(4)
+
+    def asked() -> np.ndarray:
+        together.wait()
+        return extracted(part(), "0" * 64, tmp_path / "e", sha256, cache, lambda: None, check=steps.append).x
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [each.result() for each in [pool.submit(asked) for _ in range(4)]]
+    assert len(steps) == 1 and all(np.array_equal(each, found[0]) for each in found)
+    assert {path.name.rpartition(".")[2] for path in cache.iterdir()} == {"arrow", "index"}, "no lock is left"
+
+
+def test_a_lock_whose_holder_died_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "LEASE_S", 0.2)
+    monkeypatch.setattr(turns, "LOOK_S", 0.01)
+    lock, polled = tmp_path / "k.lock", []
+    lock.touch()
+    with turns.turn(lock, lambda: polled.append(1), lambda: False):
+        assert polled, "it waited"
+        assert lock.exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_waiter_stops_when_it_is_told_to(tmp_path: Path) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "k.lock").touch()
+    with pytest.raises(KeyboardInterrupt), turns.turn(tmp_path / "k.lock", stop, lambda: False):
+        raise AssertionError
+    assert (tmp_path / "k.lock").exists(), "it is another's"
+
+
+def test_work_that_fails_leaves_no_lock(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), turns.turn(tmp_path / "k.lock", lambda: None, lambda: False):
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())

@@ -142,7 +142,9 @@ def test_a_rank_s_passes_and_memory_leave_on_public_data_alone() -> None:
 def test_a_failure_of_all_ranks_has_its_own_code(tmp_path: Path) -> None:
     """The stored part is damaged: every rank finds it, and rank 0 says so, whoever is first."""
     damaged = made(tmp_path / "damaged", 2)
-    with Path(damaged.start["parts"]["train"]["path"]).open("ab") as file:
-        file.write(b"x")
+    path = Path(damaged.start["parts"]["train"]["path"])
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
     ended = run_child(damaged)
     assert isinstance(ended.last, Failed) and ended.last.code == "data-damaged" and not damaged.of(BlockStart)

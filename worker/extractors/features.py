@@ -28,6 +28,7 @@ from app.formats.part_files import load_part, remove_part, rename_part, save_par
 from app.formats.stored import DataDamagedError, StoredPart, Texts
 from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
+from worker.extractors.turns import Poll, turn
 
 VERSION = 2  # part of the key: raise it whenever features could change
 KEPT = 16  # files: eight extractors' features of both parts
@@ -74,7 +75,7 @@ def extracted(
         DataDamagedError: the part has neither texts nor images.
     """
 
-    def made() -> StoredPart:
+    def made(poll: Poll) -> StoredPart:
         extractor, records = opened(stored, folder, extractor_sha256, image)
         check(extractor)
         x: NDArray[np.float32] = np.empty((len(stored.y), extractor.features), dtype=np.float32)
@@ -84,23 +85,32 @@ def extracted(
         return replace(stored, x=x)
 
     how = image.model_dump_json() if image else ""
-    return cached(stored, f"{part_sha256}/{extractor_sha256}/{how}", cache, made)
+    return cached(stored, f"{part_sha256}/{extractor_sha256}/{how}", cache, made, poll)
 
 
-def cached(stored: StoredPart, how: str, cache: Path, made: Callable[[], StoredPart]) -> StoredPart:
-    """A part's features from the cache, or made now and kept there.
+def cached(
+    stored: StoredPart, how: str, cache: Path, made: Callable[[Poll], StoredPart], poll: Poll = lambda: None
+) -> StoredPart:
+    """A part's features from the cache, or made now and kept there. While another process makes them, it waits.
 
     Args:
         how: names the part, the extractor and the way in which it reads records.
-        made: makes the features.
+        made: makes the features; calls its argument often.
+        poll: called often while waiting; may raise to stop.
     """
     key = hashlib.sha256(f"scrimp/features/{VERSION}/{how}".encode()).hexdigest()
     known = _known(cache, key)
     if known is not None and len(known.y) == len(stored.y):
         return known
-    found = made()
-    with contextlib.suppress(OSError):  # a full disk costs only time
-        _keep(cache, key, found)
+    with contextlib.suppress(OSError):
+        cache.mkdir(mode=0o700, exist_ok=True)
+    with turn(cache / f"{key}.lock", poll, lambda: bool(_files(cache, f"{key}.*"))) as alive:
+        known = _known(cache, key)
+        if known is not None and len(known.y) == len(stored.y):
+            return known
+        found = made(alive)
+        with contextlib.suppress(OSError):  # a full disk costs only time
+            _keep(cache, key, found)
     return found
 
 
@@ -127,7 +137,6 @@ def _known(cache: Path, key: str) -> StoredPart | None:
 
 def _keep(cache: Path, key: str, made: StoredPart) -> None:
     """Saves atomically: writes under another name first."""
-    cache.mkdir(mode=0o700, exist_ok=True)
     partial = cache / f"{secrets.token_hex(8)}.part"
     try:
         rename_part(partial, cache / f"{key}.{save_part(partial, made)}.arrow")

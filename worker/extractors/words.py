@@ -13,6 +13,7 @@ from app.contracts.extractor import Words
 from app.formats.hashing import hashed
 from app.formats.stored import Csr, DataDamagedError, StoredPart, Texts
 from worker.extractors.features import cached
+from worker.extractors.turns import Poll
 
 AT_ONCE = 1000  # texts; between them the attempt gives a sign of life
 
@@ -37,14 +38,14 @@ def hashed_words(
         raise DataDamagedError("hashing words needs texts")
     texts = stored.x
 
-    def made() -> StoredPart:
+    def made(poll: Poll) -> StoredPart:
         rest, pieces = texts.texts(), []
         for _ in range(0, len(stored.y), AT_ONCE):
             poll()
             pieces.append(hashed(list(islice(rest, AT_ONCE)), words))
         return replace(stored, x=_joined(pieces, words.buckets))
 
-    return cached(stored, f"{part_sha256}/{extractor_sha256}/{words.model_dump_json()}", cache, made)
+    return cached(stored, f"{part_sha256}/{extractor_sha256}/{words.model_dump_json()}", cache, made, poll)
 
 
 def _joined(pieces: Sequence[Csr], buckets: int) -> Csr:
