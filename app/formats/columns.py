@@ -105,6 +105,11 @@ class Numbers:
         self._cells = array("d")
         return values
 
+    @property
+    def faulty(self) -> bool:
+        """True if a row that was taken has an unusable cell."""
+        return bool(self._bad.any())
+
     def faults(self) -> list[Fault]:
         """One fault for each column with unusable cells."""
         bad = self._bad + unusable(self.values()) - self._missing - self._wrong  # these are NaN
@@ -167,6 +172,11 @@ class Texts:
         values, self.values = self.values, []
         return values
 
+    @property
+    def faulty(self) -> bool:
+        """True if there is an unusable cell."""
+        return self._missing + self._wrong > 0
+
     def faults(self) -> list[Fault]:
         """The column's fault, if it has unusable cells."""
         return fault(self.pointer, self.column, {"missing": self._missing, "not Unicode text": self._wrong})
@@ -212,6 +222,11 @@ class Classes:
         self._found = array("q")
         return values
 
+    @property
+    def faulty(self) -> bool:
+        """True if there is an unusable label."""
+        return self._missing + self._unknown > 0
+
     def faults(self) -> list[Fault]:
         """The column's fault, if it has unusable labels."""
         note = f" (such as {', '.join(sorted(self._examples))})" if self._examples else ""
@@ -231,6 +246,8 @@ class Classes:
 
 class Unlabelled:
     """Stands in for labels if a record is its own label."""
+
+    faulty = False
 
     def __init__(self) -> None:
         self._count = 0

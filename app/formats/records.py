@@ -191,7 +191,7 @@ class Records(Table):
             matrix = contents = self.numbers.take() if self.tensor is None else self.tensor
         y = self.labels.take()
         users = None if self.users is None else self.users.take()
-        if len(y) and not self._faults():
+        if len(y) and not self._faulty:
             self.sink(Taken(texts, matrix, contents, y[:, 0] if y.ndim > 1 else y, users))
 
     def add_user(self, user: Any) -> None:
@@ -211,6 +211,12 @@ class Records(Table):
         refuse(self._faults(), self.file)
         if self.tensor is None:
             self.hand_on()
+
+    @property
+    def _faulty(self) -> bool:
+        """True if the records that were handed on have an unusable cell: the file will be refused."""
+        features = self.texts or self.cells or self.numbers
+        return features.faulty or self.labels.faulty or self._bad_numbers > 0 or (self.users or features).faulty
 
     def _faults(self) -> list[Fault]:
         users = self.users.faults() if self.users else []

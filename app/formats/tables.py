@@ -123,6 +123,11 @@ class Cells:
         self._stored, self._contents = array("d"), array("d")
         return stored, contents
 
+    @property
+    def faulty(self) -> bool:
+        """True if there is an unusable cell."""
+        return any(self._faults)
+
     def faults(self) -> list[Fault]:
         """One fault for each column with unusable cells."""
         found: list[Fault] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,24 @@ from app.formats.part_files import load_part, save_part
 from app.formats.stored import Csr, DataDamagedError, Pairs, Sequences, StoredPart
 from app.formats.tables import scaled
 from app.privacy.numerics import in_memory, records_bound
-from tests.worker.support import Supervisor, dense, plan_of, run_child, run_direct, spec, start_of, stored_part
+from tests.worker.support import (
+    Supervisor,
+    dense,
+    plan_of,
+    run_child,
+    run_direct,
+    run_thread,
+    spec,
+    start_of,
+    stored_part,
+)
 from worker.data.mapped import MappedDense, MappedRecords, MappedSequences
 from worker.data.parts import open_stored, records_of, users_of
 from worker.data.records import DenseRecords
 from worker.data.sequences import SequenceRecords
 from worker.messages import Failed, Finished, Part, Shape
 
+OLD = Path(__file__).parents[1] / "formats" / "old_parts"
 N = 1500
 LARGE = 3_000_000  # declared records: with these the parts stay on disk, however many there are
 
@@ -224,3 +236,28 @@ def test_public_sizes_decide_what_stays_on_disk() -> None:
     wide = SHAPE | {"records_train": LARGE, "features": 60}
     assert plan_of(start_of(spec(), wide)).numerics.sums == "float64", "no secret order of all records is needed"
     assert plan_of(start_of(spec(**POISSON), wide)).numerics.sums == "float32"
+
+
+@pytest.mark.parametrize("declared", [9, LARGE * 20], ids=["in memory", "on disk"])
+@pytest.mark.parametrize("sampling", [{"kind": "full_batch"}, {"kind": "poisson", "expected_batch_size": 6}])
+def test_an_npz_part_of_before_trains_to_the_same_bits(tmp_path: Path, declared: int, sampling: dict[str, Any]) -> None:
+    """The part was written by the release before Arrow. Its attempt, and one on the same records in Arrow, agree."""
+    old = OLD / "dense.npz"
+    sha256 = json.loads((OLD / "sha256.json").read_text())["dense"]
+    again = tmp_path / "train.arrow"
+    parts = [
+        {"path": str(old), "sha256": sha256},
+        {"path": str(again), "sha256": save_part(again, load_part(old, sha256))},
+    ]
+    shape = {"records_train": declared, "records_holdout": 0, "features": 4, "outputs": 3, "sparse": False}
+    digests = []
+    for number, part in enumerate(parts):
+        out = tmp_path / str(number)
+        out.mkdir()
+        job = spec(evaluation=None, sampling=sampling, length={"steps": 20})
+        supervisor = Supervisor(start_of(job, shape, parts={"train": part}, output_dir=out))
+        assert plan_of(supervisor.start).in_memory is (declared == 9)
+        ended = run_thread(supervisor)
+        assert isinstance(ended.last, Finished)
+        digests.append(supervisor.digests())
+    assert digests[0] == digests[1] and max(digests[0]) == 20

@@ -1,0 +1,179 @@
+"""Measures an attempt on data larger than memory: its memory, and time a step, by the number of records.
+
+    python benchmarks/bench_data.py [--records 1000000 5000000 20000000] [--folder FOLDER] [--report FILE]
+
+Each row is one attempt of the product: a process of the fork server, in its sandbox, with records on disk as a
+registration stores them. The data are synthetic: 100 dense float32 features, three classes, private, with DP-SGD on a
+linear model. `anonymous` is the peak of memory that the kernel cannot take back (RssAnon); `mapped` is the peak of file
+pages in the process's map (RssFile), which the kernel drops when it needs room. Times are processor time of all the
+attempt's threads. Early Poisson steps check the hashes of chunks that they read for the first time. The files are
+deleted at the end; 20 million records take 8.2 GB of disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT)]
+
+import numpy as np  # noqa: E402
+
+from app.formats.layout import Layout  # noqa: E402
+from app.formats.part_writer import PartWriter  # noqa: E402
+from app.formats.stored import StoredPart  # noqa: E402
+from tests.worker.support import Supervisor, forks, spec, start_of  # noqa: E402
+from worker.messages import TO_SUPERVISOR, BlockStart, Channel, Digest, Failed, Finished, Ready  # noqa: E402
+
+FEATURES, CLASSES, BATCH = 100, 3, 1024
+AT_ONCE = 50_000
+POLL_S = 0.005
+STEPS = {"poisson": 600, "full_batch": 3}
+MOST_FULL = 20_000_000  # records of the largest full batch
+TITLE = """# Data larger than memory
+
+Attempts on synthetic records of 100 dense float32 features on disk: a linear model with three classes, DP-SGD, Poisson
+batches of 1,024 expected records, or full batches (`python benchmarks/bench_data.py`). Each row is one attempt of the
+product, in its sandbox.
+"""
+NOTES = """
+* *Anonymous* is the peak of memory that the kernel cannot take back. It depends on the rows of a pass, which admission
+  chooses by public sizes, and on the number of records only by the index of chunks: 0.3 bytes a record. *Mapped* are
+  file pages, which the kernel drops when it needs the room.
+* Times are processor time of all threads, on a machine with other work. A full batch reads every record in every step,
+  so its time grows with them.
+* Early Poisson steps check the hashes of the chunks that they read for the first time: a chunk holds 327 records.
+"""
+HEAD = (
+    "| records | sampling | rows a pass | anonymous, MiB | mapped, MiB | s to `ready` | s to the first step's end "
+    "| s a step, first block | s a step, last blocks |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|"
+)
+
+
+def generated(folder: Path, records: int) -> dict[str, str]:
+    """Writes a part of synthetic records. Returns the start message's entry for it."""
+    weights = np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
+
+    def block(number: int, n: int) -> StoredPart:
+        x = np.random.default_rng((1, number)).standard_normal((n, FEATURES), dtype=np.float32)
+        return StoredPart(x, (x @ weights).argmax(axis=1).astype(np.int64))
+
+    path = folder / f"{records}.arrow"
+    with PartWriter(path, Layout.of(block(0, 1))) as writer:
+        for number, start in enumerate(range(0, records, AT_ONCE)):
+            writer.add(block(number, min(AT_ONCE, records - start)))
+        return {"path": str(path), "sha256": writer.close()}
+
+
+@dataclass
+class Watch:
+    """Peaks of a process's memory, in KiB."""
+
+    pid: int
+    anonymous: int = 0
+    mapped: int = 0
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Looks until the process has ended."""
+        while not self.ended.wait(POLL_S):
+            try:
+                status = Path(f"/proc/{self.pid}/status").read_text()
+            except OSError:
+                return
+            found = {name: int(size) for name, size in re.findall(r"(RssAnon|RssFile):\s+(\d+)", status)}
+            self.anonymous = max(self.anonymous, found.get("RssAnon", 0))
+            self.mapped = max(self.mapped, found.get("RssFile", 0))
+
+
+def processor_s(pid: int) -> float:
+    """Processor time of all threads of a process."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(each.read_text().split()[0]) for each in tasks) / 1e9
+
+
+def measured(folder: Path, part: dict[str, str], records: int, sampling: str) -> str:
+    """Runs one attempt, and returns its row."""
+    how: dict[str, Any] = {"kind": sampling} | ({"expected_batch_size": BATCH} if sampling == "poisson" else {})
+    job = spec(sampling=how, length={"steps": STEPS[sampling]}, evaluation=None)
+    shape = {"records_train": records, "records_holdout": 0, "features": FEATURES, "outputs": CLASSES, "sparse": False}
+    out = Path(tempfile.mkdtemp(dir=folder))
+    supervisor = Supervisor(start_of(job, shape, parts={"train": part}, output_dir=out))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = forks.start(theirs.fileno())
+    fdinfo = Path(f"/proc/self/fdinfo/{process._handle}").read_text()
+    pid = int(re.search(r"Pid:\s+(\d+)", fdinfo)[1])  # type: ignore[index]
+    watch = Watch(pid)
+    thread = threading.Thread(target=watch.run)
+    thread.start()
+    channel = Channel(ours, TO_SUPERVISOR)
+    channel.send(supervisor.message())
+    ready, blocks, began = 0.0, [], 0.0
+    while True:
+        message = channel.receive()
+        if isinstance(message, Failed):
+            raise SystemExit(f"the attempt failed: {message.code}")
+        if isinstance(message, Ready):
+            ready, rows = processor_s(pid), message.numerics.rows_per_pass
+        elif isinstance(message, BlockStart):
+            began, steps = processor_s(pid), message.last_step - message.first_step + 1
+        elif isinstance(message, Digest) and message.step > 0:
+            blocks.append(((processor_s(pid) - began) / steps, processor_s(pid)))
+        if isinstance(message, Finished):
+            break
+        if (answer := supervisor.answer(message)) is not None:
+            channel.send(answer)
+    watch.ended.set()
+    thread.join()
+    channel.close()
+    process.kill()
+    process.close()
+    later = float(np.median([each for each, _ in blocks[-(len(blocks) + 2) // 3 :]]))
+    first = blocks[0][0]
+    mib = (watch.anonymous / 1024, watch.mapped / 1024)
+    return (
+        f"| {records:,} | {sampling} | {rows} | {mib[0]:.0f} | {mib[1]:.0f} | {ready:.2f} | {ready + first:.2f} "
+        f"| {first:.4f} | {later:.4f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, nargs="+", default=[1_000_000, 5_000_000, 20_000_000])
+    parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--report", type=Path, default=None)
+    asked = parser.parse_args()
+    rows = [HEAD]
+    print(HEAD, flush=True)
+    for records in asked.records:
+        folder = Path(tempfile.mkdtemp(dir=asked.folder))
+        try:
+            if shutil.disk_usage(folder).free < records * (FEATURES * 4 + 16) * 1.5:
+                print(f"(not enough disk for {records:,} records)", flush=True)
+                continue
+            began = time.process_time()
+            part = generated(folder, records)
+            print(f"(written in {time.process_time() - began:.0f} s of processor time)", flush=True)
+            for sampling in STEPS:
+                if sampling == "poisson" or records <= MOST_FULL:
+                    rows.append(measured(folder, part, records, sampling))
+                    print(rows[-1], flush=True)
+        finally:
+            shutil.rmtree(folder)
+    if asked.report is not None:
+        asked.report.write_text("\n".join([TITLE, *rows, NOTES]) + "\n")
+
+
+if __name__ == "__main__":
+    main()
