@@ -213,3 +213,10 @@ def test_each_variation_is_quoted_by_the_api(whole: Whole, signed_in: SignedIn) 
     costly = browser.client.post(f"{PAGE}/what-if", data=sent | {"/evaluation/noise_mu": "1.5"})
     assert "refused" in costly.text and "the evaluation alone costs" in costly.text
     assert "not complete" in browser.client.post(f"{PAGE}/what-if", data=sent | {"/length/steps": "x"}).text
+
+
+def test_the_quote_of_a_study_counts_its_trials(whole: Whole, signed_in: SignedIn) -> None:
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"), **{"/hpo/strategy": "linear_scaling"})
+    page = browser.client.post(f"{PAGE}/draft", data=sent)
+    assert "at most 50 in a trial; 7 trials" in page.text and "pilots of level 1, 3 times" in page.text
