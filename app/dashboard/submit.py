@@ -37,7 +37,7 @@ PAGE = f"{HOME}/submit"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
 Named = Annotated[str | None, Query(max_length=100)]
 DATASETS_SHOWN = 200
-LONGEST_ONCE = 200
+LONGEST_ONCE, DIGEST = 100, 32
 CHANGED = (
     "Nothing was submitted: the settings or the price are not those of the last quote. Look at this one, then submit."
 )
@@ -168,7 +168,8 @@ async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Res
         notice, status = CHANGED, 409
     elif sent.get("do") == "submit":
         try:
-            job_id = await api.submit(viewer.caller, quoted.spec, once)
+            # A second click is the same job; another specification from the same page is another one.
+            job_id = await api.submit(viewer.caller, quoted.spec, f"{once}-{quoted.agreed[:DIGEST]}")
             return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)
         except REFUSALS as error:
             draft.refused(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -98,22 +97,3 @@ def test_a_page_compares_eight_jobs_and_says_how_many_it_left_out(whole: Whole, 
     jobs = [each for each in vars(ids).values() if each.startswith("job_")]
     page = signed_in("admin").get("/dashboard/compare?" + "&".join(f"job={each}" for each in [*jobs, jobs[0]]))
     assert "1 more job is left out" in page.text and "series-7" in page.text and "series-8" not in page.text
-
-
-@pytest.mark.browser
-def test_a_person_searches_chooses_and_compares(open_page: Callable[..., Any], whole: Whole) -> None:
-    scene, _ids = whole
-    page = open_page("/dashboard", scene.analyst, viewport={"width": 768, "height": 900})
-    page.get_by_label("Search").fill("e")
-    page.get_by_label("Search").press("Enter")
-    page.wait_for_url("**/dashboard?q=e*")
-    page.get_by_label("Compare logistic regression").focus()
-    page.keyboard.press("Space")
-    page.get_by_label("Compare finer curve").check()
-    with page.expect_response(re.compile("/dashboard/live/jobs")):
-        pass
-    assert page.get_by_label("Compare logistic regression").is_checked(), "an update leaves the choice alone"
-    page.get_by_role("button", name="Compare the chosen jobs").press("Enter")
-    page.get_by_role("heading", name="Settings that differ").wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    assert page.locator("svg polygon.band").count() == 2

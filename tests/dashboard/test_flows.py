@@ -124,3 +124,21 @@ def test_a_file_that_does_not_fit_says_so_at_its_field(
     page.locator("#f-task-label-error", has_text="there is no column 'nope'").wait_for()
     assert page.get_by_label("Data file").evaluate("input => input.files[0].name") == "people.csv", "the file stays"
     page.context.close()
+
+
+def test_a_person_searches_chooses_and_compares(open_page: Open, whole: Whole) -> None:
+    scene, _ids = whole
+    page = open_page("/dashboard", scene.analyst, viewport={"width": 768, "height": 900})
+    page.get_by_label("Search").fill("e")
+    page.get_by_label("Search").press("Enter")
+    page.wait_for_url("**/dashboard?q=e*")
+    page.get_by_label("Compare logistic regression").focus()
+    page.keyboard.press("Space")
+    page.get_by_label("Compare finer curve").check()
+    with page.expect_response(re.compile("/dashboard/live/jobs")):
+        pass
+    assert page.get_by_label("Compare logistic regression").is_checked(), "an update leaves the choice alone"
+    page.get_by_role("button", name="Compare the chosen jobs").press("Enter")
+    page.get_by_role("heading", name="Settings that differ").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert page.locator("svg polygon.band").count() == 2

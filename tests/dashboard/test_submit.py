@@ -108,6 +108,10 @@ def test_the_quote_is_the_api_s_and_one_click_submits_it_once(whole: Whole, sign
     made = [browser.client.post(PAGE, data=sent) for _ in range(2)]
     assert {each.status_code for each in made} == {303} and len({each.headers["location"] for each in made}) == 1
     assert jobs_of(scene) == before + 1
+    # The form of before, as the browser's way back shows it: another job has another price, and is another job.
+    other = sent_from(browser.client.post(PAGE, data=sent | {"/privacy/target_epsilon": "0.22", "do": "quote"}))
+    other |= {"do": "submit", "once": sent["once"]}
+    assert browser.client.post(PAGE, data=other).status_code == 303 and jobs_of(scene) == before + 2
     again = browser.get(f"{PAGE}?job={made[0].headers['location'].rpartition('/')[2]}")
     asked = json.loads(sent_from(stale)["json"])
     assert asked.pop("hpo") == {"strategy": "auto"}, "it ran no search: a rule gave the rate, and gives it again"
@@ -213,3 +217,10 @@ def test_each_variation_is_quoted_by_the_api(whole: Whole, signed_in: SignedIn) 
     costly = browser.client.post(f"{PAGE}/what-if", data=sent | {"/evaluation/noise_mu": "1.5"})
     assert "refused" in costly.text and "the evaluation alone costs" in costly.text
     assert "not complete" in browser.client.post(f"{PAGE}/what-if", data=sent | {"/length/steps": "x"}).text
+
+
+def test_the_quote_of_a_study_counts_its_trials(whole: Whole, signed_in: SignedIn) -> None:
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"), **{"/hpo/strategy": "linear_scaling"})
+    page = browser.client.post(f"{PAGE}/draft", data=sent)
+    assert "at most 50 in a trial; 7 trials" in page.text and "pilots of level 1, 3 times" in page.text
