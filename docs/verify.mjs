@@ -10,9 +10,11 @@
 import { createHash, createPublicKey, verify } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
+import { isDeepStrictEqual } from "node:util";
 
 const PAYLOAD_TYPE = "application/vnd.in-toto+json";
 const STATEMENT_TYPE = "https://in-toto.io/Statement/v1";
+const PREDICATE_TYPE = "https://scrimp.example.org/privacy-certificate/v1";
 const ED25519_SPKI = Buffer.from("302a300506032b6570032100", "hex"); // RFC 8410: what precedes the raw key in DER
 
 function stop(status, text) {
@@ -31,7 +33,7 @@ function read() {
   const document = JSON.parse(readFileSync(path, "utf8"));
   const envelope = document.payload === undefined ? document.envelope : document;
   if (!envelope) stop(2, "this certificate has no envelope: an earlier version of the service issued it");
-  return { envelope, files, key: createPublicKey({ key: Buffer.concat([ED25519_SPKI, raw]), format: "der", type: "spki" }) };
+  return { envelope, files, shown: document.certificate, key: createPublicKey({ key: Buffer.concat([ED25519_SPKI, raw]), format: "der", type: "spki" }) };
 }
 
 // "DSSEv1", then the length and the bytes of the type and of the payload: what is signed.
@@ -47,7 +49,9 @@ function opened(envelope, key) {
   if (!holds) stop(1, "FAULT  this key did not sign the certificate");
   if (envelope.payloadType !== PAYLOAD_TYPE) stop(1, `FAULT  the payload is of type ${envelope.payloadType}`);
   const statement = JSON.parse(payload.toString("utf8"));
-  if (statement._type !== STATEMENT_TYPE) stop(1, "FAULT  the payload is not an in-toto statement");
+  if (statement._type !== STATEMENT_TYPE || statement.predicateType !== PREDICATE_TYPE) {
+    stop(1, "FAULT  the payload is not a statement about a certificate");
+  }
   return statement;
 }
 
@@ -67,8 +71,11 @@ function compared(path, subjects) {
 }
 
 try {
-  const { envelope, files, key } = read();
+  const { envelope, files, key, shown } = read();
   const statement = opened(envelope, key);
+  if (shown !== undefined && !isDeepStrictEqual(shown, statement.predicate)) {
+    stop(1, "FAULT  the document shows another certificate than the one that was signed");
+  }
   tell(statement);
   const found = files.map((path) => compared(path, statement.subject));
   process.exitCode = found.every(Boolean) ? 0 : 1;

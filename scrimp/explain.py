@@ -67,30 +67,48 @@ def _parameters(body: Json) -> list[str]:
 def _mechanism(body: Json) -> list[str]:
     study = body.get("study")
     if study is not None:
+        lines = [f"a private study: {len(study['runs'])} trials, each with its own mechanism, together within ε"]
         final = study["final_run_epsilon"]
-        lines = [f"a private search: {len(study['runs'])} trials, each with its own mechanism, together within ε"]
-        return lines + ([f"its final run alone has ε = {_up(final['value'])}"] if final is not None else [])
-    sampling, training = body["sampling"], body["mechanism"]["training"]
+        return lines + ([f"its final trial alone has ε = {_up(final['value'])}"] if final is not None else [])
+    sampling, mechanism = body["sampling"], body["mechanism"]
+    training, thing = mechanism["training"], _thing(body)
     batches = (
         "every step takes all records"
         if sampling["kind"] == "full_batch"
-        else f"a step takes each {_thing(body)} with probability {sampling['sample_rate']:.4g}"
+        else f"a step takes each {thing} with probability {sampling['sample_rate']:.4g}"
     )
-    return [
-        f"{training['steps']} sums of clipped gradients with Gaussian noise; {batches}",
-        f"what one {_thing(body)} adds is at most {body['max_grad_norm']:g} long ({training['clipping']} clipping); "
+    twice = (training.get("delayed") or {}).get("variant") == "extra_query"
+    begins = (
+        ", where C begins at this length and follows a noisy count that is paid for" if training.get("adaptive") else ""
+    )
+    lines = [
+        f"{training['steps']} steps of clipped gradients' sums with Gaussian noise; {batches}",
+        f"what one {thing} adds is at most {body['max_grad_norm']:g} long ({training['clipping']} clipping{begins}); "
         f"the noise's standard deviation is {body['gradient_noise_multiplier']:.6g} times that",
     ]
+    if twice:
+        lines.append("most steps query their batch a second time, and are charged for it")
+    for name, what in (("mean", "the features' mean"), ("frequencies", "how many users have each item")):
+        if mechanism.get(name):
+            lines.append(f"before the first step, {what}, once, with noise")
+    lines += [f"{each['what']} on the {each['account']} account, with noise" for each in mechanism["releases"]]
+    return lines
 
 
 def _released(body: Json) -> list[str]:
-    released, found = body["released"], []
-    if released["weights"]:
-        found.append(f"the model's weights, SHA-256 {body['model_sha256']}")
+    study = body.get("study")
+    found = _of_one(body["released"], f"the model's weights, SHA-256 {body['model_sha256']}")
+    for run in study["runs"] if study is not None else ():
+        found += [f"trial {run['job']}: {each}" for each in _of_one(run["released"], "its weights")]
+    return found or ["nothing: no weights and no scores"]
+
+
+def _of_one(released: Json, weights: str) -> list[str]:
+    found = [weights] if released["weights"] else []
     for each in released["metrics"]:
         noise = f"with noise of ± {each['std']:.2g}" if each["std"] else "exactly, as it is public"
         found.append(f"{each['name']} on the {each['on']} part after step {each['step']}, {noise}")
-    return found or ["nothing: no weights and no scores"]
+    return found
 
 
 def _trust(body: Json) -> list[str]:
@@ -107,21 +125,23 @@ def _trust(body: Json) -> list[str]:
 def _composition(body: Json) -> list[str]:
     cap, kind = body["cap"], body["filter"]["kind"]
     return [
-        f"all jobs on this data set together stay within ε = {cap['epsilon']:g} at δ = {cap['delta']:g} "
-        f"({FILTERS.get(kind, kind)}), also if each is chosen after the results of others, and if analysts collude",
+        f"all jobs on this data set together stay within its cap ({FILTERS.get(kind, kind)}), also if each is chosen "
+        "after the results of others, and if analysts collude",
+        f"when this was issued the cap was ε = {cap['epsilon']} at δ = {cap['delta']}",
+        "the data set's owner may raise the cap: its ledger has the largest one",
         f"this job is entry {body['ledger']['entry_seq']} of the data set's ledger",
     ]
 
 
 def _numerics(body: Json) -> list[str]:
-    lines = ["noise: a Gaussian over the reals, the sum correctly rounded to a grid; keys are secret and used once"]
     numerics = body.get("numerics")
-    if numerics is not None:
-        lines.append(
-            f"passes in {numerics['passes']}, sums in {numerics['sums']}; rounding is paid for: the noise is larger by "
-            f"{numerics['sensitivity_slack']:.2g} of the sensitivity"
-        )
-    return lines
+    if numerics is None:
+        return ["this certificate does not say in which numbers it was computed"]
+    return [
+        "noise: a Gaussian over the reals, the sum correctly rounded to a grid; keys are secret and used once",
+        f"passes in {numerics['passes']}, sums in {numerics['sums']}; rounding is paid for: the noise is larger by "
+        f"{numerics['sensitivity_slack']:.2g} of the sensitivity",
+    ]
 
 
 def _reading(body: Json) -> list[str]:

@@ -31,6 +31,11 @@ Json = dict[str, Any]
 
 DEFAULT_GRID = 1e-4
 ROUNDING = 1e-6  # absolute, on ε
+TYPES = (
+    "application/vnd.in-toto+json",
+    "https://in-toto.io/Statement/v1",
+    "https://scrimp.example.org/privacy-certificate/v1",
+)  # of an envelope's payload, of the statement, and of what it says
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -53,7 +58,8 @@ def recompute(document: Json, public_key: str | None, name: str) -> int:
         name: where the document came from, for the message that it cannot be read.
     """
     try:
-        faults = check_signature(document, public_key) + check_body(body_of(document))
+        faults = check_signature(document, public_key) + check_envelope(document, public_key)
+        faults += check_body(body_of(document))
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"cannot read {name} as a certificate: {error!r}", file=sys.stderr)
         return 2
@@ -84,6 +90,21 @@ def signed_of(document: Json) -> tuple[bytes, list[str]]:
         ]
     text = json.dumps(document["certificate"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8"), [document["signature"]]
+
+
+def check_envelope(document: Json, key: str | None) -> list[str]:
+    """Checks that an envelope is about a certificate; within a document, about this one, and signed by the same key."""
+    envelope = document if "payload" in document else document.get("envelope")
+    if envelope is None:
+        return []
+    statement = json.loads(base64.b64decode(envelope["payload"], validate=True))
+    kinds = envelope["payloadType"], statement["_type"], statement["predicateType"]
+    if kinds != TYPES:
+        return ["the envelope is not about a certificate"]
+    if envelope is document:
+        return []
+    faults = [] if statement["predicate"] == document["certificate"] else ["the envelope holds another certificate"]
+    return faults + check_signature(envelope, key)
 
 
 def check_signature(document: Json, key: str | None) -> list[str]:

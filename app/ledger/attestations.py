@@ -11,7 +11,6 @@ Sources: in-toto Attestation Framework, Statement v1; Dead Simple Signing Envelo
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 from collections.abc import Mapping
@@ -68,18 +67,19 @@ def opened(envelope: Mapping[str, Any], public_key: str) -> dict[str, Any]:
         NotAuthentic: no signature is the key's over these bytes, or they are no in-toto statement.
     """
     try:
-        payload = base64.b64decode(envelope["payload"], validate=True)
+        payload = _bytes(envelope["payload"])
         signed = encoded(envelope["payloadType"], payload)
-        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(public_key, validate=True))
-        if envelope["payloadType"] != PAYLOAD_TYPE or not any(
-            _signed(key, each, signed) for each in envelope["signatures"]
-        ):
+        key = Ed25519PublicKey.from_public_bytes(_bytes(public_key))
+        if not any(_signed(key, each, signed) for each in envelope["signatures"]):
             raise NotAuthentic("this key did not sign the statement")
         found: dict[str, Any] = json.loads(payload)
-        if found["_type"] != STATEMENT_TYPE:
-            raise NotAuthentic("the payload is not an in-toto statement")
-    except (KeyError, TypeError, AttributeError, UnicodeError, binascii.Error, json.JSONDecodeError) as error:
+        types = envelope["payloadType"], found["_type"], found["predicateType"]
+    except NotAuthentic:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise NotAuthentic(f"this is not a DSSE envelope: {error!r}") from None
+    if types != (PAYLOAD_TYPE, STATEMENT_TYPE, PREDICATE_TYPE):
+        raise NotAuthentic("the payload is not a statement about a certificate")
     return found
 
 
@@ -100,7 +100,11 @@ def key_id(public_key: Ed25519PublicKey) -> str:
 
 def _signed(key: Ed25519PublicKey, signature: Mapping[str, Any], signed: bytes) -> bool:
     try:
-        key.verify(base64.b64decode(signature["sig"], validate=True), signed)
-    except InvalidSignature:
+        key.verify(_bytes(signature["sig"]), signed)
+    except (InvalidSignature, KeyError, TypeError, AttributeError, ValueError):
         return False
     return True
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text.encode("ascii"), validate=True)

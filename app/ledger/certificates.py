@@ -3,8 +3,8 @@
     {"certificate": body, "signature": base64, "public_key": base64, "algorithm": "Ed25519", "envelope": DSSE envelope}
 
 The signature is over the canonical JSON of the body: sorted keys, no spaces, UTF-8. The envelope holds the same body
-and the delivered files' hashes for readers that are not this service (app.ledger.attestations); certificates of earlier
-versions have none. ε is the PLANNED one even if the job stopped early: a figure computed at the stopping time would be
+and the delivered files' hashes for readers that are not this service (app.ledger.attestations); a body of version 1 has
+none. ε is the PLANNED one even if the job stopped early: a figure computed at the stopping time would be
 no guarantee. The charged amounts stand beside it.
 
 A job on public data gets no certificate: no privacy is claimed. Nor does a job that never started a private step: its
@@ -54,8 +54,7 @@ def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_ve
         raise Conflict("wrong-state", "the job has not settled: there is nothing to certify yet")
     if settled.kind == "void" or session.get(Certificate, job_id) is not None:
         return False
-    files = {each.name: each.sha256 for each in session.scalars(select(Artifact).where(Artifact.job_id == job_id))}
-    document = sign(_body(session, job, settled, code_version), signing_key, files)
+    document = sign(_body(session, job, settled, code_version), signing_key, _delivered(session, job))
     issued = Certificate(job_id=job_id, body=document, signature=document["signature"], issued_at=whole_second())
     session.add(issued)
     session.flush()
@@ -82,13 +81,22 @@ def verify(document: dict[str, Any], public_key: str | None = None) -> bool:
     """
     if not signatures.holds(document, "certificate", public_key):
         return False
-    if document.get("envelope") is None:  # issued by an earlier version
-        return True
+    if document["certificate"].get("version") == 1:  # issued before there were envelopes
+        return document.get("envelope") is None
     try:
         statement = attestations.opened(document["envelope"], document["public_key"])
-    except attestations.NotAuthentic:
+    except (KeyError, attestations.NotAuthentic):
         return False
     return bool(statement["predicate"] == document["certificate"])
+
+
+def _delivered(session: Session, job: Job) -> dict[str, str]:
+    """The SHA-256 of each file that the job delivered, by name; of trials whose weights are kept as TRIAL/NAME."""
+    files = {each.name: each.sha256 for each in session.scalars(select(Artifact).where(Artifact.job_id == job.id))}
+    if job.study is not None and StoredStudy.read(job.study).keep_weights:
+        trials = select(Artifact).join(Job, Job.id == Artifact.job_id).where(Job.parent_id == job.id)
+        files |= {f"{each.job_id}/{each.name}": each.sha256 for each in session.scalars(trials)}
+    return files
 
 
 def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -> dict[str, Any]:
@@ -103,7 +111,7 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         drawn = what_ran.pop("drawn")
         charged = {name: charged[name] + drawn[name] for name in charged}
     return {
-        "version": 1,
+        "version": 2,
         "certificate_id": job.id,
         "job": job.id,
         "status": job.status,

@@ -103,13 +103,14 @@ def explain(
 
     From the certificate alone. Check its signature first: `scrimp certificates verify`.
     """
+    from app.errors import PrivacyError
     from scrimp.explain import explained
     from scrimp.recompute import body_of
 
     try:
         body = body_of(_document(session, certificate))
         sections = explained(body)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, PrivacyError) as error:
         raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None
     session.result(dict(sections), lambda: _print(session.console, sections))
 

@@ -144,8 +144,14 @@ def test_a_certificate_says_who_released_the_mean_and_a_second_release_is_found(
     assert body["study"]["mean"] == {"run": runs[0].id}
     assert body["epsilon"]["value"] == pytest.approx(1.0, abs=1e-6)
     assert recompute.check_body(body) == []
-    [[_, told]] = [each for each in explained(body) if each[0] == "Mechanism"]
-    assert f"a private search: {len(runs)} trials" in told[0] and "its final run alone" in told[1]
+    told = dict(explained(body))
+    assert f"a private study: {len(runs)} trials" in told["Mechanism"][0]
+    assert "its final trial alone has ε = 0.8" in told["Mechanism"][1]
+    scored = [each for each in told["What left the service"] if each.startswith("trial ")]
+    assert len(scored) == sum(
+        len(run["released"]["metrics"]) + run["released"]["weights"] for run in body["study"]["runs"]
+    )
+    assert scored
     twice = copy.deepcopy(body)
     first, second = twice["study"]["runs"][:2]
     second["mechanism"]["mean"] = first["mechanism"]["mean"]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from app.db.engine import Database
 from app.db.models import Artifact
-from app.ledger import attestations, certificates
+from app.ledger import attestations, certificates, signatures
 from app.ledger.signing_keys import public_key
 from scrimp.cli import app
 from scrimp.recompute import recompute
@@ -26,7 +26,8 @@ from tests.ledger.test_certificates import KEY, document, issue, succeeded
 
 VERIFIER = Path(__file__).resolve().parents[2] / "docs" / "verify.mjs"
 TRUSTED = public_key(KEY)
-OTHER = public_key(Ed25519PrivateKey.generate())
+STRANGER = Ed25519PrivateKey.generate()
+OTHER = public_key(STRANGER)
 MODEL = b"the weights"
 
 
@@ -95,7 +96,9 @@ def test_no_forgery_is_believed(signed: dict[str, Any]) -> None:
         attestations.opened(signed["envelope"], OTHER)
 
 
-@pytest.mark.parametrize("broken", [{}, {"payload": 3}, {"payload": "%", "payloadType": "x", "signatures": []}, []])
+@pytest.mark.parametrize(
+    "broken", [{}, {"payload": 3}, {"payload": "%", "payloadType": "x", "signatures": []}, {"payload": "ü"}, []]
+)
 def test_what_is_no_envelope_is_said_to_be_none(broken: Any) -> None:
     with pytest.raises(attestations.NotAuthentic, match="not a DSSE envelope"):
         attestations.opened(broken, TRUSTED)
@@ -109,9 +112,49 @@ def test_an_envelope_with_another_body_is_found(signed: dict[str, Any]) -> None:
 
 
 def test_a_certificate_of_an_earlier_version_still_verifies(signed: dict[str, Any]) -> None:
-    del signed["envelope"]
-    assert certificates.verify(signed, TRUSTED)
-    assert certificates.verify(signed | {"envelope": None}, TRUSTED)
+    """The signed version says whether there must be an envelope."""
+    earlier = signatures.sign(signed["certificate"] | {"version": 1}, "certificate", KEY)
+    assert certificates.verify(earlier, TRUSTED)
+    assert certificates.verify(earlier | {"envelope": None}, TRUSTED)
+    assert not certificates.verify({name: signed[name] for name in signed if name != "envelope"}, TRUSTED)
+
+
+@pytest.mark.parametrize("key", ["AAAA", "", "ü", None])
+def test_a_key_that_is_none_is_said_to_be_none(signed: dict[str, Any], key: Any, tmp_path: Path) -> None:
+    with pytest.raises(attestations.NotAuthentic):
+        attestations.opened(signed["envelope"], key)
+    if key:
+        path = tmp_path / "certificate.dsse.json"
+        path.write_text(json.dumps(signed["envelope"]))
+        assert CliRunner().invoke(app, ["certificates", "verify", str(path), "--public-key", key]).exit_code == 1
+
+
+def test_a_malformed_signature_hides_no_valid_one(signed: dict[str, Any]) -> None:
+    envelope = copy.deepcopy(signed["envelope"])
+    envelope["signatures"] = [{"sig": "ü"}, {}, *envelope["signatures"]]
+    assert attestations.opened(envelope, TRUSTED)["predicate"] == signed["certificate"]
+
+
+@pytest.mark.parametrize("kind", ["_type", "predicateType"])
+def test_a_statement_about_something_else_is_refused(signed: dict[str, Any], kind: str) -> None:
+    statement = attestations.statement(signed["certificate"], {}) | {kind: "https://example.org/other"}
+    with pytest.raises(attestations.NotAuthentic, match="not a statement about a certificate"):
+        attestations.opened(attestations.seal(statement, KEY), TRUSTED)
+    assert recompute(attestations.seal(statement, KEY), TRUSTED, "it") == 1
+
+
+def test_a_whole_document_must_agree_with_its_envelope(signed: dict[str, Any], tmp_path: Path) -> None:
+    """What a reader sees is `certificate`; what is signed for other tools is in the envelope."""
+    changed = copy.deepcopy(signed)
+    changed["certificate"]["epsilon"]["value"] = 0.1
+    foreign = signed | {"envelope": attestations.seal(attestations.statement(signed["certificate"], {}), STRANGER)}
+    for forged in (changed, foreign):
+        assert not certificates.verify(forged, TRUSTED)
+        assert recompute(forged, TRUSTED, "it") == 1
+        if shutil.which("node"):
+            path = tmp_path / "forged.json"
+            path.write_text(json.dumps(forged))
+            assert node(path, "--public-key", TRUSTED).returncode == 1
 
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node to run the verifier with")

@@ -33,9 +33,10 @@ def test_the_sections_are_in_nists_order_and_say_the_numbers(signed: dict[str, A
     assert list(found)[:3] == ["Unit of privacy", "Privacy parameters", "Mechanism"]
     assert "one record" in found["Unit of privacy"]
     assert "ε = 1 at δ = 1e-05" in found["Privacy parameters"]
-    assert "50 sums of clipped gradients" in found["Mechanism"] and "26.38" in found["Mechanism"]
+    for each in ("50 steps of clipped gradients' sums", "26.38", "accuracy on the holdout account, with noise"):
+        assert each in found["Mechanism"]
     assert "ab" * 32 in found["What left the service"] and "± 0.004" in found["What left the service"]
-    assert "ε = 4 at δ = 1e-05" in found["Composition"]
+    assert "when this was issued the cap was ε = 4.0 at δ = 1e-05" in found["Composition"]
     assert "accuses 0.1 % of the absent ones wrongly, finds at most 0.24 %" in found["How to read it"]
     assert "how long the job ran" in found["Not covered"]
 
@@ -60,6 +61,27 @@ def test_a_job_that_stopped_early_has_the_plans_epsilon(signed: dict[str, Any]) 
     assert found["What left the service"] == "nothing: no weights and no scores"
 
 
+def test_what_else_a_job_did_is_said(signed: dict[str, Any]) -> None:
+    body = copy.deepcopy(signed["certificate"])
+    body["unit"], body["records_per_unit"], body["numerics"] = "user", 4, None
+    body["side_information"] = {"id": "ds_2", "name": "reviews-open", "content_hmac": ""}
+    body["mechanism"]["mean"] = {"noise_mu": 0.1}
+    body["mechanism"]["training"] |= {"adaptive": {"count_noise_multiplier": 9.0}, "clipping": "adaptive"}
+    body["mechanism"]["training"]["delayed"] = {"variant": "extra_query"}
+    found = said(body)
+    assert "at most 4 records" in found["Unit of privacy"]
+    for each in (
+        "follows a noisy count",
+        "a second time",
+        "the features' mean, once, with noise",
+        "what one user adds",
+    ):
+        assert each in found["Mechanism"]
+    assert "reviews-open was used without noise" in found["Trust model"]
+    assert found["Numbers and randomness"] == "this certificate does not say in which numbers it was computed"
+    assert "several records of one person" not in found["Not covered"]
+
+
 def test_an_epsilon_is_never_shown_smaller(signed: dict[str, Any]) -> None:
     body = copy.deepcopy(signed["certificate"])
     body["epsilon"]["value"] = 1.00001
@@ -75,6 +97,9 @@ def test_the_command_reads_a_file_and_its_envelope(signed: dict[str, Any], tmp_p
         assert "How to read it" in told.output
         as_json = CliRunner().invoke(app, ["certificates", "explain", str(path), "--json"])
         assert json.loads(as_json.output) == dict(explained(signed["certificate"]))
-    path.write_text(json.dumps(signed | {"certificate": {}}))
-    told = CliRunner().invoke(app, ["certificates", "explain", str(path)])
-    assert told.exit_code == 1 and "no certificate that this version can read" in told.output
+    unknown = copy.deepcopy(signed)
+    unknown["certificate"]["events"]["train"]["events"][0]["kind"] = "laplace"
+    for broken in (signed | {"certificate": {}}, unknown):
+        path.write_text(json.dumps(broken))
+        told = CliRunner().invoke(app, ["certificates", "explain", str(path)])
+        assert told.exit_code == 1 and "no certificate that this version can read" in told.output

@@ -9,7 +9,7 @@ import threading
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.db.engine import Database
-from app.ledger.certificates import sign, verify
+from app.ledger.signatures import holds, sign
 from app.ledger.signing_keys import publish, signing_key
 from app.lifecycle.relay import Relay
 from app.settings import Settings
@@ -35,8 +35,8 @@ def test_a_relay_names_the_key_that_it_signs_with(api: Api, db: Database, settin
     relay.run_once()
     relay.run_once()
     (found,) = shown()
-    document = sign({"certificate": "of a test"}, signing_key(settings))
-    assert found["public_key"] == document["public_key"] and verify(document, found["public_key"])
+    document = sign({"of": "a test"}, "certificate", signing_key(settings))
+    assert found["public_key"] == document["public_key"] and holds(document, "certificate", found["public_key"])
     assert found["id"] == hashlib.sha256(base64.b64decode(found["public_key"])).hexdigest()[:16]
     # After a change of keys both are there, the newer one first: certificates of before stay valid.
     Relay(db, settings, Ed25519PrivateKey.generate(), NoBell()).run_once()

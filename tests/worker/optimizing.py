@@ -65,13 +65,13 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
         Descent(0.1, weight_decay=0.1, coupled=True), "rmsprop", (0.0, 0.9), 1e-3, 1e-6, 1e-2
     ),
     "ada_dps": lambda: AdaDps(Descent(0.1, weight_decay=0.1), 0.9, 1e-2),
-    "tail average": lambda: averaged(DpSgd(Descent(0.3)), Tail(4, 0.5)),
-    "tail average momentum": lambda: averaged(DpSgd(Descent(0.3), momentum=0.9), Tail(3, 1.0)),
-    "moving average": lambda: averaged(DpAdam(Descent(0.1)), Moving(0.9)),
-    "moving average divided": lambda: averaged(
+    "dp_sgd tail average": lambda: averaged(DpSgd(Descent(0.3)), Tail(4, 0.5)),
+    "dp_sgd tail average momentum": lambda: averaged(DpSgd(Descent(0.3), momentum=0.9), Tail(3, 1.0)),
+    "dp_adam moving average": lambda: averaged(DpAdam(Descent(0.1)), Moving(0.9)),
+    "dp2_rmsprop moving average": lambda: averaged(
         Dp2(Descent(0.3), Descent(0.1), RmsPropMoment(0.9), phases(1, 2), 0.1), Moving(0.5)
     ),
-    "moving average public": lambda: averaged(PdaDpmd(Descent(0.1), 5), Moving(0.5)),
+    "pda_dpmd moving average": lambda: averaged(PdaDpmd(Descent(0.1), 5), Moving(0.5)),
     "pda_dpmd": lambda: PdaDpmd(Descent(0.1), 5),
     "pda_dpmd coupled": lambda: PdaDpmd(Descent(0.1, weight_decay=0.1, coupled=True), 9),
 }
