@@ -321,11 +321,12 @@ def _of_rows(numerics: Numerics, rows: int | None) -> Numerics:
 
 def _grid(numerics: Numerics, model: Model, ranks: Ranks) -> tuple[Numerics, Grid | None]:
     """The numerics, with the slack of integer totals, and their grid; None where totals are in float64."""
+    numerics = numerics.of_numbers(model.numbers)
     if numerics.totals == "float64":
         if ranks.size > 1:
             raise PrivacyError("several processes need totals in integers: this job's are in float64")
         return numerics, None
-    return numerics.of_numbers(model.numbers), Grid(numerics.records_bound, numerics.rows_per_pass, ranks)
+    return numerics, Grid(numerics.records_bound, numerics.rows_per_pass, ranks)
 
 
 def _hashes_words(spec: JobSpec) -> bool:
