@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from app.disk import is_full
 from app.formats.batches import add_batch, batch_rows, check_type
 from app.formats.layout import ARROW
 from app.formats.records import Records
@@ -27,7 +28,9 @@ def read(path: Path, records: Records) -> None:
             _read(source, records)
     except MemoryError:
         raise
-    except (pa.ArrowException, OSError, ValueError):  # Arrow's texts may quote cells
+    except (pa.ArrowException, OSError, ValueError) as error:  # Arrow's texts may quote cells
+        if is_full(error):  # the parts' disk, not this file
+            raise
         raise records.broken("it is not an intact Arrow IPC file of a supported kind") from None
 
 

@@ -73,7 +73,7 @@ class Split:
         """Writes records to their parts."""
         if self._layout is None:
             self._layout = Layout.of(piece.part)
-            self._writers = {name: PartWriter(self._path(name), self._layout) for name in self._names}
+            self._writers = {name: PartWriter(self._path(name), self._layout, reserve=True) for name in self._names}
             self._users = {name: set() for name in self._names}
         for name, part in self._sides(piece):
             self._writers[name].add(part)
@@ -132,7 +132,7 @@ class Bounded:
     def add(self, piece: Piece) -> None:
         """Keeps records until `close`."""
         if self._writer is None:
-            self._writer = PartWriter(self.folder / SPOOL, Layout.of(piece.part))
+            self._writer = PartWriter(self.folder / SPOOL, Layout.of(piece.part), reserve=True)
         self._writer.add(piece.part)
         self._of.append(users.numbered(piece.users or (), self._numbers))
         self._words.append(piece.digests.split)

@@ -8,7 +8,6 @@ users' records are bounded, 24 bytes more, and the records wait in a file until 
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +25,7 @@ from app.contracts.dataset_spec import (
     rounded,
 )
 from app.contracts.table import TableFeatures
+from app.disk import is_full
 from app.errors import InvalidRequest, StorageFull
 from app.formats import digests, interactions
 from app.formats.columns import Classes, chunks
@@ -37,7 +37,6 @@ from app.formats.readers import reader_of
 from app.formats.records import Records, Taken
 from app.formats.stored import StoredPart, Texts
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
 
 
@@ -89,7 +88,7 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
     try:
         return _parse(request)
     except OSError as error:
-        if error.errno in FULL:
+        if is_full(error):
             raise StorageFull("the service's disk is full: an operator has to free some space") from None
         raise
 
