@@ -257,3 +257,38 @@ def test_a_disk_without_room_is_no_damaged_file(tmp_path: Path, monkeypatch: pyt
     rows = [{"a": 1.0, "b": 1.0, "y": 0.5}] * 3
     with pytest.raises(StorageFull):
         parsed(tmp_path, spec(format, records=3), write(tmp_path / "d", format, rows))
+
+
+@pytest.mark.parametrize("new", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_only_needed_columns_of_arrow_count_and_a_shared_dictionary_once(tmp_path: Path, new: Any) -> None:
+    """20 batches that share 100 KB of texts, next to 4 MB that nobody asked for."""
+    texts = pa.array([f"{i:05}" * 20 for i in range(1000)])
+    label = pa.DictionaryArray.from_arrays(pa.array(np.arange(2000) % 1000, pa.int32()), texts)
+    numbers = pa.array(np.arange(2000, dtype=np.float64))
+    table = pa.table({"more": ["x" * 2000] * 2000, "b": numbers, "y": label, "a": numbers})
+    with new(tmp_path / "d", table.schema) as sink:
+        sink.write_table(table, max_chunksize=100)
+    document = spec("arrow", records=2000, classes=[f"{i:05}" * 20 for i in range(1000)])
+    answer, parts = parsed(tmp_path, document, tmp_path / "d", max_unpacked_bytes=200_000)
+    assert answer["counts"]["records"] == 2000 and parts["train"].x[:, 0].tolist() == list(range(2000))
+    with pytest.raises(InvalidRequest, match="unpacks to more than"):
+        parsed(tmp_path, document, tmp_path / "d", max_unpacked_bytes=120_000)
+
+
+def test_each_new_dictionary_of_arrow_counts(tmp_path: Path) -> None:
+    tables = [
+        pa.table(
+            {
+                "a": np.zeros(10),
+                "b": np.zeros(10),
+                "y": pa.array([str(i) * 100 + str(number) for i in range(10)]).dictionary_encode(),
+            }
+        )
+        for number in range(20)
+    ]
+    with pa.ipc.new_stream(tmp_path / "d", tables[0].schema) as sink:
+        for table in tables:
+            sink.write_table(table)
+    document = spec("arrow", records=200, classes=["0", "1"])
+    with pytest.raises(InvalidRequest, match="unpacks to more than"):
+        parsed(tmp_path, document, tmp_path / "d", max_unpacked_bytes=5000)
