@@ -117,7 +117,7 @@ class Split:
 class Bounded:
     """Keeps at most `most` records of each user. All records wait in a file until every user's are known.
 
-    In memory: 24 bytes a record, and each user's name once.
+    In memory: 24 bytes a record, about four times that in `close`, and each user's name once.
     """
 
     split: Split

@@ -2,8 +2,10 @@
 
 file ── reader (csv, parquet, npz, jsonl, arrow) ── pieces ── checks ── features ── split ── train.arrow, holdout.arrow
 
-A file is read once, in pieces, and never held whole. What is held of each record is its keyed digest (16 bytes); where
-users' records are bounded, 24 bytes more, and the records wait in a file until all users are known.
+A file is read once, in pieces, and never held whole. An Arrow file's piece is one of its record batches; interaction
+tables are ordered in memory. What is held of each record is its keyed digest: 16 bytes, and twice that while they are
+sorted. Where users' records are bounded it is 24 bytes more, and four times that at the end; the records wait in a
+file until all users are known.
 """
 
 from __future__ import annotations

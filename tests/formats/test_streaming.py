@@ -209,7 +209,7 @@ def test_texts_of_any_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(parts["train"].x, Texts) and list(parts["train"].x.texts()) == texts
 
 
-@pytest.mark.parametrize("format", ["csv", "parquet", "arrow"])
+@pytest.mark.parametrize("format", ["csv", "parquet", "arrow", "npz"])
 def test_a_full_disk_is_a_clear_error(tmp_path: Path, format: str) -> None:
     """In a process whose files may not grow further. What was written stays in the folder, which the caller removes."""
     rows = [{"a": float(i), "b": 1.0, "y": 0.5} for i in range(20_000)]
