@@ -98,7 +98,8 @@ class Shape(Document):
 
 
 class Part(Document):
-    """A stored part of the data set: its absolute path and its file's SHA-256."""
+    """A stored part of the data set: its absolute path, and its hash as it was registered: the root of the index
+    (app.formats.layout), or the file's SHA-256 where the part is an NPZ file of before."""
 
     path: str
     sha256: Sha256Hex

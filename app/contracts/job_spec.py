@@ -453,7 +453,8 @@ class Runtime(Document):
     # by groups whose rounding is paid for. bfloat16: Hugging Face models alone.
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
     # The processes (ranks) that share each step of the job on one machine, with its processors divided among them.
-    # auto: as many as the worker has GPUs, which is 1. The model is the same to the bit for every number.
+    # auto: as many as the worker has GPUs, which is 1. At one number of threads each, the model is the same to the bit
+    # for every number of them. A job that asks for more gives each fewer threads: a pass may then round differently.
     processes: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_PROCESSES)] = 1
     # How long the job may run, without waiting; in a study, each trial. After that it fails, and its whole hold is
     # spent.

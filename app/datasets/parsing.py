@@ -1,8 +1,10 @@
-"""Parsing of data files: each in a limited process of its own, and few at once."""
+"""Parsing of data files: each in a limited process of its own, and few at once. As few are copied at once."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from app.sandbox import busy, run_limited
@@ -18,6 +20,21 @@ class Parsers:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._free = threading.BoundedSemaphore(settings.max_parsers)
+        self._copies = threading.BoundedSemaphore(settings.max_parsers)
+
+    @contextmanager
+    def copying(self) -> Iterator[None]:
+        """The turn of a copy from the data root, which may take gigabytes of the disk before it is parsed.
+
+        Raises:
+            LimitError: none became free in time (503).
+        """
+        if not self._copies.acquire(timeout=self._settings.parse_wait_s):
+            raise busy()
+        try:
+            yield
+        finally:
+            self._copies.release()
 
     def parse(self, request: dict[str, Any]) -> dict[str, Any]:
         """Runs app.formats.parse.parse under limits.

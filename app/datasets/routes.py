@@ -94,7 +94,7 @@ async def register_dataset(
     if either registration is private.
     """
     with storage.staging(settings.storage_root) as folder:
-        spec = await _received(request, folder, settings)
+        spec = await _received(request, folder, settings, parsers)
         view = await run_in_threadpool(_register, db, settings, pricing, parsers, caller, spec, folder)
     response.headers["Location"] = f"/v1/datasets/{view.id}"
     return view
@@ -109,7 +109,7 @@ async def check_dataset(
     Answers how many records were read and dropped, with warnings, and suggests a rounded number of records to declare.
     """
     with storage.staging(settings.storage_root) as folder:
-        spec = await _received(request, folder, settings)
+        spec = await _received(request, folder, settings, parsers)
         return await run_in_threadpool(_check, db, settings, pricing, parsers, caller, spec, folder)
 
 
@@ -204,13 +204,13 @@ def _check(
     )
 
 
-async def _received(request: Request, folder: Path, settings: Settings) -> DatasetSpec:
+async def _received(request: Request, folder: Path, settings: Settings, parsers: Parsers) -> DatasetSpec:
     """The declaration, with its files put into the folder."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         return await _uploaded(request, folder, settings)
     if kind == "application/json":
-        return await _by_path(request, folder, settings)
+        return await _by_path(request, folder, settings, parsers)
     raise InvalidRequest.at("/headers/Content-Type", "send multipart/form-data, or application/json with a `path`")
 
 
@@ -232,7 +232,7 @@ async def _uploaded(request: Request, folder: Path, settings: Settings) -> Datas
     return spec
 
 
-async def _by_path(request: Request, folder: Path, settings: Settings) -> DatasetSpec:
+async def _by_path(request: Request, folder: Path, settings: Settings, parsers: Parsers) -> DatasetSpec:
     body = bytearray()
     async for chunk in _chunks(request):
         body += chunk
@@ -243,11 +243,17 @@ async def _by_path(request: Request, folder: Path, settings: Settings) -> Datase
         raise InvalidRequest.at(
             "/path", "name a file under the data root in `path`, or upload one as multipart/form-data"
         )
-    for name, path, pointer in (("file", spec.path, "/path"), ("holdout_file", spec.holdout_path, "/holdout_path")):
-        if path is not None:
-            copied = (settings.data_root, path, pointer, folder / name, settings.max_path_bytes)
-            await run_in_threadpool(storage.copy_from_data_root, *copied)
+    await run_in_threadpool(_copied, spec, folder, settings, parsers)
     return spec
+
+
+def _copied(spec: DatasetSpec, folder: Path, settings: Settings, parsers: Parsers) -> None:
+    """Copies the files that the declaration names, in its turn."""
+    with parsers.copying():
+        for name, path, pointer in (("file", spec.path, "/path"), ("holdout_file", spec.holdout_path, "/holdout_path")):
+            if path is not None:
+                limit = settings.max_path_bytes
+                storage.copy_from_data_root(settings.data_root, path, pointer, folder / name, limit)
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:

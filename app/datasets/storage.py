@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from app.disk import sync
+from app.disk import require_room, sync
 from app.errors import InvalidRequest, TooLarge
 from app.ids import new_id
 
 PARTS = "parts"
 COPY_BYTES = 1 << 20
+ROOM_BYTES = 64 * COPY_BYTES  # so often a copy looks whether the disk has room
 STALE_S = 24 * 3600.0
 
 
@@ -50,6 +51,7 @@ def copy_from_data_root(data_root: Path | None, path: str, pointer: str, target:
     Raises:
         InvalidRequest: there is no data root, or no such file under it. The error is the same for files outside.
         TooLarge: it is larger than `limit_bytes`.
+        StorageFull: the disk has no room for it (app.disk.require_room); known before the copy unless others write.
     """
     if data_root is None:
         raise InvalidRequest.at(pointer, "this service has no data root and reads no files by path: upload the file")
@@ -61,12 +63,24 @@ def copy_from_data_root(data_root: Path | None, path: str, pointer: str, target:
         original = open(found, "rb", opener=_opener)  # noqa: SIM115 - closed below; Path.open takes no opener
     except (OSError, ValueError, RuntimeError):
         raise InvalidRequest.at(pointer, "there is no such file under the data root") from None
-    with original, create(target) as copy:
+    with original:
+        size = os.fstat(original.fileno()).st_size
+        if size > limit_bytes:
+            raise too_large(limit_bytes)
+        require_room(target.parent, size)
+        _copy(original, target, limit_bytes)
+
+
+def _copy(original: BinaryIO, target: Path, limit_bytes: int) -> None:
+    """Copies a file that may grow meanwhile, while other writers take the disk's space too."""
+    with create(target) as copy:
         copied = 0
         while block := original.read(COPY_BYTES):
             copied += len(block)
             if copied > limit_bytes:
                 raise too_large(limit_bytes)
+            if copied % ROOM_BYTES < len(block):
+                require_room(target.parent)
             copy.write(block)
 
 

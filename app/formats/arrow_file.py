@@ -6,11 +6,12 @@ in memory at once, so the memory limit of this process bounds it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
+from app.disk import is_full
 from app.formats.batches import add_batch, batch_rows, check_type
 from app.formats.layout import ARROW
 from app.formats.records import Records
@@ -27,32 +28,64 @@ def read(path: Path, records: Records) -> None:
             _read(source, records)
     except MemoryError:
         raise
-    except (pa.ArrowException, OSError, ValueError):  # Arrow's texts may quote cells
+    except (pa.ArrowException, OSError, ValueError) as error:  # Arrow's texts may quote cells
+        if is_full(error):  # the parts' disk, not this file
+            raise
         raise records.broken("it is not an intact Arrow IPC file of a supported kind") from None
 
 
 def _read(source: pa.NativeFile, records: Records) -> None:
     is_file = source.read(len(ARROW)) == ARROW
-    source.seek(0)
-    reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-    records.begin(reader.schema.names)
+    schema = _opened(source, is_file=is_file).schema
+    records.begin(schema.names)
     wanted = list(dict.fromkeys((*records.features, records.label)))
     for each in wanted:
-        check_type(reader.schema.field(each.name).type, each, records)
+        check_type(schema.field(each.name).type, each, records)
     names = list(dict.fromkeys(each.name for each in wanted))
-    step, unpacked = batch_rows(len(names)), 0
-    for batch in _batches(reader, is_file=is_file):
+    needed = sorted(schema.get_field_index(name) for name in names)  # the others are not even decompressed
+    step, unpacked = batch_rows(len(names)), Unpacked()
+    for batch in _batches(_opened(source, needed, is_file=is_file), is_file=is_file):
         batch.validate(full=True)
-        unpacked += batch.nbytes
-        if unpacked > records.max_unpacked_bytes:
+        if unpacked.after(batch) > records.max_unpacked_bytes:
             most = records.max_unpacked_bytes
             raise records.broken(f"it unpacks to more than {most} bytes, which is the most that is allowed")
-        needed = batch.select(names)
-        for start in range(0, needed.num_rows, step):
-            add_batch(needed.slice(start, step), records)
+        for start in range(0, batch.num_rows, step):
+            add_batch(batch.slice(start, step), records)
+
+
+def _opened(source: pa.NativeFile, needed: Sequence[int] = (), *, is_file: bool) -> pa.RecordBatchReader:
+    """A reader from the beginning, of the columns at these places; of all if there are none."""
+    source.seek(0)
+    options = pa.ipc.IpcReadOptions(included_fields=list(needed))
+    return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(source, options=options)
 
 
 def _batches(reader: pa.RecordBatchReader, *, is_file: bool) -> Iterator[pa.RecordBatch]:
     if is_file:
         return (reader.get_batch(number) for number in range(reader.num_record_batches))
     return iter(reader)
+
+
+class Unpacked:
+    """Counts the bytes of batches. A dictionary that several batches share counts once."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._last: dict[str, pa.Array] = {}  # held, so that no other dictionary takes its place in memory
+
+    def after(self, batch: pa.RecordBatch) -> int:
+        """The bytes of all batches so far, this one included."""
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if not pa.types.is_dictionary(column.type):
+                self._bytes += column.nbytes
+                continue
+            self._bytes += column.indices.nbytes
+            last, found = self._last.get(name), column.dictionary
+            if last is None or _places(last) != _places(found):
+                self._bytes += found.nbytes
+            self._last[name] = found
+        return self._bytes
+
+
+def _places(array: pa.Array) -> list[tuple[int, int]]:
+    return [(0, 0) if each is None else (each.address, each.size) for each in array.buffers()]

@@ -73,7 +73,7 @@ class Split:
         """Writes records to their parts."""
         if self._layout is None:
             self._layout = Layout.of(piece.part)
-            self._writers = {name: PartWriter(self._path(name), self._layout) for name in self._names}
+            self._writers = {name: PartWriter(self._path(name), self._layout, reserve=True) for name in self._names}
             self._users = {name: set() for name in self._names}
         for name, part in self._sides(piece):
             self._writers[name].add(part)
@@ -117,7 +117,7 @@ class Split:
 class Bounded:
     """Keeps at most `most` records of each user. All records wait in a file until every user's are known.
 
-    In memory: 24 bytes a record, and each user's name once.
+    In memory: 24 bytes a record, about four times that in `close`, and each user's name once.
     """
 
     split: Split
@@ -132,7 +132,7 @@ class Bounded:
     def add(self, piece: Piece) -> None:
         """Keeps records until `close`."""
         if self._writer is None:
-            self._writer = PartWriter(self.folder / SPOOL, Layout.of(piece.part))
+            self._writer = PartWriter(self.folder / SPOOL, Layout.of(piece.part), reserve=True)
         self._writer.add(piece.part)
         self._of.append(users.numbered(piece.users or (), self._numbers))
         self._words.append(piece.digests.split)

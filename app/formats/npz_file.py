@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from app.disk import is_full
 from app.formats.records import HELD, Records, Wanted
 
 SUFFIX = ".npy"
@@ -33,7 +34,9 @@ def read(path: Path, records: Records) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             _read(archive, records)
-    except UNREADABLE:
+    except UNREADABLE as error:
+        if is_full(error):  # the parts' disk, not this file
+            raise
         raise records.broken(NOT_PLAIN) from None
 
 
@@ -112,6 +115,8 @@ class _Array:
         if dtype.kind not in kinds or dtype.hasobject or dtype.itemsize == 0:
             what = "objects, which would need pickle" if dtype.hasobject else f"values of type {str(dtype)[:40]}"
             raise records.unsuited(wanted, f"holds {what}; numbers are needed")
+        if any(size < 0 for size in self.shape):  # numpy's header reader takes any integers
+            raise records.broken(f"the array {wanted.name!r} has the shape {self.shape}")
         if math.prod(self.shape) * dtype.itemsize > member.file_size:
             raise records.broken(f"the array {wanted.name!r} claims to be larger than its file")
         self._whole: NDArray[Any] | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from app.disk import is_full
 from app.formats.batches import add_batch, batch_rows, check_type, plain
 from app.formats.records import Records, Table, Wanted
 
@@ -44,7 +45,9 @@ def _opened(path: Path, table: Table) -> Iterator[pq.ParquetFile]:
             yield file
     except MemoryError:
         raise
-    except (pa.ArrowException, OSError, ValueError):  # Arrow's texts may quote cells
+    except (pa.ArrowException, OSError, ValueError) as error:  # Arrow's texts may quote cells
+        if is_full(error):  # the parts' disk, not this file
+            raise
         raise table.broken("it is not an intact Parquet file of a supported kind") from None
 
 

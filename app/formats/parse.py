@@ -2,13 +2,14 @@
 
 file ── reader (csv, parquet, npz, jsonl, arrow) ── pieces ── checks ── features ── split ── train.arrow, holdout.arrow
 
-A file is read once, in pieces, and never held whole. What is held of each record is its keyed digest (16 bytes); where
-users' records are bounded, 24 bytes more, and the records wait in a file until all users are known.
+A file is read once, in pieces, and never held whole. An Arrow file's piece is one of its record batches; interaction
+tables are ordered in memory. What is held of each record is its keyed digest: 16 bytes, and twice that while they are
+sorted. Where users' records are bounded it is 24 bytes more, and four times that at the end; the records wait in a
+file until all users are known.
 """
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +27,7 @@ from app.contracts.dataset_spec import (
     rounded,
 )
 from app.contracts.table import TableFeatures
+from app.disk import is_full
 from app.errors import InvalidRequest, StorageFull
 from app.formats import digests, interactions
 from app.formats.columns import Classes, chunks
@@ -37,7 +39,6 @@ from app.formats.readers import reader_of
 from app.formats.records import Records, Taken
 from app.formats.stored import StoredPart, Texts
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
 
 
@@ -89,7 +90,7 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
     try:
         return _parse(request)
     except OSError as error:
-        if error.errno in FULL:
+        if is_full(error):
             raise StorageFull("the service's disk is full: an operator has to free some space") from None
         raise
 

@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from app.disk import require_room
 from app.formats.layout import Index, Layout, index_path, leaf_of, row_of
 from app.formats.pieces import cut, joined
 from app.formats.stored import Csr, Pairs, Sequences, StoredPart, Texts
 
 TYPES = {"int64": pa.int64(), "int32": pa.int32(), "float64": pa.float64(), "float32": pa.float32()}
+ROOM_BYTES = 2**26  # so often a writer looks whether the disk has room
 PENDING_BYTES = 2**20  # small additions are joined up to this size before they are cut into chunks
 
 
@@ -26,15 +28,21 @@ class PartWriter:
     Args:
         path: a new file; the index is written next to it.
         layout: what every added piece must be.
+        reserve: leave app.disk.RESERVE_BYTES free. A small compressed file may hold terabytes.
+
+    Raises:
+        OSError: from every call that writes: the disk is full.
+        StorageFull: its reserve begins.
     """
 
-    def __init__(self, path: Path, layout: Layout) -> None:
+    def __init__(self, path: Path, layout: Layout, *, reserve: bool = False) -> None:
         self._path, self._layout, self._schema = path, layout, _schema(layout)
         self._file = os.fdopen(_created(path), "wb")
         self._sink = pa.PythonFile(self._file, "w")
         self._writer = pa.ipc.new_file(self._sink, self._schema)
         self._pending: list[StoredPart] = []
         self._waiting, self.rows = 0, 0
+        self._reserve, self._next_look = reserve, 0
         self._rows_of_index = bytearray()
 
     def __enter__(self) -> Self:
@@ -91,6 +99,9 @@ class PartWriter:
         self._waiting -= end
 
     def _write_chunk(self, part: StoredPart) -> None:
+        if self._reserve and self._sink.tell() >= self._next_look:
+            require_room(self._path.parent)
+            self._next_look = self._sink.tell() + ROOM_BYTES
         batch = pa.RecordBatch.from_arrays(_columns(part, self._schema), schema=self._schema)
         content = batch.serialize()
         self._writer.write_batch(batch)

@@ -47,6 +47,7 @@ RELEASE_SLACK = 1.0 + 2.0**-28
 # Totals in integers: a total has at most so many binary digits, so that 64 bits hold it; and one pass's sum so many,
 # so that adding 1.5 · 2⁵² rounds it to a whole number.
 TOTAL_BITS, PASS_BITS = 62, 51
+MOST_GRID_SLACK = 0.01  # what rounding to the grid may add to the noise; above it totals are in float64
 TOTAL_MARGIN = 1.01  # for the rounding of a pass's own sum
 # A computed norm is raised to at least this share of Σ_t ‖a_t‖‖g_t‖, over √positions. This bounds products that cancel.
 NORM_FLOOR = 1.0 / 16.0
@@ -61,11 +62,14 @@ class Numerics(Document):
             and the groups in float64. Norms are in float64.
         totals: how the sums of passes are added. "integers": each is rounded to a multiple of `grid_unit`, and the
             multiples are added exactly, so neither their order nor the number of processes changes a bit. "float64" is
-            that of jobs stored before there was a choice, and of jobs without privacy.
+            that of jobs stored before there was a choice, of jobs without privacy, and of attempts whose grid would
+            raise the noise by more than MOST_GRID_SLACK (see `of_numbers`).
         rows_per_pass: P, the records of every pass, padding included.
         positions: at most this many rows of an inner product belong to one record.
         records_bound: at most this many training records are summed; registration refuses larger data sets.
-        sensitivity_slack: one unit changes a computed sum by at most this times C. The noise is scaled by it.
+        sensitivity_slack: one unit changes a computed sum by at most this times C. The noise is scaled by it. As
+            stored it leaves out the grid of integer totals, which depends on the number of trained numbers: an attempt
+            adds it (`of_numbers`), and its report includes it.
         filling: the expected share of padding among a step's rows.
         draw: how Poisson batches are drawn from the sampler's key. "coins" is that of jobs stored before there was a
             choice: they continue as they began, so a replay draws the same batches.
@@ -106,11 +110,17 @@ class Numerics(Document):
         return self.model_copy(update={"rows_per_pass": rows, "sums": sums, "sensitivity_slack": slack})
 
     def of_numbers(self, numbers: int) -> Numerics:
-        """Returns the same numerics for a model with so many trained numbers: integer totals add the grid's slack."""
+        """Returns the same numerics for a model with so many trained numbers: integer totals add the grid's slack.
+
+        Where that would exceed MOST_GRID_SLACK, totals are in float64, whose rounding `sensitivity_slack` has already.
+        All of this follows from public sizes.
+        """
         if self.totals == "float64":
             return self
-        slack = self.sensitivity_slack + grid_slack(self.records_bound, self.rows_per_pass, numbers)
-        return self.model_copy(update={"sensitivity_slack": slack})
+        added = grid_slack(self.records_bound, self.rows_per_pass, numbers)
+        if added > MOST_GRID_SLACK:
+            return self.model_copy(update={"totals": "float64"})
+        return self.model_copy(update={"sensitivity_slack": self.sensitivity_slack + added})
 
 
 class NumericsReport(Document):

@@ -20,6 +20,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.contracts.hpo import LinearScaling
+from app.disk import is_full
 from app.errors import InvalidRequest, ServiceError, StorageFull, TooManyRequests, Unavailable
 from app.web import suggest
 
@@ -37,7 +38,6 @@ CODES = {
     416: "range-not-satisfiable",
 }
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROKEN = (errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ESTALE)
 # On a file of the storage these mean that the storage is gone; on any other file, a bug of ours.
 GONE = (errno.EACCES, errno.ENOENT)
@@ -219,7 +219,7 @@ def _known_fault(error: Exception, root: Path) -> ServiceError | None:
     Args:
         root: the folder of data sets and artifacts.
     """
-    if (isinstance(error, OSError) and error.errno in FULL) or (isinstance(error, DBAPIError) and _is_full(error)):
+    if is_full(error) or (isinstance(error, DBAPIError) and _is_full(error)):
         return StorageFull("the service's disk is full: an operator has to free some space")
     if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
         logger.error("the database does not answer: %s", getattr(error, "orig", None) or error)

@@ -16,7 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "app.contracts": {"errors"},
     "app.privacy": {"contracts", "errors"},
     "app.hpo": {"contracts", "privacy"},
-    "app.formats": {"contracts", "errors"},
+    "app.formats": {"contracts", "disk", "errors"},
     "app.db": {"ids", "settings"},
     "app.ledger": {"audit", "contracts", "db", "grants", "hpo", "keys", "privacy", "web"} | GROUND,
     "app.sandbox": {"errors", "processes"},

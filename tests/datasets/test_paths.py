@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from app import disk
 from app.datasets.storage import copy_from_data_root
+from app.errors import StorageFull
 from tests.datasets.conftest import CSV, Api, MakeApi, spec
 
 
@@ -124,3 +126,28 @@ def test_analysts_can_not_read_by_path(api: Api) -> None:
 def test_other_bodies_are_refused(api: Api, kind: str, body: str) -> None:
     headers: dict[str, Any] = api.headers("owner") | ({"content-type": kind} if kind else {})
     assert api.client.post("/v1/datasets", content=body, headers=headers).status_code == 422
+
+
+def test_a_file_that_would_fill_the_disk_is_refused_before_it_is_copied(
+    api: Api, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "RESERVE_BYTES", 2**62)
+    with pytest.raises(StorageFull):
+        copy_from_data_root(root, "d.csv", "/path", tmp_path / "copy", len(CSV))
+    assert not (tmp_path / "copy").exists()
+    response = api.by_path(spec(path="d.csv"))
+    assert (response.status_code, response.json()["type"]) == (507, "/problems/storage-full")
+
+
+def test_a_copy_waits_for_its_turn(api: Api) -> None:
+    parsers = api.client.app.state.parsers  # type: ignore[attr-defined]
+    parsers._settings = api.settings.model_copy(update={"parse_wait_s": 0.05})
+    for _ in range(api.settings.max_parsers):
+        assert parsers._copies.acquire(blocking=False)
+    assert api.by_path(spec(path="d.csv")).status_code == 503
+    for _ in range(api.settings.max_parsers):
+        parsers._copies.release()
+    assert api.by_path(spec(path="d.csv")).status_code == 201
+    assert all(parsers._copies.acquire(blocking=False) for _ in range(api.settings.max_parsers)), (
+        "places are given back"
+    )

@@ -87,6 +87,14 @@ def test_an_array_that_claims_more_than_its_file_holds_is_refused(tmp_path: Path
     assert "claims to be larger" in str(refuse(tmp_path, spec("npz"), path))
 
 
+@pytest.mark.parametrize("shape", [(-1, 2), (10, -2), (-10, -2)])
+def test_a_shape_below_zero_is_refused(tmp_path: Path, shape: tuple[int, int]) -> None:
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    lie = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header + b"\n" + bytes(160)
+    path = archive(tmp_path / "d", {"x.npy": lie, "y.npy": npy(np.zeros(10))})
+    assert "has the shape" in str(refuse(tmp_path, spec("npz"), path))
+
+
 @pytest.mark.parametrize(
     "members",
     [

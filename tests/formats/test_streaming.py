@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.errors import InvalidRequest
+from app import disk
+from app.errors import InvalidRequest, StorageFull
+from app.formats import part_writer
 from app.formats import records as records_module
 from app.formats.stored import Texts
 from tests.formats.files import KEYS, Rows, parsed, spec, write
@@ -206,12 +209,13 @@ def test_texts_of_any_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(parts["train"].x, Texts) and list(parts["train"].x.texts()) == texts
 
 
-def test_a_full_disk_is_a_clear_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", ["csv", "parquet", "arrow", "npz"])
+def test_a_full_disk_is_a_clear_error(tmp_path: Path, format: str) -> None:
     """In a process whose files may not grow further. What was written stays in the folder, which the caller removes."""
     rows = [{"a": float(i), "b": 1.0, "y": 0.5} for i in range(20_000)]
     request = {
-        "spec": spec("csv", records=20_000),
-        "file": str(write(tmp_path / "d", "csv", rows)),
+        "spec": spec(format, records=20_000),
+        "file": str(write(tmp_path / "d", format, rows)),
         "holdout_file": None,
         "output_dir": str(tmp_path / "out"),
         "keys": KEYS,
@@ -228,3 +232,63 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path) -> None:
         [sys.executable, "-c", program, json.dumps(request)], capture_output=True, text=True, timeout=120, check=False
     )
     assert (ran.stdout, ran.stderr) == ("507\n", "")
+
+
+def test_parts_leave_the_disk_a_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that begins while there is room, and ends where the reserve begins."""
+    monkeypatch.setattr(part_writer, "ROOM_BYTES", 2**17)
+    rows = [{"a": float(i), "b": 1.0, "y": 0.5} for i in range(60_000)]
+    data = write(tmp_path / "d", "csv", rows)
+    free = iter([2**40, 2**40])
+
+    def usage(_: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=next(free, disk.RESERVE_BYTES - 1))
+
+    monkeypatch.setattr(disk.shutil, "disk_usage", usage)
+    with pytest.raises(StorageFull):
+        parsed(tmp_path, spec("csv", records=60_000), data)
+    (part,) = tmp_path.glob("out*/train.arrow")
+    assert 2**17 < part.stat().st_size < 2**20, "it was refused while it was written"
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet", "npz", "arrow"])
+def test_a_disk_without_room_is_no_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
+    monkeypatch.setattr(disk, "RESERVE_BYTES", 2**62)
+    rows = [{"a": 1.0, "b": 1.0, "y": 0.5}] * 3
+    with pytest.raises(StorageFull):
+        parsed(tmp_path, spec(format, records=3), write(tmp_path / "d", format, rows))
+
+
+@pytest.mark.parametrize("new", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_only_needed_columns_of_arrow_count_and_a_shared_dictionary_once(tmp_path: Path, new: Any) -> None:
+    """20 batches that share 100 KB of texts, next to 4 MB that nobody asked for."""
+    texts = pa.array([f"{i:05}" * 20 for i in range(1000)])
+    label = pa.DictionaryArray.from_arrays(pa.array(np.arange(2000) % 1000, pa.int32()), texts)
+    numbers = pa.array(np.arange(2000, dtype=np.float64))
+    table = pa.table({"more": ["x" * 2000] * 2000, "b": numbers, "y": label, "a": numbers})
+    with new(tmp_path / "d", table.schema) as sink:
+        sink.write_table(table, max_chunksize=100)
+    document = spec("arrow", records=2000, classes=[f"{i:05}" * 20 for i in range(1000)])
+    answer, parts = parsed(tmp_path, document, tmp_path / "d", max_unpacked_bytes=200_000)
+    assert answer["counts"]["records"] == 2000 and parts["train"].x[:, 0].tolist() == list(range(2000))
+    with pytest.raises(InvalidRequest, match="unpacks to more than"):
+        parsed(tmp_path, document, tmp_path / "d", max_unpacked_bytes=120_000)
+
+
+def test_each_new_dictionary_of_arrow_counts(tmp_path: Path) -> None:
+    tables = [
+        pa.table(
+            {
+                "a": np.zeros(10),
+                "b": np.zeros(10),
+                "y": pa.array([str(i) * 100 + str(number) for i in range(10)]).dictionary_encode(),
+            }
+        )
+        for number in range(20)
+    ]
+    with pa.ipc.new_stream(tmp_path / "d", tables[0].schema) as sink:
+        for table in tables:
+            sink.write_table(table)
+    document = spec("arrow", records=200, classes=["0", "1"])
+    with pytest.raises(InvalidRequest, match="unpacks to more than"):
+        parsed(tmp_path, document, tmp_path / "d", max_unpacked_bytes=5000)

@@ -276,6 +276,7 @@ def plan_of(start: dict[str, Any], ranks: Ranks = ALONE) -> Plan:
         data_public=start["data_public"],
         holdout_public=start["holdout_public"],
         holdout_account=message.holdout_account,
+        numerics=message.numerics,
         ranks=ranks,
     )
 

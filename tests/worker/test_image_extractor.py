@@ -109,9 +109,12 @@ def test_the_cache_is_bounded_and_knows_how_images_are_read(
     scales = [GRAY.model_copy(update={"input_scale": scale}) for scale in (0.001, 0.002, 0.003, 0.004)]
     first = made(scales[0])
     old, new = tmp_path / "c" / "old.part", tmp_path / "c" / "new.part"
-    for path in (old, new):
+    unnamed, renaming = tmp_path / "c" / "k.0.arrow.index", tmp_path / "c" / "k.1.arrow.index"
+    for path in (old, new, unnamed, renaming):
         path.write_bytes(b"")
-    os.utime(old, (0, 0))
+    for path in (old, unnamed, *(tmp_path / "c").glob("*.arrow.index")):
+        if path != renaming:
+            os.utime(path, (0, 0))
     assert not np.array_equal(made(scales[1]), first)
     made(scales[2])
     made(scales[0])
@@ -119,6 +122,8 @@ def test_the_cache_is_bounded_and_knows_how_images_are_read(
     made(scales[3])
     assert len(list((tmp_path / "c").glob("*.arrow"))) == 3
     assert new.exists() and not old.exists(), "of a process that was killed"
+    assert renaming.exists() and not unnamed.exists(), "of one that was killed between two names"
+    assert len(list((tmp_path / "c").glob("*.arrow.index"))) == 4, "an index that has its part stays"
     assert np.array_equal(made(scales[0]), first) and len(steps) == 8, "what was used is kept"
     made(scales[1])
     assert len(steps) == 10, "what was not is gone"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import worker.training.loop
 from app.errors import PrivacyError
-from app.privacy.numerics import Numerics, grid_slack, grid_unit
+from app.privacy.numerics import MOST_GRID_SLACK, Numerics, grid_slack, grid_unit, sensitivity_slack
 from tests.worker.gang import together, trained
 from tests.worker.support import Supervisor, dense, keys_of, plan_of, records, spec, start_of
 from tests.worker.test_adaptive import ADAPTIVE
@@ -291,6 +291,28 @@ def test_float_totals_are_refused_on_several_ranks() -> None:
     assert plan_of(start_of(spec(evaluation=None), SHAPE)).numerics.totals == "integers"
     stored = plan_of(start_of(spec(evaluation=None), SHAPE)).numerics.model_dump(exclude={"totals"})
     assert Numerics.model_validate(stored).totals == "float64"
+
+
+def test_a_grid_that_would_raise_the_noise_gives_way_to_float_totals_and_refuses_several_ranks() -> None:
+    """On either side of the rule, with the same public sizes but the rows of a pass."""
+    made = start_of(spec(evaluation=None), SHAPE)
+    usual, count = plan_of(made).numerics, 10**9
+    numbers = plan_of(made).model.numbers
+    most = next(rows for rows in range(2, 10**6) if grid_slack(count, rows, numbers) <= MOST_GRID_SLACK)
+
+    def asked(rows: int) -> tuple[dict[str, Any], float]:
+        own = sensitivity_slack(count, rows, usual.positions)
+        changes = {"rows_per_pass": rows, "records_bound": count, "sums": "float64", "sensitivity_slack": own}
+        return {**made, "numerics": (usual.model_dump() | changes)}, own
+
+    start, own = asked(most)
+    found = plan_of(start, At(0, 2)).numerics
+    assert found == plan_of(start).numerics and found.totals == "integers"
+    assert own < found.sensitivity_slack == own + grid_slack(count, most, numbers)
+    start, own = asked(most - 1)
+    assert plan_of(start).numerics.totals == "float64" and plan_of(start).numerics.sensitivity_slack == own
+    with pytest.raises(PrivacyError, match="integers"):
+        plan_of(start, At(0, 2))
 
 
 def test_ranks_that_differ_end() -> None:

@@ -29,7 +29,7 @@ from worker.attempt.failures import StopRequested, StorageFailed, failure_code
 from worker.attempt.means import write_mean
 from worker.attempt.policy import policy_of
 from worker.attempt.prepare import agreed_plan, device_of_start, extractor_of, loader, report_of
-from worker.attempt.together import Forked, Others, SharedLink, Unheard, connected, exit_status, fork_ranks
+from worker.attempt.together import PEER_GONE, Forked, Others, SharedLink, Unheard, connected, exit_status, fork_ranks
 from worker.data.parts import records_of, users_of
 from worker.data.ranks import ALONE, Ranks, RanksError
 from worker.messages import (
@@ -287,7 +287,7 @@ def _serve_rank(start: Start, forked: Forked) -> int:
     try:
         run_rank(start, connected(forked))
     except RanksError:
-        return 1
+        return PEER_GONE
     except BaseException as error:
         if start.data_public:
             traceback.print_exc()

@@ -159,21 +159,6 @@ def own_network() -> bool:
     return True
 
 
-def join_network(pid: int) -> bool:
-    """Joins the network namespace of another process of this user."""
-    for name, kind in (("user", CLONE_NEWUSER), ("net", CLONE_NEWNET)):
-        theirs, ours = Path(f"/proc/{pid}/ns/{name}"), Path(f"/proc/self/ns/{name}")
-        if theirs.samefile(ours):
-            continue  # already shared, as root's user namespace is
-        descriptor = os.open(theirs, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if not _offered(LIBC.setns(descriptor, kind)):
-                return False
-        finally:
-            os.close(descriptor)
-    return True
-
-
 def landlock(rules: Iterable[tuple[Path, int]]) -> bool:
     """Restricts file access to the rules. Also blocks signals to other processes and their abstract sockets.
 

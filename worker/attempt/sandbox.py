@@ -57,13 +57,11 @@ class Policy:
         writable: folders in which it may do everything but run programs.
         scratch: its own folder for temporary files of libraries; `leave` removes it.
         memory_limit_bytes: the most memory it may use.
-        network_of: the same attempt's first process, whose loopback it shares; None if it is the first itself.
     """
 
     readable: tuple[Path, ...]
     writable: tuple[Path, ...]
     memory_limit_bytes: int
-    network_of: int | None = None
     scratch: Path | None = None
 
 
@@ -84,8 +82,7 @@ def enter(policy: Policy) -> Sandbox:
         tempfile.tempdir = os.environ["TMPDIR"] = str(policy.scratch)
     parent = os.getppid()
     limit = _limit_memory(policy.memory_limit_bytes)
-    shared = policy.network_of
-    loopback = kernel.own_network() if shared is None else kernel.join_network(shared)
+    loopback = kernel.own_network()
     kernel.drop_capabilities()
     inherits = kernel.no_new_privileges()
     landlock = inherits and kernel.landlock(_rules(policy))

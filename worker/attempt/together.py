@@ -20,13 +20,14 @@ from typing import get_args
 
 from app.contracts.base import Document
 from worker.attempt.gloo import GlooRanks
-from worker.data.ranks import Ranks
+from worker.data.ranks import Ranks, RanksError
 from worker.messages import Digest, FailureCode, Resalt
 from worker.training.loop import Link
 
 PR_SET_PDEATHSIG = 1
 MEETING = "ranks"  # a file in the attempt's scratch folder
 CODES: tuple[FailureCode, ...] = get_args(FailureCode)
+PEER_GONE = 63  # the exit status of a rank that found another one gone: the other one's status says why
 FIRST_CODE = 64  # exit statuses from here on name the failure that ended a rank
 SETTLE_S = 10.0
 
@@ -46,10 +47,17 @@ class Forked:
 
 
 def fork_ranks(size: int) -> Forked:
-    """Forks `size` − 1 further ranks; returns in each of them. This process must have one thread."""
+    """Forks `size` − 1 further ranks; returns in each of them. This process must have one thread.
+
+    Raises:
+        RanksError: the machine has no process or memory left for one. Those already forked end with this process.
+    """
     first, pids = os.getpid(), []
     for rank in range(1, size):
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            raise RanksError("a rank of this attempt cannot be started") from error
         if pid == 0:
             ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != first:  # it ended before the request reached the kernel
@@ -78,7 +86,7 @@ class Others:
     """Watches the other ranks from rank 0, in a thread of its own: rank 0 may be deep in a computation.
 
     A rank that was killed ends this whole process at once. One that failed by a known cause is noted; rank 0 then finds
-    its connection closed, and reports that cause.
+    its connection closed, and reports that cause. So may a further rank, which ends with PEER_GONE and says nothing.
     """
 
     def __init__(self, pids: Sequence[int]) -> None:
@@ -98,7 +106,7 @@ class Others:
             pid, raw = os.waitpid(-1, 0)
             self._left.discard(pid)
             status = os.waitstatus_to_exitcode(raw)
-            if status == 0:
+            if status in (0, PEER_GONE):
                 continue
             if not FIRST_CODE <= status < FIRST_CODE + len(CODES):
                 os._exit(1)

@@ -143,9 +143,14 @@ def _keep(cache: Path, key: str, made: StoredPart) -> None:
     finally:
         remove_part(partial)
     by_use = sorted(_files(cache, "*"), key=lambda path: path.stat().st_mtime_ns)
-    left = [path for path in cache.glob("*.part*") if path.stat().st_mtime < time.time() - STALE_S]
-    for path in (*by_use[:-KEPT], *left):
+    for path in (*by_use[:-KEPT], *_left(cache)):
         remove_part(path)
+
+
+def _left(cache: Path) -> list[Path]:
+    """What killed processes left: partial files, and an index that got its name before its part did."""
+    alone = [path for path in cache.glob("*.arrow.index") if not path.with_suffix("").exists()]
+    return [path for path in (*cache.glob("*.part*"), *alone) if path.stat().st_mtime < time.time() - STALE_S]
 
 
 def _files(cache: Path, pattern: str) -> list[Path]:

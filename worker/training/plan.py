@@ -102,13 +102,19 @@ class Plan:
 
     @property
     def keeps_passes(self) -> bool:
-        """True if a full batch's passes stay in memory between steps. Depends on public sizes; changes no number."""
+        """True if a full batch's passes stay in memory between steps, where its records are. Depends on public sizes.
+        Kept sparse passes use another product, which may round a sum's last bits otherwise; dense ones the same."""
         numbers = self.numerics.records_bound * self.model.features
         return self.sampling == "full_batch" and (self.sparse or numbers * self.model.dtype.itemsize <= KEPT_BYTES)
 
     @property
     def in_memory(self) -> bool:
-        """True if the data set's parts are loaded whole. Depends on public sizes; changes no number."""
+        """True if the data set's parts are loaded whole.
+
+        A function of the job's stored bound and the data set's public sizes: all attempts of a job decide the same, so
+        a replay repeats each bit. Passes have the same bits either way, but those of sparse full batches are kept only
+        where they are in memory, see `keeps_passes`.
+        """
         return in_memory(self.numerics.records_bound, self._record_bytes)
 
     @property
@@ -321,11 +327,12 @@ def _of_rows(numerics: Numerics, rows: int | None) -> Numerics:
 
 def _grid(numerics: Numerics, model: Model, ranks: Ranks) -> tuple[Numerics, Grid | None]:
     """The numerics, with the slack of integer totals, and their grid; None where totals are in float64."""
+    numerics = numerics.of_numbers(model.numbers)
     if numerics.totals == "float64":
         if ranks.size > 1:
             raise PrivacyError("several processes need totals in integers: this job's are in float64")
         return numerics, None
-    return numerics.of_numbers(model.numbers), Grid(numerics.records_bound, numerics.rows_per_pass, ranks)
+    return numerics, Grid(numerics.records_bound, numerics.rows_per_pass, ranks)
 
 
 def _hashes_words(spec: JobSpec) -> bool:
