@@ -56,6 +56,9 @@ class World:
     def hook(self) -> str:
         return self.made("/v1/webhooks", HOOK, "webhook")
 
+    def upload(self) -> str:
+        return self.made("/v1/uploads", {"size": 1})
+
     def key(self) -> str:
         return self.made("/v1/keys", {"name": "n", "role": "analyst"}, "key")
 
@@ -142,7 +145,12 @@ def plain(path: str, body: Any = None, method: str = "POST") -> Call:
     """A call by an admin. In the path {hook}, {job}, {key} are new ones, {done} is the finished job."""
 
     def call(world: World) -> httpx.Response:
-        makers = {"hook": world.hook, "key": world.key, "job": lambda: world.scene.job(add_dataset(world.db))}
+        makers = {
+            "hook": world.hook,
+            "key": world.key,
+            "upload": world.upload,
+            "job": lambda: world.scene.job(add_dataset(world.db)),
+        }
         known = {"done": world.done, "data": world.dataset}
         made = {name: known.get(name) or makers[name]() for name in re.findall(r"{(\w+)}", path)}
         sent = {"data": body or {}} if path.startswith("/dashboard") else {"json": body}
@@ -157,6 +165,9 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ("POST", "/v1/datasets/{dataset_id}/ledger/forecast"): None,
     ("POST", "/v1/quotes/sweep"): None,
     ("POST", "/v1/datasets/check"): None,
+    ("POST", "/v1/uploads"): ("upload.begun", plain("/v1/uploads", {"size": 1})),
+    ("PATCH", "/v1/uploads/{upload_id}"): None,  # a file is sent in a thousand pieces: its begin and its end are there
+    ("DELETE", "/v1/uploads/{upload_id}"): ("upload.given_up", plain("/v1/uploads/{upload}", method="DELETE")),
     ("POST", "/v1/keys"): ("key.created", plain("/v1/keys", {"name": "n", "role": "viewer"})),
     ("DELETE", "/v1/keys/{key_id}"): ("key.revoked", plain("/v1/keys/{key}", method="DELETE")),
     ("POST", "/v1/keys/{key_id}/rotate"): ("key.rotated", plain("/v1/keys/{key}/rotate")),
