@@ -76,6 +76,13 @@ def loopback_only() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def nothing_left() -> Iterator[None]:
+    """An interrupted run leaves no process behind."""
+    with servers.none_left():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def warm_pricing() -> Iterator[None]:
     """Services of this process price and parse with real helper processes, which go from one service to the next."""
     with pytest.MonkeyPatch.context() as patch:

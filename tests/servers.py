@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import secrets
 import shutil
 import socket
@@ -32,6 +33,34 @@ try:
 except (OSError, ValueError):
     pass  # it was stopped in order
 """
+
+# Ends all processes that tests started and left: each has inherited RUN. Those that stand still, too.
+END_ALL = """
+import os, pathlib, signal, sys
+sys.stdin.read()
+mark = sys.argv[1].encode()
+for _ in range(3):  # what is being started meanwhile
+    for each in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (each / "environ").read_bytes().split(b"\\0") and int(each.name) != os.getpid():
+                os.kill(int(each.name), signal.SIGKILL)
+        except (OSError, ValueError):
+            continue
+"""
+RUN = "SCRIMP_TEST_RUN"  # in the environment of a test process and of all that it starts
+
+
+@contextmanager
+def none_left() -> Iterator[None]:
+    """If the tests of this process are interrupted, what they had started ends too, however they were interrupted."""
+    os.environ[RUN] = secrets.token_hex(8)
+    line = [sys.executable, "-c", END_ALL, f"{RUN}={os.environ[RUN]}"]
+    environment = {name: value for name, value in os.environ.items() if name != RUN}
+    watch = subprocess.Popen(line, stdin=subprocess.PIPE, start_new_session=True, env=environment)
+    try:
+        yield
+    finally:
+        watch.communicate(timeout=60)
 
 
 @contextmanager

@@ -53,7 +53,8 @@ def _device() -> Device:
 @cache
 def _presence() -> Presence:
     heartbeat_s = get_settings().heartbeat_s
-    return Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), [_device()])
+    device = _device().model_copy(update={"processes": _processes()})
+    return Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), [device])
 
 
 @cache
@@ -70,13 +71,14 @@ def _kinds() -> frozenset[Kind]:
 def _processes() -> int:
     """The most ranks of an attempt here. They talk over the attempt's own loopback; without one there is one rank."""
     most = get_settings().worker_processes or min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
-    sandbox = _presence().sandbox
+    sandbox = _sandbox()
     if most > 1 and (sandbox is None or sandbox.network != "loopback" or not NETWORK_DEVICES[0].is_dir()):
         logger.warning("the processes of an attempt cannot reach each other here: jobs run in one process")
         return 1
     return most
 
 
+@cache
 def _sandbox() -> Sandbox | None:
     """Probes once how attempts on this worker are confined; None if the probe fails."""
     try:

@@ -20,6 +20,7 @@ class Device(Document):
         capability: of a GPU, such as "9.0".
         driver: the version of the GPU's driver; null: not known.
         cuda: the CUDA version that torch was built for; null on a processor.
+        processes: the most processes that its worker runs for one job; null: not known.
     """
 
     kind: Kind
@@ -29,6 +30,7 @@ class Device(Document):
     capability: str | None = None
     driver: str | None = None
     cuda: str | None = None
+    processes: Annotated[int, Field(ge=1)] | None = None
 
     @property
     def label(self) -> str:

@@ -11,6 +11,7 @@ from sqlalchemy import Row
 
 from app.contracts.base import Epsilon
 from app.contracts.devices import needs_gpu
+from app.contracts.job_spec import Runtime
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.hpo.rates import Resolved
 from app.ids import now
@@ -158,7 +159,8 @@ class JobView(BaseModel):
     name: str
     dataset: str
     status: str
-    waiting_for: Literal["cuda", "worker"] | None = None  # queued: for a living GPU worker, or for any free worker
+    # Queued: for a living GPU worker, for a living worker with so many processes, or for any free worker.
+    waiting_for: Literal["cuda", "processes", "worker"] | None = None
     spec: dict[str, Any]
     quote: Quote
     progress: Progress
@@ -281,14 +283,16 @@ def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
     )
 
 
-def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "worker"] | None:
+def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "processes", "worker"] | None:
     """Says what a queued job waits for. A study waits like its trials while no worker can take them."""
     is_study = job.study is not None
     if job.status != "queued" and not (is_study and job.status == "running"):
         return None
-    asked = job.spec.get("runtime", {}).get("device", "auto")
-    if needs_gpu(asked, job.device) and not gpus.alive():
+    runtime = Runtime.model_validate(job.spec.get("runtime", {}))
+    if needs_gpu(runtime.device, job.device) and not gpus.alive():
         return "cuda"
+    if runtime.ranks > 1 and job.device is None and not gpus.have_processes(runtime.ranks):
+        return "processes"
     return None if is_study else "worker"
 
 

@@ -52,6 +52,10 @@ NO_GPU = (
     "no GPU worker is alive now: a job that asks for a GPU waits until there is one (`waiting_for`: cuda), and can be "
     "cancelled free of charge while it waits"
 )
+NO_PROCESSES = (
+    "no worker that runs so many processes for one job is alive now: the job waits until there is one (`waiting_for`: "
+    "processes), and can be cancelled free of charge while it waits"
+)
 
 
 def quote(
@@ -82,6 +86,8 @@ def quote(
     found.estimated_duration_s = round(pace * planned.steps, 1) if pace is not None else None
     if needs_gpu(spec.runtime.device, None) and not gpus.alive():
         found.warnings.append(NO_GPU)
+    if spec.runtime.ranks > 1 and not gpus.have_processes(spec.runtime.ranks):
+        found.warnings.append(NO_PROCESSES)
     if left is None or planned.pricing is None:
         return found.model_copy(update={"fits": True})
     charge = priced.charge

@@ -118,17 +118,27 @@ def is_alive(worker: Worker, lease_s: float, at: datetime) -> bool:
 
 
 class GpuWorkers:
-    """Tells if a GPU worker is alive. Asks the database when it is first asked, so other requests pay nothing."""
+    """Tells if a GPU worker is alive, and how many processes a living worker has for one job.
+
+    Asks the database when it is first asked, so other requests pay nothing.
+    """
 
     def __init__(self, db: Database, lease_s: float) -> None:
         self._db, self._lease_s = db, lease_s
-        self._alive: bool | None = None
+        self._devices: list[Device] | None = None
 
     def alive(self) -> bool:
         """Returns True if a worker with a GPU was seen within a lease's time."""
-        if self._alive is None:
+        return any(each.kind == "cuda" for each in self._seen())
+
+    def have_processes(self, asked: int) -> bool:
+        """Returns True if a worker that runs so many processes for one job was seen within a lease's time."""
+        return any((each.processes or 1) >= asked for each in self._seen())
+
+    def _seen(self) -> list[Device]:
+        if self._devices is None:
             with self._db.read() as session:
                 since = now_there(session) - timedelta(seconds=self._lease_s)
                 seen = session.scalars(select(Worker.devices).where(Worker.seen_at > since))
-                self._alive = any(each["kind"] == "cuda" for devices in seen for each in devices or ())
-        return self._alive
+                self._devices = [Device.model_validate(each) for devices in seen for each in devices or ()]
+        return self._devices

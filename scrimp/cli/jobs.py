@@ -106,9 +106,11 @@ def list_(
     dataset: Annotated[str | None, typer.Option(help="Only on this data set (name or id).")] = None,
     status: Annotated[str | None, typer.Option(help="Only with this status.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="The most jobs to list.")] = 50,
+    search: Annotated[str | None, typer.Option(help="A part of the name, or the beginning of the id.")] = None,
+    sort: Annotated[str | None, typer.Option(help="newest, oldest or name.")] = None,
 ) -> None:
     """List jobs, newest first."""
-    jobs = first(session.client.jobs(dataset, status), limit)
+    jobs = first(session.client.jobs(dataset, status, q=search, sort=sort), limit)
     session.result(jobs, lambda: show.jobs(session.console, jobs))
 
 

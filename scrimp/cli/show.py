@@ -322,9 +322,15 @@ def jobs(console: Console, found: Iterable[Job]) -> None:
     table(console, ("id", "name", "status", "step", "ε", "released", "created (UTC)"), rows)
 
 
+WAITS = {
+    "cuda": "  waiting for a GPU worker: none is alive now",
+    "processes": "  waiting for a worker with as many processes: none is alive now",
+}
+
+
 def job(console: Console, found: Job) -> None:
     """Prints one job."""
-    waits = "  waiting for a GPU worker: none is alive now" if found.waiting_for == "cuda" else ""
+    waits = WAITS.get(found.waiting_for or "", "")
     console.print(f"[bold]{escape(found.id)}[/]  {escape(found.name)}  {status(found.status)}{waits}")
     pairs: list[tuple[str, RenderableType]] = [
         ("privacy", cost(found)),

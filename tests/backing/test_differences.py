@@ -100,6 +100,10 @@ def test_one_price_asked_for_by_two_at_once_is_kept_once(
     [
         "/v1/jobs/job_%00",
         "/v1/jobs?dataset=%00",
+        "/v1/jobs?q=%00",
+        # ["a\u0000", "job_x"] and ["a\ud800", "job_x"]
+        "/v1/jobs?sort=name&after=WyJhXHUwMDAwIiwiam9iX3giXQ",
+        "/v1/jobs?sort=name&after=WyJhXHVkODAwIiwiam9iX3giXQ",
         "/v1/datasets/%00",
         "/v1/datasets/%00/ledger/entries?job=%00",
         "/v1/jobs/x/artifacts/%00",
@@ -111,6 +115,23 @@ def test_one_price_asked_for_by_two_at_once_is_kept_once(
 def test_a_text_that_no_database_holds_is_no_server_error(api: Api, path: str) -> None:
     """psycopg refuses a NUL in a text; SQLite finds nothing."""
     assert api.client.get(path, headers=api.headers("admin")).status_code in (404, 422, 200)
+
+
+def test_jobs_are_found_in_any_case_and_pages_of_any_order_join(api: Api, db: Database, submit: Submit) -> None:
+    """The databases collate names differently; a cursor goes by the same order as its page."""
+    made = {submit(): name for name in ("Beta", "alpha", "beta_2", "100 %")}
+    with db.write() as session:
+        for job_id, name in made.items():
+            session.get_one(Job, job_id).name = name
+    headers, found, after = api.headers("admin"), [], ""
+    while after is not None:
+        page = api.client.get(f"/v1/jobs?sort=name&limit=1{after and f'&after={after}'}", headers=headers).json()
+        found += [each["name"] for each in page["items"]]
+        after = page["next"]
+    assert sorted(found) == sorted(made.values())
+    for q, names in (("BETA", {"Beta", "beta_2"}), ("100 %25", {"100 %"}), ("a_2", {"beta_2"}), ("a%252", set())):
+        items = api.client.get(f"/v1/jobs?q={q}", headers=headers).json()["items"]
+        assert {each["name"] for each in items} == names, q
 
 
 def test_a_number_that_no_database_holds_is_no_server_error(api: Api, submit: Submit) -> None:

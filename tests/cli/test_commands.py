@@ -94,6 +94,8 @@ def test_a_job_is_submitted_listed_and_cancelled(cli: Cli, dataset: str, job_fil
     job = cli.json("jobs", "submit", job_file, "--idempotency-key", "once")
     assert cli.json("jobs", "submit", job_file, "--idempotency-key", "once")["id"] == job["id"]
     assert job["id"] in cli("jobs", "list", "--dataset", dataset, "--status", "queued").output
+    assert [each["id"] for each in cli.json("jobs", "list", "--search", job["id"], "--sort", "name")] == [job["id"]]
+    assert cli.json("jobs", "list", "--search", "no such name") == []
     assert job["id"] in cli("jobs", "show", job["id"]).output
     assert cli.json("ledger", "show", dataset)["accounts"]["train"]["held"] == job["quote"]["charge"]["train"]
     assert "is cancelled" in cli("jobs", "cancel", job["id"]).output

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 from app.lifecycle.attempts import AttemptLog
 from app.settings import Settings
@@ -18,9 +19,9 @@ from worker.celery_app import app
 __all__ = ["app"]
 
 
-def _late(log: AttemptLog, settings: Settings, fork_server: ForkServer, *, has_gpu: bool = False) -> None:
+def _late(log: AttemptLog, settings: Settings, fork_server: ForkServer, **how: Any) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
-    run_attempt(log, settings, fork_server, has_gpu=has_gpu)
+    run_attempt(log, settings, fork_server, **how)
 
 
 vars(tasks)["run_attempt"] = _late

@@ -48,6 +48,16 @@ def test_a_job_says_what_it_waits_for(db: Database, submit: Submit) -> None:
     assert waiting_for(db, gpu) is None
 
 
+def test_a_job_says_that_it_waits_for_processes(db: Database, submit: Submit) -> None:
+    four = submit(once="four", runtime={"processes": 4}, **CHEAP)
+    Presence(db, "host", 1, 5.0, devices=[PROCESSOR]).beat()
+    assert waiting_for(db, four) == "processes", "a worker that does not say runs one"
+    Presence(db, "host", 2, 5.0, devices=[PROCESSOR.model_copy(update={"processes": 3})]).beat()
+    assert waiting_for(db, four) == "processes"
+    Presence(db, "host", 3, 5.0, devices=[PROCESSOR.model_copy(update={"processes": 4})]).beat()
+    assert waiting_for(db, four) == "worker"
+
+
 @pytest.mark.parametrize(("device", "others"), [("cpu", BOTH), ("cuda", CPU)])
 def test_later_attempts_run_on_the_kind_of_the_first_ready_one(
     db: Database, submit: Submit, device: Any, others: frozenset[str]

@@ -1,0 +1,38 @@
+"""An interrupted test run leaves nothing behind: no service, and no process that ignores signals or stands still."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+
+TESTS = """
+    import signal, subprocess, sys, time
+    from tests import servers
+    with servers.none_left():
+        line = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+        deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + line
+        subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True)
+        subprocess.Popen([sys.executable, "-c", line]).send_signal(signal.SIGCONT)
+        still = subprocess.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE)
+        print(int(still.stdout.readline()), flush=True)
+        still.send_signal(signal.SIGSTOP)
+        time.sleep(600)
+"""
+
+
+def test_what_a_killed_run_had_started_ends() -> None:
+    run = subprocess.Popen([sys.executable, "-c", textwrap.dedent(TESTS)], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    left = [psutil.Process(int(run.stdout.readline())) for _ in range(3)]
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    run.stdout.close()
+    deadline = time.monotonic() + 60.0
+    while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in left):
+        assert time.monotonic() < deadline, "they are still there"
+        time.sleep(0.05)
