@@ -40,7 +40,10 @@ ConflictCode = Literal[
     "ledger-behind",
     "too-many-jobs",
     "too-many-predictions",
+    "too-many-uploads",
     "too-many-webhooks",
+    "upload-busy",
+    "wrong-offset",
     "wrong-state",
 ]
 

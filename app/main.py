@@ -24,8 +24,10 @@ from app.dashboard.routes import router as dashboard_router
 from app.dashboard.submit import router as submit_page_router
 from app.dashboard.webhooks import router as webhook_pages_router
 from app.dashboard.workers import router as worker_pages_router
+from app.datasets import resumable
 from app.datasets import service as datasets
 from app.datasets.parsing import Parsers
+from app.datasets.resumable_routes import router as uploads_router
 from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
 from app.docs.routes import router as docs_router
@@ -62,6 +64,7 @@ ROUTERS = (
     system_router,
     keys_router,
     datasets_router,
+    uploads_router,
     grants_router,
     ledger_router,
     signing_keys_router,
@@ -153,6 +156,7 @@ def _look_around(db: Database, settings: Settings) -> None:
     """Cleans up and surveys the ledgers at each start, before the first request."""
     # Leftovers of registrations that crashed; a second API process finds nothing to do.
     datasets.sweep(settings)
+    resumable.sweep(settings)
     try:
         # The database may have been restored since the last start.
         survey(db, Heads.of(settings), settings.storage_root)

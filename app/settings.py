@@ -59,7 +59,17 @@ class Settings(BaseSettings):
         None, description="Folder of feature extractors and Hugging Face models; none: the service has no models."
     )
 
-    max_upload_bytes: int = Field(512 * MIB, description="Largest data file accepted as an upload.")
+    max_upload_bytes: int = Field(512 * MIB, description="Largest data file accepted in one request.")
+    max_upload_total_bytes: int = Field(
+        64 * 1024 * MIB, ge=1, description="Largest data file uploaded in pieces (/v1/uploads)."
+    )
+    max_open_uploads: int = Field(8, ge=1, description="Uploads in pieces of a key that are not registered.")
+    max_open_upload_bytes: int = Field(
+        128 * 1024 * MIB, ge=1, description="What those uploads of a key may declare together."
+    )
+    upload_kept_hours: float = Field(
+        24.0, gt=0, description="Hours after its last byte that an upload in pieces is kept, complete or not."
+    )
     max_path_bytes: int = Field(64 * 1024 * MIB, description="Largest data file registered by `path`.")
     head_time_s: float = Field(10.0, gt=0, description="How long a request's headers may take to arrive.")
     max_body_bytes: int = Field(

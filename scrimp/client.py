@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import httpx
 
+from scrimp import uploading
 from scrimp.errors import (
     ApiError,
     Conflict,
@@ -55,6 +56,7 @@ from scrimp.models import (
     SigningKey,
     Sweep,
     Trials,
+    Upload,
     Verification,
 )
 from scrimp.presets import fitted
@@ -98,7 +100,8 @@ class Client:
     def create_dataset(
         self, spec: Mapping[str, Any], file: Path | None = None, holdout_file: Path | None = None
     ) -> RegisteredDataset:
-        """Registers a data set: by upload, streamed from disk, or by the spec's `path` under the service's data root.
+        """Registers a data set: with its file, streamed from disk, or by the spec's `upload` (see `upload`) or `path`
+        under the service's data root.
 
         Returns:
             the data set, with its new ledger. `content_sha256`, `read` and `warnings` (data-dependent) are shown to its
@@ -114,7 +117,7 @@ class Client:
 
     def _sent(self, path: str, spec: Mapping[str, Any], file: Path | None, holdout_file: Path | None) -> Any:
         if file is None and holdout_file is None:
-            return self._json("POST", path, json=dict(spec))
+            return self._json("POST", path, json=dict(spec), timeout=600.0)
         with ExitStack() as stack:
             parts: dict[str, Any] = {"spec": (None, json.dumps(dict(spec)), "application/json")}
             for field, each in (("file", file), ("holdout_file", holdout_file)):
@@ -122,6 +125,16 @@ class Client:
                     parts[field] = (each.name, stack.enter_context(each.open("rb")), "application/octet-stream")
             # Parsing and hashing happen before the response: no time limit but the service's.
             return self._json("POST", path, files=parts, timeout=600.0)
+
+    def upload(self, file: Path, progress: Callable[[int, int], object] | None = None) -> Upload:
+        """Uploads a large file in pieces; name its `id` as `upload` in a declaration without a file.
+
+        Goes on where it stopped, after connection errors and when it is called again for the same file.
+
+        Args:
+            progress: called with the bytes that are sent and those of the whole file.
+        """
+        return uploading.upload(self._json, self.base_url, file, progress)
 
     def datasets(self) -> Iterator[Dataset]:
         """Yields the data sets that this key may see, newest first."""

@@ -13,6 +13,15 @@ class Resource(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
+class Upload(Resource):
+    """A file that arrives in pieces: `offset` bytes of `size` have arrived."""
+
+    id: str
+    size: int
+    offset: int
+    expires_at: str
+
+
 class Epsilon(Resource):
     """A privacy loss with its meaning: never an ε without its δ, unit, relation and accountant."""
 

@@ -36,6 +36,8 @@ Action = Literal[
     "artifact.downloaded",
     "artifacts.deleted",
     "dataset.content_deleted",
+    "upload.begun",
+    "upload.given_up",
     "prediction.asked",
     "certificate.downloaded",
     "certificate.shown",  # on its job's page

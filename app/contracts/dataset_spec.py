@@ -437,6 +437,9 @@ TableFormat = Literal["csv", "parquet", "npz", "jsonl", "arrow"]  # files with o
 Features = Annotated[HashedText | Text | Columns | TableFeatures | Tensor | Interactions, Field(discriminator="kind")]
 
 
+UploadId = Annotated[str, StringConstraints(pattern=r"^up_[a-z2-7]{21}$")]
+
+
 class DatasetSpec(Document):
     """The declaration of a data set: format, task, features, privacy and hold-out. All of it is public."""
 
@@ -449,6 +452,8 @@ class DatasetSpec(Document):
     holdout: Annotated[SplitHoldout | LastItemHoldout | PublicHoldout, Field(discriminator="kind")] | None = None
     path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
     holdout_path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
+    upload: UploadId | None = None
+    holdout_upload: UploadId | None = None
 
     @field_validator("name")
     @classmethod

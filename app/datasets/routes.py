@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 
 from app.contracts.dataset_spec import DatasetSpec, rounded
 from app.contracts.redeclaration import Redeclaration
-from app.datasets import declaring, repository, service, storage
+from app.datasets import declaring, repository, resumable, service, storage
 from app.datasets.parsing import Parsers
 from app.datasets.schemas import (
     CheckedDataset,
@@ -40,8 +38,8 @@ from app.ledger.heads import Heads
 from app.settings import Settings
 from app.web import strict_json
 from app.web.deps import Db, RecordedHeads, ServiceSettings, get_parsers, get_pricing
-from app.web.examples import DATASET_SPECS, SPEC_BY_PATH
-from app.web.limits import LARGE_NODES
+from app.web.examples import DATASET_SPECS, SPECS_WITHOUT_FILE
+from app.web.limits import LARGE_NODES, chunks_of
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 from app.web.problems import validation_errors
 
@@ -70,8 +68,13 @@ BODY = {
                 },
             },
             "application/json": {
-                "schema": {"$ref": "#/components/schemas/DatasetSpecByPath"},
-                "examples": {name: {"value": spec} for name, spec in SPEC_BY_PATH.items()},
+                "schema": {
+                    "anyOf": [
+                        {"$ref": "#/components/schemas/DatasetSpecByPath"},
+                        {"$ref": "#/components/schemas/DatasetSpecByUpload"},
+                    ]
+                },
+                "examples": {name: {"value": spec} for name, spec in SPECS_WITHOUT_FILE.items()},
             },
         },
     }
@@ -88,13 +91,14 @@ async def register_dataset(
     parsers: Parsing,
     caller: OwnerKey,
 ) -> RegisteredDataset:
-    """Registers a data set: by upload (multipart: `spec`, `file`, `holdout_file`), or by `path` under the data root.
+    """Registers a data set: its file in the request (multipart: `spec`, `file`, `holdout_file`), by `upload` (the id of
+    an upload in pieces, which this deletes), or by `path` under the data root.
 
     Checks the data against the declaration; errors name columns and counts. Refuses content that you registered before,
     if either registration is private.
     """
     with storage.staging(settings.storage_root) as folder:
-        spec = await _received(request, folder, settings, parsers)
+        spec = await _received(request, folder, settings, parsers, caller)
         view = await run_in_threadpool(_register, db, settings, pricing, parsers, caller, spec, folder)
     response.headers["Location"] = f"/v1/datasets/{view.id}"
     return view
@@ -109,7 +113,7 @@ async def check_dataset(
     Answers how many records were read and dropped, with warnings, and suggests a rounded number of records to declare.
     """
     with storage.staging(settings.storage_root) as folder:
-        spec = await _received(request, folder, settings, parsers)
+        spec = await _received(request, folder, settings, parsers, caller)
         return await run_in_threadpool(_check, db, settings, pricing, parsers, caller, spec, folder)
 
 
@@ -179,6 +183,8 @@ def _register(
     folder: Path,
 ) -> RegisteredDataset:
     made = service.register(db, settings, pricing.of(caller.id), parsers, caller, spec, folder)
+    for upload in filter(None, (spec.upload, spec.holdout_upload)):
+        resumable.consume(settings, upload)
     ledger = None if made.account is None else summary.view(made.dataset, made.account)
     view = DatasetView.of(made.dataset, ledger, grants.OWN)
     return RegisteredDataset(**view.model_dump(), read=Read.model_validate(made.counts), warnings=made.warnings)
@@ -204,14 +210,17 @@ def _check(
     )
 
 
-async def _received(request: Request, folder: Path, settings: Settings, parsers: Parsers) -> DatasetSpec:
+async def _received(
+    request: Request, folder: Path, settings: Settings, parsers: Parsers, caller: Caller
+) -> DatasetSpec:
     """The declaration, with its files put into the folder."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         return await _uploaded(request, folder, settings)
     if kind == "application/json":
-        return await _by_path(request, folder, settings, parsers)
-    raise InvalidRequest.at("/headers/Content-Type", "send multipart/form-data, or application/json with a `path`")
+        return await _by_reference(request, folder, settings, parsers, caller)
+    detail = "send multipart/form-data, or application/json with a `path` or an `upload`"
+    raise InvalidRequest.at("/headers/Content-Type", detail)
 
 
 async def _uploaded(request: Request, folder: Path, settings: Settings) -> DatasetSpec:
@@ -222,46 +231,48 @@ async def _uploaded(request: Request, folder: Path, settings: Settings) -> Datas
         max_spec_bytes=settings.max_body_bytes,
     )
     try:
-        async for chunk in _chunks(request):
+        async for chunk in chunks_of(request):
             await run_in_threadpool(upload.feed, chunk)  # this writes to disk
     finally:
         upload.close()
     spec = await run_in_threadpool(_spec, upload.check())
-    if spec.path is not None or spec.holdout_path is not None:
-        raise InvalidRequest.at("/path", "give a `path` or upload a file, not both")
+    for name in ("path", "holdout_path", "upload", "holdout_upload"):
+        if getattr(spec, name) is not None:
+            raise InvalidRequest.at(f"/{name}", f"give `{name}` or send a file, not both")
     return spec
 
 
-async def _by_path(request: Request, folder: Path, settings: Settings, parsers: Parsers) -> DatasetSpec:
+async def _by_reference(
+    request: Request, folder: Path, settings: Settings, parsers: Parsers, caller: Caller
+) -> DatasetSpec:
+    """The declaration, with the files that it names put into the folder."""
     body = bytearray()
-    async for chunk in _chunks(request):
+    async for chunk in chunks_of(request):
         body += chunk
         if len(body) > settings.max_body_bytes:
             raise TooLarge(f"a spec may have at most {settings.max_body_bytes} bytes")
     spec = await run_in_threadpool(_spec, bytes(body))
-    if spec.path is None:
-        raise InvalidRequest.at(
-            "/path", "name a file under the data root in `path`, or upload one as multipart/form-data"
-        )
-    await run_in_threadpool(_copied, spec, folder, settings, parsers)
+    if spec.path is None and spec.upload is None:
+        detail = "name a file under the data root in `path`, an upload in `upload`, or send one as multipart/form-data"
+        raise InvalidRequest.at("/path", detail)
+    await run_in_threadpool(_placed, spec, folder, settings, parsers, caller)
     return spec
 
 
-def _copied(spec: DatasetSpec, folder: Path, settings: Settings, parsers: Parsers) -> None:
-    """Copies the files that the declaration names, in its turn."""
-    with parsers.copying():
-        for name, path, pointer in (("file", spec.path, "/path"), ("holdout_file", spec.holdout_path, "/holdout_path")):
-            if path is not None:
+def _placed(spec: DatasetSpec, folder: Path, settings: Settings, parsers: Parsers, caller: Caller) -> None:
+    """Puts the named files into the folder: copies wait for their turn, uploads are linked."""
+    for prefix, name, path, upload in (
+        ("", "file", spec.path, spec.upload),
+        ("holdout_", "holdout_file", spec.holdout_path, spec.holdout_upload),
+    ):
+        if path is not None and upload is not None:
+            raise InvalidRequest.at(f"/{prefix}upload", f"give `{prefix}path` or `{prefix}upload`, not both")
+        if path is not None:
+            with parsers.copying():
                 limit = settings.max_path_bytes
-                storage.copy_from_data_root(settings.data_root, path, pointer, folder / name, limit)
-
-
-async def _chunks(request: Request) -> AsyncIterator[bytes]:
-    try:
-        async for chunk in request.stream():
-            yield chunk
-    except ClientDisconnect:
-        raise InvalidRequest.at("", "the connection was closed before the body ended") from None
+                storage.copy_from_data_root(settings.data_root, path, f"/{prefix}path", folder / name, limit)
+        if upload is not None:
+            resumable.take(settings, caller.id, upload, f"/{prefix}upload", folder / name)
 
 
 def _spec(content: bytes) -> DatasetSpec:

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, StringConstraints
 
+from app.contracts.base import Document
+from app.datasets.resumable import Upload
 from app.db.models import Dataset
 from app.grants.service import Access, Level
 from app.ids import rfc3339
 from app.ledger.schemas import LedgerView
 
 State = Literal["ready", "behind", "retired"]
+
+
+class UploadRequest(Document):
+    """A file that will arrive in pieces: its bytes, and its SHA-256 in hex, which its registration then checks."""
+
+    size: Annotated[int, Field(strict=True, ge=1, le=2**53 - 1)]
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None
+
+
+class UploadView(BaseModel):
+    """An upload in pieces. `offset` bytes of `size` have arrived; at `expires_at` it is deleted if no more arrive."""
+
+    id: str
+    size: int
+    offset: int
+    expires_at: str | None
+
+    @classmethod
+    def of(cls, upload: Upload) -> UploadView:
+        """Shows an upload to the key that began it."""
+        return cls(
+            id=upload.id,
+            size=upload.declared.size,
+            offset=upload.offset,
+            expires_at=rfc3339(upload.expires_at),
+        )
 
 
 class Shape(BaseModel):

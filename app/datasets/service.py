@@ -164,12 +164,12 @@ def _parsed(
 
 
 def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
-    """The declaration with its defaults filled in: the cap's δ, the filter's order. Paths are dropped.
+    """The declaration with its defaults filled in: the cap's δ, the filter's order. Paths and uploads are dropped.
 
     Raises:
         InvalidRequest: the cap has no budget under the filter, or the hold-out leaves one side without a record.
     """
-    plain = spec.model_copy(update={"path": None, "holdout_path": None})
+    plain = spec.model_copy(update=dict.fromkeys(("path", "holdout_path", "upload", "holdout_upload")))
     privacy = spec.privacy
     if privacy.records is not None:
         split_sizes(spec, privacy.records)
@@ -220,7 +220,7 @@ def _wants_holdout_file(spec: DatasetSpec) -> bool:
 
 def _check_files(spec: DatasetSpec, folder: Path) -> None:
     if not (folder / "file").exists():
-        raise InvalidRequest.at("/file", "there is no data file: send the part `file`, or JSON with a `path`")
+        raise InvalidRequest.at("/file", "there is no data file: send the part `file`, or JSON with `path` or `upload`")
     has = (folder / "holdout_file").exists()
     if _wants_holdout_file(spec) and not has:
         raise InvalidRequest.at(

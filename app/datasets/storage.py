@@ -1,6 +1,7 @@
 """The layout of data sets under the storage root. Files arrive there completely or not at all.
 
-staging/<random>/     an upload and the parts parsed from it; gone when the request ends, whatever happened
+staging/<random>/     a file and the parts parsed from it; gone when the request ends, whatever happened
+uploads/              files that arrive in pieces (app.datasets.resumable)
 datasets/<id>/        the parts of a registered data set, never changed
 """
 

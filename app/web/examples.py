@@ -100,7 +100,7 @@ DATASET_SPECS: dict[str, Any] = {
         "holdout": {"kind": "split", "fraction": 0.2},
     },
 }
-SPEC_BY_PATH: dict[str, Any] = {
+SPECS_WITHOUT_FILE: dict[str, Any] = {
     "jsonl, by path": {
         "name": "tickets",
         "format": "jsonl",
@@ -108,7 +108,21 @@ SPEC_BY_PATH: dict[str, Any] = {
         "features": {"kind": "hashed_text", "column": "text", "ngrams": [1, 2]},
         "privacy": {**PRIVATE, "filter": "rdp", "order": 8.0},
         "path": "tickets/2026.jsonl",
-    }
+    },
+    "csv, by upload in pieces": {
+        "name": "visits",
+        "format": "csv",
+        "task": {"kind": "classification", "label": "came_back", "classes": [0, 1]},
+        "features": {"kind": "columns", "columns": ["age", "days"]},
+        "privacy": {**PRIVATE, "filter": "gdp"},
+        "upload": "up_4zq7x2m5k3v6n2b7c4d5f",
+    },
+}
+UPLOAD = {
+    "id": "up_4zq7x2m5k3v6n2b7c4d5f",
+    "size": 5368709120,
+    "offset": 67108864,
+    "expires_at": "2026-03-02T09:30:00.000000Z",
 }
 
 
@@ -326,6 +340,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "submit_job": JOB_SPECS,
     "redeclare_dataset": {"another number of records": {"records": 24000}, "what it would say": {"dry_run": True}},
     "forecast_ledger": JOB_SPECS,
+    "begin_upload": {"5 GiB": {"size": 5368709120}},
     "set_grant": {"to train, within a policy": {"access": "train", "max_epsilon_per_job": 0.5}},
     "rotate_key": {"the old token works for one more hour": {"overlap_s": 3600}},
     "create_webhook": {
@@ -351,6 +366,9 @@ PREDICTION: dict[str, Any] = {
     "expires_at": "2026-02-27T13:00:00.000000Z",
 }
 ANSWERS: dict[str, Any] = {
+    "begin_upload": {**UPLOAD, "offset": 0},
+    "show_upload": UPLOAD,
+    "append_to_upload": UPLOAD,
     "quote_job": QUOTE,
     "sweep_quotes": SWEPT,
     "forecast_ledger": FORECAST,
@@ -423,6 +441,11 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "detail": "this key has 20 predictions in the queue, and may have 20: wait until some are done",
         "limit": 20,
     },
+    "too-many-uploads": {
+        "detail": "this key has 8 open uploads, its limit: register them, or give them up",
+        "limit": 8,
+    },
+    "wrong-offset": {"detail": "this upload ends at 67108864, not at 0: continue there", "offset": 67108864},
     "too-many-requests": {"detail": "this key may make 6000 requests a minute", "retry_after_s": 12},
     "duplicate-content": {"detail": "you have this content already", "dataset": "ds_4zq7x2m5k3v6n1b8c9d0fa"},
     "cap-too-low": {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
+from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.errors import InvalidRequest, RequestError, TooLarge, TooSlow
@@ -19,6 +22,7 @@ from app.web.problems import problem
 
 # Room for the multipart envelope and the spec beside the file itself.
 UPLOAD_ENVELOPE_BYTES = 4 * MIB
+PIECES = re.compile(r"/v1/uploads/[^/]+")
 UPLOADS = ("/v1/datasets", "/v1/datasets/check", "/dashboard/register/check", "/dashboard/register/file")
 # No route needs more than this, except those below.
 SMALL_BODY_BYTES = 64 * 1024
@@ -45,8 +49,8 @@ class BodyLimit:
     """Refuses bodies that are too large (413), declared or not, or arrive too slowly (408), and JSON that is not
     strict.
 
-    A body is read completely before it is passed on, so that no thread waits for a slow client. Data uploads have a
-    limit of their own and are passed on piece by piece.
+    A body is read completely before it is passed on, so that no thread waits for a slow client. Data files have
+    limits of their own and are passed on as they arrive.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -58,14 +62,18 @@ class BodyLimit:
             return
         headers = Headers(scope=scope)
         uploads = scope["method"] == "POST" and scope["path"] in UPLOADS and not is_json(headers)
+        pieces = scope["method"] == "PATCH" and PIECES.fullmatch(scope["path"]) is not None
         needs = needs_of(scope["method"], scope["path"])
         limit = min(self.settings.max_body_bytes, needs.max_bytes or self.settings.max_body_bytes)
         if uploads:
             limit = 2 * self.settings.max_upload_bytes + UPLOAD_ENVELOPE_BYTES
-        body = _Body(receive, self.settings, limit)
+        if pieces:
+            limit = self.settings.max_upload_total_bytes
+        # Who waits to resume a piece has to wait until its lost connection is given up.
+        body = _Body(receive, self.settings, limit, self.settings.body_time_s if pieces else math.inf)
         try:
             body.check_declared(headers.get("content-length", "0"))
-            if uploads:
+            if uploads or pieces:
                 receive = body.receive
             elif scope["method"] not in ("GET", "HEAD") or announces_body(headers):
                 receive = await self._read(body, headers, needs)
@@ -92,10 +100,11 @@ class BodyLimit:
 
 
 class _Body:
-    """A body as it arrives. It may take `body_time_s`, plus one second for each `body_bytes_per_s` bytes."""
+    """A body as it arrives. It may take `body_time_s`, plus one second for each `body_bytes_per_s` bytes, and be silent
+    for `silence_s`."""
 
-    def __init__(self, receive: Receive, settings: Settings, limit: int) -> None:
-        self._receive, self._settings, self._limit = receive, settings, limit
+    def __init__(self, receive: Receive, settings: Settings, limit: int, silence_s: float = math.inf) -> None:
+        self._receive, self._settings, self._limit, self._silence_s = receive, settings, limit, silence_s
         self._began, self._received, self.whole = time.monotonic(), 0, False
 
     def check_declared(self, length: str) -> None:
@@ -115,11 +124,12 @@ class _Body:
         allowed = self._settings.body_time_s + self._received / self._settings.body_bytes_per_s
         try:
             message: dict[str, Any] = dict(
-                await asyncio.wait_for(self._receive(), self._began + allowed - time.monotonic())
+                await asyncio.wait_for(self._receive(), min(self._began + allowed - time.monotonic(), self._silence_s))
             )
         except TimeoutError:
             raise TooSlow(
-                f"only {self._received} bytes of the body arrived in {allowed:.0f} s: send it faster"
+                f"only {self._received} bytes of the body arrived in {time.monotonic() - self._began:.0f} s: "
+                "send it faster"
             ) from None
         self._received += len(message.get("body", b""))
         if self._received > self._limit:
@@ -138,6 +148,19 @@ class _Body:
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the body is larger than {self._limit} bytes", limit_bytes=self._limit)
+
+
+async def chunks_of(request: Request) -> AsyncIterator[bytes]:
+    """Yields a body as it arrives.
+
+    Raises:
+        InvalidRequest: the connection was closed before the body ended.
+    """
+    try:
+        async for chunk in request.stream():
+            yield chunk
+    except ClientDisconnect:
+        raise InvalidRequest.at("", "the connection was closed before the body ended") from None
 
 
 def is_json(headers: Headers) -> bool:

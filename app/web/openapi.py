@@ -48,6 +48,7 @@ TAGS = {
 
 PARAMETERS = {
     "job_id": "A job's id: `job_…`.",
+    "upload_id": "An upload's id: `up_…`.",
     "dataset_id": "A data set's id: `ds_…`.",
     "key_id": "A key's id: `key_…`.",
     "webhook_id": "A webhook's id: `wh_…`.",
@@ -80,6 +81,10 @@ class Operation:
 
 
 LOCATION: Json = {"Location": "The address of the created object."}
+OFFSET: Json = {
+    "Upload-Offset": "How many bytes have arrived.",
+    "Upload-Length": "How many bytes the whole file has.",
+}
 OPERATIONS = {
     "healthz": Operation("The process answers."),
     "readyz": Operation("Database, migrations and broker answer.", ("unavailable",)),
@@ -114,6 +119,12 @@ OPERATIONS = {
         "The data set with its new declaration.",
         ("forbidden", "content-deleted", "wrong-state", "ledger-behind", "limit-exceeded"),
     ),
+    "begin_upload": Operation("The upload, empty.", ("forbidden", "too-many-uploads"), LOCATION),
+    "show_upload": Operation("The upload.", ("forbidden",), OFFSET),
+    "append_to_upload": Operation(
+        "The upload with its new offset.", ("forbidden", "wrong-offset", "upload-busy"), OFFSET
+    ),
+    "give_up_upload": Operation("The upload is gone.", ("forbidden", "upload-busy")),
     "list_datasets": Operation("A page of data sets."),
     "show_dataset": Operation("The data set."),
     "retire_dataset": Operation("The data set, retired.", ("forbidden", "wrong-state", "ledger-behind")),
@@ -209,6 +220,8 @@ MEMBERS: dict[str, Json] = {
     },
     "too-many-jobs": {"limit": {"type": "integer"}, "queued": {"type": "integer"}},
     "too-many-predictions": {"limit": {"type": "integer"}},
+    "too-many-uploads": {"limit?": {"type": "integer"}, "limit_bytes?": {"type": "integer"}},
+    "wrong-offset": {"offset": {"type": "integer", "description": "Where the upload ends: continue there."}},
     "too-many-requests": {"retry_after_s": {"type": "integer"}},
     "duplicate-name": {"name": {"type": "string"}},
     "idempotency-key-reused": {"job": {"type": "string"}},
@@ -297,11 +310,12 @@ def _made(app: FastAPI) -> Json:
 
 
 def _registrations() -> Json:
-    """The schemas of a data set's declaration, whose body is read by hand; by path, the file's place is required."""
+    """The schemas of a data set's declaration, whose body is read by hand; without a file, its place is required."""
     made = DatasetSpec.model_json_schema(ref_template="#/components/schemas/{model}")
     parts = made.pop("$defs")
     by_path = made | {"title": "DatasetSpecByPath", "required": [*made["required"], "path"]}
-    return {**parts, "DatasetSpec": made, "DatasetSpecByPath": by_path}
+    by_upload = made | {"title": "DatasetSpecByUpload", "required": [*made["required"], "upload"]}
+    return {**parts, "DatasetSpec": made, "DatasetSpecByPath": by_path, "DatasetSpecByUpload": by_upload}
 
 
 def _explain_defaults(node: Any) -> None:

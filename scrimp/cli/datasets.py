@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scrimp.cli import show, show_reading
+from scrimp.cli import large, show, show_reading
 from scrimp.cli.session import Session, command, read_json
 from scrimp.declare import guess
 from scrimp.errors import ScrimpError
@@ -28,8 +28,8 @@ def add(
     file: File = None,
     holdout_file: HoldoutFile = None,
 ) -> None:
-    """Register a data set with its privacy cap."""
-    dataset = session.client.create_dataset(read_json(spec), file, holdout_file)
+    """Register a data set with its privacy cap. Files above 64 MiB are sent in pieces: run it again to resume."""
+    dataset = session.client.create_dataset(*large.sent(session.client, read_json(spec), file, holdout_file))
     session.result(dataset, lambda: show_reading.registered(session.console, dataset))
 
 
@@ -44,7 +44,7 @@ def check(
 ) -> None:
     """Check a file against its declaration; the service stores nothing."""
     declared = read_json(spec) if spec is not None else guess(file).spec
-    found = session.client.check_dataset(declared, file, holdout_file)
+    found = session.client.check_dataset(*large.sent(session.client, declared, file, holdout_file))
     session.result(found, lambda: show_reading.checked(session.console, found))
 
 

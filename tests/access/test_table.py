@@ -106,6 +106,11 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("DELETE", "/v1/keys/{key_id}"): Rule(role=ADMINS),
     ("POST", "/v1/datasets"): Rule(422, role=OWNERS, send=json({})),
     ("POST", "/v1/datasets/check"): Rule(422, role=OWNERS, send=json({})),
+    ("POST", "/v1/uploads"): Rule(201, role=OWNERS, send=json({"size": 1})),
+    # Whose an upload is, tests/datasets/test_resumable.py looks at; this one is nobody's.
+    ("GET", "/v1/uploads/{upload_id}"): Rule(404, role=OWNERS),
+    ("PATCH", "/v1/uploads/{upload_id}"): Rule(404, role=OWNERS, send=lambda *_: {"headers": {"Upload-Offset": "0"}}),
+    ("DELETE", "/v1/uploads/{upload_id}"): Rule(404, role=OWNERS),
     ("GET", "/v1/datasets"): ANY,
     ("GET", "/v1/datasets/{dataset_id}"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/grants"): Rule(needs="own", by_name=True),
@@ -200,6 +205,7 @@ def address(path: str, target: Target, world: World, *, by_name: bool = False) -
         "{key_id}": world.ids["doomed" if path == "/v1/keys/{key_id}" else "spare"],
         "{name}": "model.safetensors",
         "{webhook_id}": "wh_none",
+        "{upload_id}": "up_none",
     }
     for name, value in values.items():
         path = path.replace(name, value)

@@ -22,6 +22,7 @@ from app.db.models import AuditEntry, Dataset
 from app.main import create_app
 from tests.dashboard.conftest import Browser, make_home, token_of
 from tests.dashboard.scene import Key, Scene
+from tests.dashboard.test_submit import sent_from
 from tests.factories import add_dataset, job_spec
 
 HOOK = {"url": "https://93.184.216.34/hook", "events": ["job.succeeded"]}
@@ -56,6 +57,9 @@ class World:
     def hook(self) -> str:
         return self.made("/v1/webhooks", HOOK, "webhook")
 
+    def upload(self) -> str:
+        return self.made("/v1/uploads", {"size": 1})
+
     def key(self) -> str:
         return self.made("/v1/keys", {"name": "n", "role": "analyst"}, "key")
 
@@ -75,9 +79,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> 
     db.close()
 
 
-def upload(world: World) -> httpx.Response:
+def upload(world: World, path: str = "/v1/datasets", name: str = "uploaded") -> httpx.Response:
     spec = {
-        "name": "uploaded",
+        "name": name,
         "format": "csv",
         "task": {"kind": "classification", "label": "y", "classes": [0, 1]},
         "features": {"kind": "columns", "columns": ["a", "b"]},
@@ -85,7 +89,11 @@ def upload(world: World) -> httpx.Response:
         "holdout": {"kind": "split", "fraction": 0.2},
     }
     parts: dict[str, Any] = {"spec": (None, json.dumps(spec), "application/json"), "file": ("file", CSV)}
-    return world.call("POST", "/v1/datasets", files=parts)
+    return world.call("POST", path, files=parts)
+
+
+def upload_on_page(world: World) -> httpx.Response:
+    return upload(world, "/dashboard/register/file", "uploaded-on-page")
 
 
 def join(world: World) -> httpx.Response:
@@ -97,6 +105,16 @@ def submit(world: World) -> httpx.Response:
     headers = {"Idempotency-Key": f"k{len(world.entries())}"}
     spec = job_spec(add_dataset(world.db), privacy={"target_epsilon": 0.5})
     return world.call("POST", "/v1/jobs", json=spec, headers=headers)
+
+
+def submit_on_page(world: World) -> httpx.Response:
+    sign_in(world)
+    post = world.client.post
+    page = world.browser.get(f"/dashboard/submit?dataset={add_dataset(world.db)}")
+    sent = sent_from(page, **{"/privacy/target_epsilon": "0.21"})
+    return post(
+        "/dashboard/submit", data=sent_from(post("/dashboard/submit", data=sent | {"do": "quote"}), do="submit")
+    )
 
 
 def sign_in(world: World) -> httpx.Response:
@@ -142,7 +160,12 @@ def plain(path: str, body: Any = None, method: str = "POST") -> Call:
     """A call by an admin. In the path {hook}, {job}, {key} are new ones, {done} is the finished job."""
 
     def call(world: World) -> httpx.Response:
-        makers = {"hook": world.hook, "key": world.key, "job": lambda: world.scene.job(add_dataset(world.db))}
+        makers = {
+            "hook": world.hook,
+            "key": world.key,
+            "upload": world.upload,
+            "job": lambda: world.scene.job(add_dataset(world.db)),
+        }
         known = {"done": world.done, "data": world.dataset}
         made = {name: known.get(name) or makers[name]() for name in re.findall(r"{(\w+)}", path)}
         sent = {"data": body or {}} if path.startswith("/dashboard") else {"json": body}
@@ -157,6 +180,9 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ("POST", "/v1/datasets/{dataset_id}/ledger/forecast"): None,
     ("POST", "/v1/quotes/sweep"): None,
     ("POST", "/v1/datasets/check"): None,
+    ("POST", "/v1/uploads"): ("upload.begun", plain("/v1/uploads", {"size": 1})),
+    ("PATCH", "/v1/uploads/{upload_id}"): None,  # a file is sent in a thousand pieces: its begin and its end are there
+    ("DELETE", "/v1/uploads/{upload_id}"): ("upload.given_up", plain("/v1/uploads/{upload}", method="DELETE")),
     ("POST", "/v1/keys"): ("key.created", plain("/v1/keys", {"name": "n", "role": "viewer"})),
     ("DELETE", "/v1/keys/{key_id}"): ("key.revoked", plain("/v1/keys/{key}", method="DELETE")),
     ("POST", "/v1/keys/{key_id}/rotate"): ("key.rotated", plain("/v1/keys/{key}/rotate")),
@@ -214,6 +240,12 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
         "certificate.shown",
         plain("/dashboard/live/jobs/{done}", method="GET"),
     ),
+    ("POST", "/dashboard/submit/draft"): None,
+    ("POST", "/dashboard/submit/what-if"): None,
+    ("POST", "/dashboard/submit"): ("job.submitted", submit_on_page),
+    ("POST", "/dashboard/register/draft"): None,
+    ("POST", "/dashboard/register/check"): None,
+    ("POST", "/dashboard/register/file"): ("dataset.registered", upload_on_page),
     ("POST", PAGES): ("webhook.created", plain(PAGES, HOOK)),
     ("POST", f"{PAGES}/{{webhook_id}}/test"): ("webhook.tested", plain(f"{PAGES}/{{hook}}/test")),
     ("POST", f"{PAGES}/{{webhook_id}}/enabled"): (

@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.datasets import resumable
 from app.errors import InvalidRequest
 from app.main import create_app
 from app.web import strict_json
@@ -185,6 +186,34 @@ def test_a_slow_upload_earns_time_by_its_rate(whole: Whole) -> None:
 
     assert asyncio.run(received(10)) == 413  # 100 bytes in 20 ms are far above 10 bytes a second
     assert asyncio.run(received(10**9)) == 408
+
+
+def test_a_silent_piece_of_an_upload_is_given_up_however_much_time_it_has_earned(whole: Whole) -> None:
+    """Nobody else can append while it holds the upload."""
+    scene, _ids = whole
+    settings = scene.settings.model_copy(update={"body_time_s": 1.0, "body_bytes_per_s": 1})
+    app = create_app(settings)
+    upload = resumable.begin(settings, scene.owner.id, 1000, None).id
+    headers = [(b"host", b"testserver"), (b"authorization", f"Bearer {scene.owner.token}".encode())]
+    headers += [(b"transfer-encoding", b"chunked"), (b"upload-offset", b"0")]
+    path, messages, answers = f"/v1/uploads/{upload}", [b"x" * 600], []
+
+    async def receive() -> dict[str, Any]:
+        if not messages:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": messages.pop(), "more_body": True}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            answers.append(message["status"])
+
+    scope = {"type": "http", "method": "PATCH", "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope |= {"headers": headers, "scheme": "http", "http_version": "1.1", "server": ("testserver", 80)}
+    asyncio.run(app({**scope, "asgi": {"version": "3.0"}, "client": ("127.0.0.1", 1)}, receive, send))
+    assert answers == [408]
+    app.state.db.close()
+    assert resumable.find(settings, scene.owner.id, upload).offset == 600
+    resumable.consume(settings, upload)
 
 
 def test_over_a_real_connection_the_slow_one_is_answered_and_closed(whole: Whole, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_generator_of_clients_makes_every_operation(document: Json) -> None:
 
 MODELS: list[tuple[type[BaseModel], Json]] = [
     *((JobSpec, spec) for spec in examples.JOB_SPECS.values()),
-    *((DatasetSpec, spec) for spec in (examples.DATASET_SPECS | examples.SPEC_BY_PATH).values()),
+    *((DatasetSpec, spec) for spec in (examples.DATASET_SPECS | examples.SPECS_WITHOUT_FILE).values()),
     *((KeyRequest, body) for body in examples.REQUESTS["create_key"].values()),
     *((GrantRequest, body) for body in examples.REQUESTS["set_grant"].values()),
     *((Rotation, body) for body in examples.REQUESTS["rotate_key"].values()),

@@ -54,9 +54,9 @@ def test_classes_that_look_like_numbers_stay_texts() -> None:
     assert form().read(sent, document)["task"]["classes"] == ["yes", "no", 3]
 
 
-def test_every_member_of_a_declaration_but_the_server_s_paths_is_in_one_section() -> None:
+def test_every_member_of_a_declaration_but_the_file_s_place_is_in_one_section() -> None:
     members = [each for section in LAYOUT.sections.values() for each in section]
-    assert sorted([*members, "path", "holdout_path"]) == sorted(DatasetSpec.model_fields)
+    assert sorted([*members, "path", "holdout_path", "upload", "holdout_upload"]) == sorted(DatasetSpec.model_fields)
 
 
 def datasets_of(scene: Scene) -> int:

@@ -195,10 +195,10 @@ def test_the_body_is_documented(api: Api) -> None:
     content = document["paths"]["/v1/datasets"]["post"]["requestBody"]["content"]
     assert set(content) == {"multipart/form-data", "application/json"}
     uploaded = content["multipart/form-data"]["schema"]["properties"]["spec"]["$ref"]
-    by_path = content["application/json"]["schema"]["$ref"]
+    named = [each["$ref"] for each in content["application/json"]["schema"]["anyOf"]]
     schemas = document["components"]["schemas"]
-    required = [set(schemas[each.rpartition("/")[2]]["required"]) for each in (uploaded, by_path)]
-    assert "privacy" in required[0] and required[1] - required[0] == {"path"}
+    required = [set(schemas[each.rpartition("/")[2]]["required"]) for each in (uploaded, *named)]
+    assert "privacy" in required[0] and [each - required[0] for each in required[1:]] == [{"path"}, {"upload"}]
     assert "records" in json.dumps(schemas["DatasetPrivacy"])
 
 

@@ -1,0 +1,309 @@
+"""Resumable uploads: a file that arrives in pieces, and goes on where it stopped.
+
+uploads/<id>/file          what has arrived; its size is the offset, and its last change says when it expires
+uploads/<id>/upload.json   what was declared: written last, removed first
+uploads/lock               held by whoever begins uploads or sweeps them, in all processes
+
+Who writes to a file holds its lock (flock); the end of a process gives it back. A crash leaves at worst a folder
+without upload.json, which `sweep` removes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from app.contracts.base import Document
+from app.datasets.storage import create, too_large
+from app.disk import sync
+from app.errors import Conflict, InvalidRequest, NotFound, StorageFull
+from app.ids import new_id, now
+from app.settings import Settings
+
+ID = re.compile(r"up_[a-z2-7]{21}")
+FILE, DECLARED, LOCK = "file", "upload.json", "lock"
+
+
+class Declared(Document):
+    """What an upload was begun with.
+
+    Attributes:
+        key: the id of the key that began it: no other key sees it.
+        size: the whole file's bytes.
+        sha256: the whole file's, in hex, if it was sent.
+    """
+
+    key: str
+    size: int
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Upload:
+    """An upload as it is on disk.
+
+    Attributes:
+        offset: how many bytes have arrived.
+        expires_at: when it is removed if nothing more arrives.
+    """
+
+    id: str
+    folder: Path
+    declared: Declared
+    offset: int
+    expires_at: datetime
+
+    @property
+    def file(self) -> Path:
+        """The file, as far as it has arrived."""
+        return self.folder / FILE
+
+
+def begin(settings: Settings, key_id: str, size: int, sha256: str | None) -> Upload:
+    """Makes an empty upload and sets its bytes aside, by the key's limits and by the free disk.
+
+    Raises:
+        TooLarge: it is larger than any upload may be.
+        Conflict: `too-many-uploads`: the key has too many, or too many bytes, that are not registered.
+        StorageFull: the disk has no room for it beside what other uploads have declared.
+    """
+    if size > settings.max_upload_total_bytes:
+        raise too_large(settings.max_upload_total_bytes)
+    with _locked(settings) as root:
+        there = [upload for folder in root.glob("up_*") if (upload := _load(settings, folder)) is not None]
+        there = [each for each in there if each.expires_at > now()]
+        _check_limits(settings, [each.declared.size for each in there if each.declared.key == key_id], size)
+        promised = sum(each.declared.size - each.offset for each in there)
+        if shutil.disk_usage(root).free < promised + size:
+            raise StorageFull(f"the service's disk has no room for {size} bytes more: an operator has to free some")
+        folder = root / new_id("up")
+        folder.mkdir(mode=0o700)
+        create(folder / FILE).close()
+        _declare(folder, Declared(key=key_id, size=size, sha256=sha256))
+        sync(root)
+    return find(settings, key_id, folder.name)
+
+
+def find(settings: Settings, key_id: str, upload_id: str) -> Upload:
+    """Looks up an upload of a key.
+
+    Raises:
+        NotFound: there is none, it is another key's, or it has expired: all look alike.
+    """
+    upload = _load(settings, _root(settings) / upload_id) if ID.fullmatch(upload_id) else None
+    if upload is None or upload.declared.key != key_id or upload.expires_at <= now():
+        raise NotFound("there is no upload with this id, or it has expired")
+    return upload
+
+
+class Writer:
+    """The end of an upload's file, for one writer alone until it is closed.
+
+    Args:
+        upload: as it is under the lock.
+        descriptor: of its file, to append to; it holds the lock.
+    """
+
+    def __init__(self, upload: Upload, descriptor: int) -> None:
+        self._file = os.fdopen(descriptor, "ab", buffering=0)
+        self._left = upload.declared.size - upload.offset
+        self._size = upload.declared.size
+        self._turn = threading.Lock()  # a request that is cancelled is closed while a thread still writes for it
+
+    def write(self, chunk: bytes) -> None:
+        """Appends a chunk.
+
+        Raises:
+            TooLarge: more arrived than was declared. Nothing of the chunk is written.
+        """
+        with self._turn:
+            if self._file.closed:
+                return
+            if len(chunk) > self._left:
+                raise too_large(self._size)
+            rest = memoryview(chunk)
+            while rest:
+                written = self._file.write(rest)
+                self._left -= written
+                rest = rest[written:]
+
+    def close(self) -> None:
+        """Returns once what arrived is on disk; gives the lock back."""
+        with self._turn, self._file:
+            os.fsync(self._file.fileno())
+
+
+def writer(settings: Settings, key_id: str, upload_id: str, offset: int, length: int) -> Writer:
+    """Opens an upload to append to it.
+
+    Args:
+        offset: where the caller believes that it ends.
+        length: how many bytes were announced; 0 if that is not known.
+
+    Raises:
+        NotFound: as `find`.
+        Conflict: `upload-busy`: another request writes to it. `wrong-offset`: it ends elsewhere, at `offset`.
+        TooLarge: more was announced than was declared. Nothing is written.
+    """
+    descriptor = _lock(find(settings, key_id, upload_id))
+    try:
+        upload = find(settings, key_id, upload_id)  # it may have grown, or have gone, before the lock was ours
+        if upload.offset != offset:
+            detail = f"this upload ends at {upload.offset}, not at {offset}: continue there"
+            raise Conflict("wrong-offset", detail, offset=upload.offset)
+        if offset + length > upload.declared.size:
+            raise too_large(upload.declared.size)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return Writer(upload, descriptor)
+
+
+def give_up(settings: Settings, key_id: str, upload_id: str) -> None:
+    """Makes an upload be there no more; `consume` then removes its file, which takes a moment if it is large.
+
+    Raises:
+        NotFound: as `find`.
+        Conflict: `upload-busy`: a request writes to it.
+    """
+    upload = find(settings, key_id, upload_id)
+    descriptor = _lock(upload)
+    try:
+        (upload.folder / DECLARED).unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def take(settings: Settings, key_id: str, upload_id: str, pointer: str, target: Path) -> None:
+    """Gives a complete upload's file a second name, where a registration looks for it. The upload stays.
+
+    Raises:
+        InvalidRequest: there is no such upload of this key, a part of it is missing, or it arrived damaged.
+    """
+    try:
+        upload = find(settings, key_id, upload_id)
+        if upload.offset < upload.declared.size:
+            detail = f"{upload.offset} of this upload's {upload.declared.size} bytes have arrived: send the rest first"
+            raise InvalidRequest.at(pointer, detail)
+        os.link(upload.file, target)
+    except (NotFound, FileNotFoundError):
+        raise InvalidRequest.at(pointer, "this key has no such upload, or it has expired: upload the file") from None
+    if upload.declared.sha256 is not None:
+        with target.open("rb") as file:
+            arrived = hashlib.file_digest(file, "sha256").hexdigest()
+        if arrived != upload.declared.sha256:
+            detail = "its SHA-256 is not the declared one: delete this upload, and upload the file again"
+            raise InvalidRequest.at(pointer, detail)
+
+
+def consume(settings: Settings, upload_id: str) -> None:
+    """Removes the files of an upload that was registered or given up; does nothing if they have gone."""
+    folder = _root(settings) / upload_id
+    (folder / DECLARED).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(settings: Settings) -> int:
+    """Removes uploads that have expired, and what crashes left. Returns how many."""
+    if not _root(settings).exists():
+        return 0
+    with _locked(settings) as root:
+        over = [folder for folder in root.glob("up_*") if _is_over(settings, folder)]
+    for folder in over:  # without the lock: a large file takes a moment
+        shutil.rmtree(folder, ignore_errors=True)
+    return len(over)
+
+
+def _is_over(settings: Settings, folder: Path) -> bool:
+    """Whether a folder is left over. An upload that has expired is no longer declared after this."""
+    upload = _load(settings, folder)
+    if upload is None:
+        return True
+    if upload.expires_at > now():
+        return False
+    try:
+        descriptor = _lock(upload)
+    except Conflict:
+        return False
+    try:
+        (folder / DECLARED).unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _check_limits(settings: Settings, sizes: Sequence[int], size: int) -> None:
+    what = "register them, or give them up"
+    if len(sizes) >= settings.max_open_uploads:
+        limit = settings.max_open_uploads
+        raise Conflict("too-many-uploads", f"this key has {limit} open uploads, its limit: {what}", limit=limit)
+    if sum(sizes) + size > settings.max_open_upload_bytes:
+        limit = settings.max_open_upload_bytes
+        detail = f"a key's open uploads may have {limit} bytes together, and {sum(sizes)} are taken: {what}"
+        raise Conflict("too-many-uploads", detail, limit_bytes=limit)
+
+
+def _root(settings: Settings) -> Path:
+    return settings.storage_root / "uploads"
+
+
+@contextmanager
+def _locked(settings: Settings) -> Iterator[Path]:
+    """The folder of all uploads. Nobody else begins or sweeps any meanwhile."""
+    settings.storage_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    root = _root(settings)
+    root.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(root / LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield root
+    finally:
+        os.close(descriptor)
+
+
+def _lock(upload: Upload) -> int:
+    """A descriptor that appends to an upload's file and holds its lock."""
+    try:
+        descriptor = os.open(upload.file, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise NotFound("there is no upload with this id, or it has expired") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise Conflict("upload-busy", "another request writes to this upload: ask for its offset again") from None
+    return descriptor
+
+
+def _load(settings: Settings, folder: Path) -> Upload | None:
+    """The upload in a folder; None if it is half made or half removed."""
+    try:
+        declared = Declared.model_validate_json((folder / DECLARED).read_bytes())
+        found = (folder / FILE).stat()
+    except (FileNotFoundError, NotADirectoryError, ValidationError):
+        return None
+    changed = datetime.fromtimestamp(found.st_mtime, UTC)
+    expires_at = changed + timedelta(hours=settings.upload_kept_hours)
+    return Upload(folder.name, folder, declared, found.st_size, expires_at)
+
+
+def _declare(folder: Path, declared: Declared) -> None:
+    """Writes what was declared, completely or not at all."""
+    half = folder / f"{DECLARED}.new"
+    with create(half) as out:
+        out.write(declared.model_dump_json().encode())
+        out.flush()
+        os.fsync(out.fileno())
+    half.rename(folder / DECLARED)
+    sync(folder)

@@ -1,0 +1,82 @@
+"""/v1/uploads: a large file in pieces, resumed where it stopped; only the key that began an upload sees it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from anyio import CancelScope
+from fastapi import APIRouter, Header, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from app.audit import record as audit
+from app.datasets import resumable
+from app.datasets.schemas import UploadRequest, UploadView
+from app.keys.auth import OwnerKey
+from app.web.deps import Db, ServiceSettings
+from app.web.limits import chunks_of
+
+router = APIRouter(prefix="/v1/uploads", tags=["datasets"])
+Offset = Annotated[int, Header(alias="Upload-Offset", ge=0, description="Where the piece begins: the upload's offset.")]
+
+# The body is written to disk as it arrives. It is documented all the same.
+PIECE = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/octet-stream": {
+                "schema": {"type": "string", "format": "binary"},
+                "examples": {"the next bytes": {"value": "(the file from the offset on, or a part of it)"}},
+            }
+        },
+    }
+}
+
+
+@router.post("", status_code=201)
+def begin_upload(
+    body: UploadRequest, db: Db, settings: ServiceSettings, caller: OwnerKey, response: Response
+) -> UploadView:
+    """Begins an upload of a large data file. Send its bytes with PATCH, then name its id in a data set's `upload`."""
+    with db.write() as session:
+        upload = resumable.begin(settings, caller.id, body.size, body.sha256)
+        audit.record(session, "upload.begun", upload.id)
+    response.headers["Location"] = f"/v1/uploads/{upload.id}"
+    return UploadView.of(upload)
+
+
+@router.get("/{upload_id}")
+def show_upload(upload_id: str, settings: ServiceSettings, caller: OwnerKey, response: Response) -> UploadView:
+    """Shows how much of an upload has arrived, also by HEAD: `Upload-Offset`. To resume, send the bytes from there."""
+    return _told(settings, caller.id, upload_id, response)
+
+
+@router.patch("/{upload_id}", openapi_extra=PIECE)
+async def append_to_upload(
+    upload_id: str, offset: Offset, request: Request, settings: ServiceSettings, caller: OwnerKey, response: Response
+) -> UploadView:
+    """Appends the body's bytes at `Upload-Offset`. What arrives before a connection breaks is kept."""
+    announced = int(request.headers.get("content-length", "0"))
+    writer = await run_in_threadpool(resumable.writer, settings, caller.id, upload_id, offset, announced)
+    try:
+        async for chunk in chunks_of(request):
+            await run_in_threadpool(writer.write, chunk)
+    finally:
+        with CancelScope(shield=True):
+            await run_in_threadpool(writer.close)
+    return await run_in_threadpool(_told, settings, caller.id, upload_id, response)
+
+
+@router.delete("/{upload_id}", status_code=204)
+def give_up_upload(upload_id: str, db: Db, settings: ServiceSettings, caller: OwnerKey) -> None:
+    """Gives an upload up: what has arrived is deleted."""
+    with db.write() as session:
+        resumable.give_up(settings, caller.id, upload_id)
+        audit.record(session, "upload.given_up", upload_id)
+    resumable.consume(settings, upload_id)
+
+
+def _told(settings: ServiceSettings, key_id: str, upload_id: str, response: Response) -> UploadView:
+    upload = resumable.find(settings, key_id, upload_id)
+    response.headers["Upload-Offset"] = str(upload.offset)
+    response.headers["Upload-Length"] = str(upload.declared.size)
+    return UploadView.of(upload)

@@ -1,0 +1,44 @@
+"""Files above 64 MiB are sent in pieces before their data set is registered or checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from scrimp.cli import show
+from scrimp.client import Client
+from scrimp.errors import ServiceUnreachable
+
+LARGE_BYTES = 64 << 20
+RESUME = "what has arrived is kept for a day: run the same command again, and the upload goes on from there"
+
+
+def sent(
+    client: Client, spec: dict[str, Any], file: Path | None, holdout_file: Path | None
+) -> tuple[dict[str, Any], Path | None, Path | None]:
+    """The declaration and the files to send with it. If one is large, all are uploaded and named in the declaration.
+
+    Raises:
+        ScrimpError: as `Client.upload`; the error of a lost connection says how to resume.
+    """
+    files = {"upload": file, "holdout_upload": holdout_file}
+    if not any(each is not None and each.stat().st_size > LARGE_BYTES for each in files.values()):
+        return spec, file, holdout_file
+    named = {name: _uploaded(client, each) for name, each in files.items() if each is not None}
+    return spec | named, None, None
+
+
+def _uploaded(client: Client, file: Path) -> str:
+    told = show.console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), DownloadColumn(), TransferSpeedColumn())
+    try:
+        with Progress(*columns, TimeRemainingColumn(), console=told, disable=not told.is_terminal) as bar:
+            task = bar.add_task(file.name, total=file.stat().st_size)
+            return client.upload(file, lambda done, _whole: bar.update(task, completed=done)).id
+    except KeyboardInterrupt:
+        told.print(f"interrupted; {RESUME}")
+        raise
+    except ServiceUnreachable as error:
+        raise ServiceUnreachable(f"{error}; {RESUME}") from error
