@@ -26,6 +26,7 @@ from tests.jobs.stored_cases import CASES, job_of
 # Members that admission writes since, by column.
 SINCE = [
     ("spec", ', "processes": 1'),
+    ("spec", ', "averaging": null'),
     ("quote", ', "draw": "gaps"'),
     ("quote", ', "totals": "(integers|float64)"'),
     ("quote", ', "resolved": null'),
