@@ -94,6 +94,12 @@ def sent_job(sent: Mapping[str, str], datasets: list[DatasetView]) -> Draft:
     return Draft(form().pruned(_for_dataset(draft.document, chosen)))
 
 
+def named_datasets(sent: Mapping[str, str]) -> set[str]:
+    """The data sets that a sent form and its JSON name."""
+    written = sent_draft(dict(sent) | {"source": "json"}, form()).document.get("dataset")
+    return {each for each in (sent.get("/dataset"), written) if isinstance(each, str) and each}
+
+
 def of_job(spec: dict[str, Any], resolved: bool) -> Draft:
     """A job's specification, to submit again or to change.
 
@@ -104,6 +110,11 @@ def of_job(spec: dict[str, Any], resolved: bool) -> Draft:
     if resolved:
         document["optimizer"].pop("learning_rate", None)
     return Draft(document)
+
+
+def name_of(text: str) -> str:
+    """Names a JSON text. Browsers may change the ends of its lines."""
+    return hashlib.sha256(text.replace("\r\n", "\n").strip().encode(errors="replace")).hexdigest()
 
 
 def agreed_on(spec: JobSpec, charge: Mapping[str, Any]) -> str:
