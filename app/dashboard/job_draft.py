@@ -91,7 +91,10 @@ def sent_job(sent: Mapping[str, str], datasets: list[DatasetView]) -> Draft:
     chosen = next((each for each in datasets if each.id == draft.document.get("dataset")), None)
     if chosen is None or chosen.id == before:
         return draft
-    return Draft(form().pruned(_for_dataset(draft.document, chosen)))
+    try:
+        return Draft(form().pruned(_for_dataset(draft.document, chosen)))
+    except (AttributeError, KeyError, TypeError):  # the JSON has a shape that no data set fits
+        return draft
 
 
 def named_datasets(sent: Mapping[str, str]) -> set[str]:

@@ -7,6 +7,7 @@ counts if it was edited since, and then nothing is submitted before it was shown
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -29,7 +30,7 @@ from app.datasets.routes import brief_dataset, list_datasets
 from app.datasets.schemas import DatasetView
 from app.db.engine import Database
 from app.db.models import Job
-from app.errors import BudgetError, Conflict, Forbidden, LimitError, NotFound, RequestError
+from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, LimitError, NotFound, RequestError
 from app.grants.service import REFUSED, require_job
 from app.jobs import routes as jobs
 from app.jobs.routes import Pricing
@@ -42,7 +43,7 @@ PAGE = f"{HOME}/submit"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
 Named = Annotated[str | None, Query(max_length=100)]
 DATASETS_SHOWN = 200
-LONGEST_ONCE, DIGEST = 100, 32
+ONCE, DIGEST = re.compile(r"[A-Za-z0-9_-]{0,100}"), 32
 CHANGED = (
     "Nothing was submitted: the settings or the price are not those of the last quote. Look at this one, then submit."
 )
@@ -163,7 +164,7 @@ async def submit_page(
         draft = first_draft(chosen[0])
         datasets += [each for each in chosen if each not in datasets]
     quoted = await _quoted(api, viewer.caller, draft, datasets)
-    return _page(request, viewer, datasets, draft, quoted)
+    return await run_in_threadpool(_page, request, viewer, datasets, draft, quoted)
 
 
 def _no_form(
@@ -180,10 +181,11 @@ def _no_form(
 async def draft_changed(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
     """The form and the quote of what was typed. Charges and reserves nothing."""
     sent = await _sent(request)
-    datasets = await api.datasets(viewer.caller, named_datasets(sent))
-    draft = sent_job(sent, datasets)
+    datasets, draft = await _draft(api, viewer.caller, sent)
     quoted = await _quoted(api, viewer.caller, draft, datasets)
-    return _page(request, viewer, datasets, draft, quoted, template="_submit.html", once=sent.get("once", ""))
+    return await run_in_threadpool(
+        _page, request, viewer, datasets, draft, quoted, template="_submit.html", once=sent["once"]
+    )
 
 
 @dataclass(frozen=True)
@@ -199,9 +201,8 @@ class Priced:
 async def what_if(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
     """Quotes the job with one setting changed at a time. Charges and reserves nothing."""
     sent = await _sent(request)
-    datasets = await api.datasets(viewer.caller, named_datasets(sent))
-    draft = sent_job(sent, datasets)
-    spec = draft.validated(JobSpec)
+    datasets, draft = await _draft(api, viewer.caller, sent)
+    spec = await run_in_threadpool(draft.validated, JobSpec)
     rows = [] if spec is None else [await _priced(api, viewer.caller, each, datasets) for each in variations(spec)]
     return render(request, "_whatif.html", viewer=viewer, rows=rows)
 
@@ -217,10 +218,10 @@ async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Res
     """Submits the job if it and its price are as the page has shown them; else shows the new quote."""
     typed = await _sent(request)
     sent = typed | ({"source": "json"} if is_edited(typed) else {})
-    datasets = await api.datasets(viewer.caller, named_datasets(sent))
-    draft, status, notice = sent_job(sent, datasets), 200, EDITED if is_edited(typed) else ""
+    datasets, draft = await _draft(api, viewer.caller, sent)
+    status, notice = 200, EDITED if is_edited(typed) else ""
     quoted = await _quoted(api, viewer.caller, draft, datasets)
-    once = sent.get("once", "")[:LONGEST_ONCE] or secrets.token_urlsafe(16)
+    once = sent["once"] or secrets.token_urlsafe(16)
     if quoted is None:
         status = 422
     elif sent.get("do") == "submit" and (is_edited(typed) or sent.get("agreed") != quoted.agreed):
@@ -233,12 +234,23 @@ async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Res
         except REFUSALS as error:
             draft.refused(error)
             status, quoted = error.status, None
-    return _page(request, viewer, datasets, draft, quoted, status=status, once=once, notice=notice)
+    return await run_in_threadpool(
+        _page, request, viewer, datasets, draft, quoted, status=status, once=once, notice=notice
+    )
 
 
 async def _sent(request: Request) -> dict[str, str]:
     """The form's texts."""
-    return {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+    found = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+    if not ONCE.fullmatch(found.setdefault("once", "")):
+        raise InvalidRequest.at("/once", "this page is out of date: reload it")
+    return found
+
+
+async def _draft(api: Api, caller: Caller, sent: Mapping[str, str]) -> tuple[list[DatasetView], Draft]:
+    """The data sets to choose from, and the draft that a form says."""
+    datasets = await api.datasets(caller, await run_in_threadpool(named_datasets, sent))
+    return datasets, await run_in_threadpool(sent_job, sent, datasets)
 
 
 def is_edited(sent: Mapping[str, str]) -> bool:
@@ -248,7 +260,7 @@ def is_edited(sent: Mapping[str, str]) -> bool:
 
 async def _quoted(api: Api, caller: Caller, draft: Draft, datasets: list[DatasetView]) -> Quoted | None:
     """The quote of a draft; None if it is not valid or refused, with the draft's errors filled."""
-    spec = draft.validated(JobSpec)
+    spec = await run_in_threadpool(draft.validated, JobSpec)
     if spec is None:
         return None
     try:

@@ -93,6 +93,27 @@ def test_a_check_stores_nothing_and_a_registration_answers_its_owner(
     assert send("file", token).json()["type"] == "/problems/duplicate-name"
 
 
+ODD = [
+    '{"name": "\\ud800"}',
+    '{"task": {"kind": []}}',
+    '{"holdout": {}}',
+    '{"name": "d", "holdout": {"kind": []}}',
+    "[",
+]
+ODD += ['{"privacy": [1], "task": [1], "features": 3, "holdout": [2], "csv": [3]}', '{"privacy": {"cap": [1]}}', "{}"]
+ODD += ['{"task": %s}' % ("[" * depth + "]" * depth) for depth in (65, 600, 900)]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_json_that_is_no_declaration_is_answered_and_kept(whole: Whole, signed_in: SignedIn, text: str) -> None:
+    browser = signed_in("owner")
+    csrf = token_of(browser.get(PAGE))
+    for source in ("json", "form"):
+        page = browser.client.post(f"{PAGE}/draft", data={"csrf": csrf, "json": text, "source": source})
+        assert page.status_code == 200, text
+        assert "to change" in page.text or "fill in the form" in page.text, text
+
+
 def test_refusals_of_the_api_stand_at_their_fields_and_are_text(whole: Whole, signed_in: SignedIn) -> None:
     browser = signed_in("owner")
     sent = {"csrf": token_of(browser.get(PAGE)), "source": "json", "json": json.dumps(dataset_spec())}

@@ -36,6 +36,13 @@ SPECS: dict[str, dict[str, Any]] = {
     "sampled": {"sampling": {"kind": "poisson", "expected_batch_size": 64}, "length": {"epochs": 2.5}},
     "study": {"hpo": {"strategy": "random_k", "space": {"learning_rate": [0.1, 10.0]}, "score": {"kind": "public"}}},
     "public": {"privacy": None, "evaluation": None, "seed": 7, "runtime": {"dtype": "float64"}},
+    "many digits": {
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 0.12345678901234567, "momentum": 0.1 + 0.2},
+        "privacy": {"noise_multiplier": 1 / 3},
+    },
+    "large numbers": {"privacy": None, "evaluation": None, "seed": 2**62 + 1},
+    "largest seed": {"privacy": None, "evaluation": None, "seed": 2**63 - 1},
+    "exponents": {"optimizer": {"kind": "dp_sgd", "learning_rate": 1.5e-7}, "privacy": {"target_epsilon": 1e-05 + 2}},
 }
 
 
@@ -175,13 +182,48 @@ def test_errors_stand_at_their_fields(
         assert f'href="#{at}"' in page.text and 'value="submit"' not in page.text
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"dataset": 3}', '{"model": 5}', "[" * 3000, '{"a": NaN}'])
+ODD = ["{", "[]", '{"dataset": 3}', '{"model": 5}', "[" * 3000, '{"a": NaN}', '{"model": {"kind": []}}']
+ODD += [
+    '{"task": {"kind": []}}',
+    '{"hpo": {"strategy": [1]}}',
+    '{"name": "\\ud800"}',
+    '{"holdout": {}}',
+    '{"seed": 1e999}',
+]
+ODD += ['{"model": %s}' % ("[" * depth + "]" * depth) for depth in (65, 600, 900)]  # fmt: skip
+ODD += [
+    '{"privacy": [1], "model": [1], "hpo": 3, "evaluation": "x", "optimizer": {"kind": {}}}',
+    '{"name": "a\\u0000b"}',
+]
+
+
+@pytest.mark.parametrize("text", ODD)
 def test_json_that_is_no_specification_is_answered_and_kept(whole: Whole, signed_in: SignedIn, text: str) -> None:
     browser = signed_in("analyst")
     sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"))
     for source in ("json", "form"):
         page = browser.client.post(f"{PAGE}/draft", data={"csrf": sent["csrf"], "json": text, "source": source})
         assert page.status_code == 200 and "No quote" in page.text, text
+        assert source == "form" or text in html.unescape(page.text), "what was typed stays"
+    other = {"json": text, "/dataset": whole[1].digits, "source": "form", "csrf": sent["csrf"]}
+    assert browser.client.post(f"{PAGE}/draft", data=other).status_code == 200
+
+
+@pytest.mark.parametrize("typed_in", ['"\\ud800"', "[" * 600 + "]" * 600, '"\\u0000"'])
+def test_a_list_that_no_json_may_hold_is_refused(whole: Whole, signed_in: SignedIn, typed_in: str) -> None:
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"), **{"/evaluation/metrics": typed_in})
+    page = browser.client.post(f"{PAGE}/draft", data=sent)
+    assert page.status_code == 200 and "No quote" in page.text
+
+
+def test_the_mark_of_a_click_is_as_the_api_has_it(whole: Whole, signed_in: SignedIn) -> None:
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"), do="submit")
+    before = jobs_of(whole[0])
+    for once in ("a\0b", "x" * 101, "é", "a b"):
+        assert browser.client.post(PAGE, data=sent | {"once": once}).status_code == 422, once
+    assert jobs_of(whole[0]) == before
 
 
 def test_what_does_not_fit_cannot_be_submitted(whole: Whole, signed_in: SignedIn) -> None:
