@@ -120,9 +120,10 @@ def name_of(text: str) -> str:
     return hashlib.sha256(text.replace("\r\n", "\n").strip().encode(errors="replace")).hexdigest()
 
 
-def agreed_on(spec: JobSpec, charge: Mapping[str, Any]) -> str:
-    """Names a specification and its price: a click spends what was shown, or nothing."""
-    said = json.dumps([spec.model_dump(mode="json"), dict(charge)], sort_keys=True)
+def agreed_on(spec: JobSpec, charge: Mapping[str, Any], rate: float | None) -> str:
+    """Names a specification, its price and what its "auto" rate stands for: a click spends what was shown, or
+    nothing."""
+    said = json.dumps([spec.model_dump(mode="json"), dict(charge), rate], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()
 
 

@@ -270,7 +270,8 @@ async def _quoted(api: Api, caller: Caller, draft: Draft, datasets: list[Dataset
         return None
     dataset = next((each for each in datasets if spec.dataset in (each.id, each.name)), None)
     shares = shares_of(dataset.ledger if dataset else None, quote.charge)
-    return Quoted(spec, quote, dataset, shares, agreed_on(spec, quote.charge))
+    rate = None if quote.resolved is None else quote.resolved.learning_rate
+    return Quoted(spec, quote, dataset, shares, agreed_on(spec, quote.charge, rate))
 
 
 def _page(

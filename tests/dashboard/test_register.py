@@ -13,9 +13,11 @@ import pytest
 from sqlalchemy import func, select
 
 from app.contracts.dataset_spec import DatasetSpec
+from app.dashboard import page as pages
 from app.dashboard.dataset_draft import LAYOUT, first_declaration, form
 from app.db.models import Dataset
 from app.web.examples import DATASET_SPECS
+from scrimp.declare import MOST_CLASSES, MOST_VALUES
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import XSS, Everything, Scene
 from tests.factories import dataset_spec
@@ -57,6 +59,12 @@ def test_classes_that_look_like_numbers_stay_texts() -> None:
 def test_every_member_of_a_declaration_but_the_server_s_paths_is_in_one_section() -> None:
     members = [each for section in LAYOUT.sections.values() for each in section]
     assert sorted([*members, "path", "holdout_path"]) == sorted(DatasetSpec.model_fields)
+
+
+def test_the_browser_guesses_a_task_within_the_bounds_of_the_command_line() -> None:
+    script = (Path(pages.__file__).parent / "static" / "register.js").read_text()
+    assert f"const [MOST_CLASSES, MOST_VALUES] = [{MOST_CLASSES}, {MOST_VALUES}];" in script
+    assert "values.length > MOST_CLASSES || (values.length > MOST_VALUES && values.every(isNumber))" in script
 
 
 def datasets_of(scene: Scene) -> int:

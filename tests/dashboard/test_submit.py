@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 
 from app.contracts.job_spec import JobSpec
 from app.dashboard import submit
-from app.dashboard.job_draft import LAYOUT, form
+from app.dashboard.job_draft import LAYOUT, agreed_on, form
 from app.dashboard.whatif import variations
 from app.db.models import Dataset, Job
 from app.grants.service import Granted, give
@@ -224,6 +224,12 @@ def test_the_mark_of_a_click_is_as_the_api_has_it(whole: Whole, signed_in: Signe
     for once in ("a\0b", "x" * 101, "é", "a b"):
         assert browser.client.post(PAGE, data=sent | {"once": once}).status_code == 422, once
     assert jobs_of(whole[0]) == before
+
+
+def test_another_rate_or_price_is_another_agreement() -> None:
+    spec = JobSpec.model_validate(job_spec("ds_1"))
+    agreements = [({"train": 1}, 0.5), ({"train": 1}, 0.25), ({"train": 1}, None), ({"train": 2}, 0.5)]
+    assert len({agreed_on(spec, charge, rate) for charge, rate in agreements}) == len(agreements)
 
 
 def test_what_does_not_fit_cannot_be_submitted(whole: Whole, signed_in: SignedIn) -> None:
