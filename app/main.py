@@ -19,6 +19,7 @@ from app.audit.routes import router as audit_router
 from app.catalogue.routes import router as catalogue_router
 from app.dashboard.compare import router as compare_page_router
 from app.dashboard.entries import router as entries_router
+from app.dashboard.gate import SessionFirst
 from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import router as dashboard_router
 from app.dashboard.submit import router as submit_page_router
@@ -132,6 +133,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for middleware, options in (
         (BodyLimit, {"settings": settings}),
         (KeyFirst, {}),
+        (SessionFirst, {}),
         (HeadAsGet, {}),
         (Origins, {"db": db, "trusted_proxies": settings.trusted_proxies}),
         (HostCheck, {"allowed_hosts": settings.allowed_hosts}),

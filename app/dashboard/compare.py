@@ -26,7 +26,7 @@ PAGE = f"{HOME}/compare"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
 MOST = 8  # as many as there are colours
 Ids = Annotated[list[Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]], Query(max_length=200)]
-# Of the name and the data set the page tells anyway.
+# The page shows these in its heading of each job.
 APART = ("dataset", "name")
 
 

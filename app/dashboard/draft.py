@@ -56,11 +56,13 @@ class Draft:
         document: it, as far as it is known.
         text: the document as JSON, or what was typed in its place if that is none.
         errors: what is wrong, by JSON pointer; "" holds what has no place of its own.
+        has_form: False where the JSON cannot be read: a form would show another document.
     """
 
     document: dict[str, Any]
     text: str = ""
     errors: dict[str, list[str]] = field(default_factory=dict)
+    has_form: bool = True
 
     def __post_init__(self) -> None:
         self.text = self.text or json.dumps(self.document, indent=2, ensure_ascii=False)
@@ -89,7 +91,9 @@ class Draft:
         self, form: SchemaForm, layout: Layout, fitted: Callable[[Control], Control] = lambda each: each
     ) -> list[Section]:
         """The form. `fitted` changes controls, by what is known besides the schema."""
-        found = []
+        found: list[Section] = []
+        if not self.has_form:
+            return found
         for title, members in layout.sections.items():
             shown = [fitted(each) for each in form.show(self.document, members)]
             asked = tuple(each for each in shown if each.pointer in layout.asked or each.required)
@@ -118,19 +122,45 @@ def placed(problems: list[Problem]) -> dict[str, str]:
     return found
 
 
-def sent_draft(sent: Mapping[str, str], form: SchemaForm) -> Draft:
-    """The draft that a sent form says; its JSON says it if `source` is `json`."""
+def sent_draft(sent: Mapping[str, str], form: SchemaForm, max_nodes: int = strict_json.MAX_NODES) -> Draft:
+    """The draft that a sent form says; its JSON says it if `source` is `json`.
+
+    Args:
+        max_nodes: the most values that the document may hold.
+    """
     text = sent.get("json", "")
+    unread = Draft({}, text, has_form=False)
     try:
-        document = json.loads(text)
-        wrong = "" if isinstance(document, dict) else "this is not a JSON object"
-    except (ValueError, RecursionError) as error:
-        wrong = f"this is not JSON: {error}"
-    if wrong:
-        return Draft({}, text, {"": [wrong]})
+        document = _read(text, max_nodes)
+    except ServiceError as error:
+        unread.refused(error)
+        return unread
     if sent.get("source") == "json":
         return Draft(document, text)
+    before = Draft(document, text)
     try:
-        return Draft(form.read(sent, document))
+        found = form.read(sent, document)
+        return Draft(_read(json.dumps(found), max_nodes))
     except (AttributeError, KeyError, TypeError):  # the JSON has a shape that no form shows
-        return Draft(document, text)
+        return before
+    except RecursionError:
+        before.refused(InvalidRequest.at("", "a field has too many levels"))
+    except ServiceError as error:
+        before.refused(error)
+    return before
+
+
+def _read(text: str, max_nodes: int) -> dict[str, Any]:
+    """The JSON object of a text, which is small enough in every respect to be shown as a form.
+
+    Raises:
+        InvalidRequest, TooLarge: it is none.
+    """
+    strict_json.check(text.encode(errors="surrogatepass"), max_nodes)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest.at("", f"this is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InvalidRequest.at("", "this is not a JSON object")
+    return document

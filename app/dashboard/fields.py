@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.web import strict_json
+
 MISSING = object()
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 TAGS = ("kind", "strategy")
@@ -113,7 +115,7 @@ class SchemaForm:
         mapping: dict[str, str] = schema["discriminator"]["mapping"]
         kind = value.get(tag) if isinstance(value, dict) else None
         default = schema.get("default")
-        if kind not in mapping:
+        if not isinstance(kind, str) or kind not in mapping:
             kind = default.get(tag) if isinstance(default, dict) else next(iter(mapping))
         return tag, self._resolved({"$ref": mapping[str(kind)]})
 
@@ -188,7 +190,7 @@ class SchemaForm:
             member = self._resolved({"$ref": schema["discriminator"]["mapping"][known]})
             before = {name: each for name, each in before.items() if name in member["properties"]} | {tag: known}
         found = self._members(schema, before)
-        if found is None or wanted not in schema["discriminator"]["mapping"]:
+        if found is None or not isinstance(wanted, str) or wanted not in schema["discriminator"]["mapping"]:
             return value
         return {tag: wanted} | self._read_object(found[1], pointer, before, form)
 
@@ -269,7 +271,7 @@ def _said(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(json.dumps(each) if _looks_different(each) else _said(each) for each in value)
     if isinstance(value, float) and not isinstance(value, bool):
-        return f"{value:.12g}"
+        return repr(value).removesuffix(".0")
     return json.dumps(value)
 
 
@@ -308,4 +310,5 @@ def _listed(text: str) -> list[Any]:
 def _number(text: str) -> Any:
     if not NUMBER.fullmatch(text):
         return text.strip('"')
-    return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else float(text)
+    is_whole = re.fullmatch(r"[+-]?\d{1,19}", text) is not None and int(text) in strict_json.INTEGERS
+    return int(text) if is_whole else float(text)

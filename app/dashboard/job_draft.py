@@ -91,7 +91,16 @@ def sent_job(sent: Mapping[str, str], datasets: list[DatasetView]) -> Draft:
     chosen = next((each for each in datasets if each.id == draft.document.get("dataset")), None)
     if chosen is None or chosen.id == before:
         return draft
-    return Draft(form().pruned(_for_dataset(draft.document, chosen)))
+    try:
+        return Draft(form().pruned(_for_dataset(draft.document, chosen)))
+    except (AttributeError, KeyError, TypeError):  # the JSON has a shape that no data set fits
+        return draft
+
+
+def named_datasets(sent: Mapping[str, str]) -> set[str]:
+    """The data sets that a sent form and its JSON name."""
+    written = sent_draft(dict(sent) | {"source": "json"}, form()).document.get("dataset")
+    return {each for each in (sent.get("/dataset"), written) if isinstance(each, str) and each}
 
 
 def of_job(spec: dict[str, Any], resolved: bool) -> Draft:
@@ -106,9 +115,15 @@ def of_job(spec: dict[str, Any], resolved: bool) -> Draft:
     return Draft(document)
 
 
-def agreed_on(spec: JobSpec, charge: Mapping[str, Any]) -> str:
-    """Names a specification and its price: a click spends what was shown, or nothing."""
-    said = json.dumps([spec.model_dump(mode="json"), dict(charge)], sort_keys=True)
+def name_of(text: str) -> str:
+    """Names a JSON text. Browsers may change the ends of its lines."""
+    return hashlib.sha256(text.replace("\r\n", "\n").strip().encode(errors="replace")).hexdigest()
+
+
+def agreed_on(spec: JobSpec, charge: Mapping[str, Any], rate: float | None) -> str:
+    """Names a specification, its price and what its "auto" rate stands for: a click spends what was shown, or
+    nothing."""
+    said = json.dumps([spec.model_dump(mode="json"), dict(charge), rate], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()
 
 

@@ -6,11 +6,13 @@ The form is the DatasetSpec's schema; check and registration are the API's route
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.concurrency import run_in_threadpool
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.dashboard import dataset_draft
@@ -59,7 +61,12 @@ async def declaration_changed(request: Request, viewer: PostingViewer) -> Respon
     """The form of what was typed, with what is wrong in it: by its contract, or as the API refused the file."""
     await check_owner(viewer.caller)
     sent = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-    draft = sent_draft(sent, dataset_draft.form())
+    # A declaration may be large: other requests continue meanwhile.
+    return await run_in_threadpool(_changed, request, viewer, sent)
+
+
+def _changed(request: Request, viewer: Viewer, sent: Mapping[str, str]) -> Response:
+    draft = sent_draft(sent, dataset_draft.form(), LARGE_NODES)
     draft.validated(DatasetSpec, LARGE_NODES)
     with suppress(ValidationError):
         found = [each.model_dump() for each in REFUSALS.validate_json(sent.get("refused") or "[]")]

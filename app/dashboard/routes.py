@@ -34,7 +34,7 @@ from app.dashboard.session import (
     sign_out,
     start_login,
 )
-from app.datasets.routes import list_datasets
+from app.datasets.routes import list_datasets, states_of
 from app.db.engine import Database
 from app.db.models import ApiKey, Job
 from app.errors import NotFound, RequestError, Unauthenticated
@@ -227,7 +227,11 @@ def dataset_page(
         page = views.dataset_page(session, dataset_id, viewer, before)
     checked = asdict(verified(db, heads, page.dataset.id)) if check and page.ledger else None
     recent = page_of_jobs(db, viewer.caller, gpus_of(request), dataset=page.dataset.id, limit=views.JOBS_ON_DATASET)
-    return render(request, "dataset.html", viewer=viewer, page=page, checked=checked, jobs=recent.items)
+    usable = page.dataset.state == "ready" and states_of(db, heads, [page.dataset.id])[page.dataset.id] == "ready"
+    may_start = usable and page.dataset.access != "view" and viewer.caller.role != "viewer"
+    return render(
+        request, "dataset.html", viewer=viewer, page=page, checked=checked, jobs=recent.items, may_start=may_start
+    )
 
 
 @router.get("/live/datasets/{dataset_id}")

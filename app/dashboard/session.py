@@ -21,13 +21,14 @@ from fastapi.security import HTTPAuthorizationCredentials
 from itsdangerous import BadSignature, TimestampSigner
 
 from app.audit import record as audit
+from app.db.engine import Database
 from app.errors import Forbidden, RequestError, Unauthenticated
 from app.keys import service
 from app.keys.auth import authenticated, bearer, limits_of
 from app.keys.service import Caller
 from app.secrets import load_secret
 from app.settings import Settings
-from app.web.deps import Db, ServiceSettings
+from app.web.deps import Db, ServiceSettings, database_of
 
 HOME = "/dashboard"
 LOGIN = "/dashboard/login"
@@ -70,16 +71,34 @@ def current_viewer(
     if credentials is not None:
         return Viewer(authenticated(request, db, credentials.credentials), None)
     cookie = request.cookies.get(SESSION_COOKIE, "")
+    caller = _caller_of(cookie, db, settings)
+    audit.authenticated(caller.id)
+    limits_of(request).request(caller.id, caller.requests_per_minute)
+    return Viewer(caller, _token(settings, cookie))
+
+
+def is_signed_in(request: Request) -> bool:
+    """Returns True if the request's cookie is a valid session's. Counts nothing: the route does."""
+    try:
+        _caller_of(request.cookies.get(SESSION_COOKIE, ""), database_of(request), request.app.state.settings)
+    except SignInNeeded:
+        return False
+    return True
+
+
+def _caller_of(cookie: str, db: Database, settings: Settings) -> Caller:
+    """The caller of a session's cookie.
+
+    Raises:
+        SignInNeeded: as `current_viewer`.
+    """
     try:
         signed = _signer(settings).unsign(cookie, max_age=int(settings.session_hours * 3600)).decode()
         key_id, generation, sign_outs = signed.split(".")
         with db.read() as session:
-            caller = service.in_session(session, key_id, generation, int(sign_outs))
+            return service.in_session(session, key_id, generation, int(sign_outs))
     except (BadSignature, ValueError, Unauthenticated):  # ValueError: signed by an older version
         raise SignInNeeded("sign in first") from None
-    audit.authenticated(caller.id)
-    limits_of(request).request(caller.id, caller.requests_per_minute)
-    return Viewer(caller, _token(settings, cookie))
 
 
 CurrentViewer = Annotated[Viewer, Depends(current_viewer)]

@@ -1,12 +1,16 @@
 """/dashboard/submit: compose a job, see what it costs, and submit it.
 
 The form, its quote and the admission are the API's own: the JobSpec's schema, `POST /v1/quotes` and `POST /v1/jobs`.
-A click submits only the specification and the price that the page has shown.
+A click submits only the specification and the price that the page has shown: of a form without JavaScript, the JSON
+counts if it was edited since, and then nothing is submitted before it was shown.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,30 +21,37 @@ from starlette.concurrency import run_in_threadpool
 from app.contracts.job_spec import JobSpec
 from app.dashboard import job_draft
 from app.dashboard.draft import Draft, placed
-from app.dashboard.job_draft import agreed_on, first_draft, of_job, sent_job
+from app.dashboard.job_draft import agreed_on, first_draft, name_of, named_datasets, of_job, sent_job
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.dashboard.views import Share, shares_of
 from app.dashboard.whatif import Variation, variations
-from app.datasets.routes import list_datasets
+from app.datasets.routes import brief_dataset, list_datasets
 from app.datasets.schemas import DatasetView
+from app.db.engine import Database
 from app.db.models import Job
-from app.errors import BudgetError, LimitError, RequestError
-from app.grants.service import require_job
+from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, LimitError, NotFound, RequestError
+from app.grants.service import REFUSED, require_job
 from app.jobs import routes as jobs
 from app.jobs.routes import Pricing
 from app.jobs.schemas import Quote
 from app.keys.service import Caller
+from app.ledger.heads import Heads
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings
 
 PAGE = f"{HOME}/submit"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
 Named = Annotated[str | None, Query(max_length=100)]
 DATASETS_SHOWN = 200
-LONGEST_ONCE, DIGEST = 100, 32
+ONCE, DIGEST = re.compile(r"[A-Za-z0-9_-]{0,100}"), 32
 CHANGED = (
     "Nothing was submitted: the settings or the price are not those of the last quote. Look at this one, then submit."
 )
+EDITED = "The form was read from the JSON, which was edited. Fields that were changed with it are as the JSON says."
+NOT_USABLE = {
+    "retired": "this data set is retired: no job can train on it",
+    "behind": "the ledger of this data set is behind its record outside the database: ask the operator to restore it",
+}
 REFUSALS = (RequestError, BudgetError, LimitError)
 
 
@@ -53,10 +64,23 @@ class Api:
         self.request, self.db, self.heads = request, db, heads
         self.pricing, self.settings, self.gpus = pricing, settings, gpus
 
-    async def datasets(self, caller: Caller) -> list[DatasetView]:
-        """The newest data sets that a key may train on."""
-        found = await run_in_threadpool(list_datasets, self.db, self.heads, caller, None, DATASETS_SHOWN)
-        return [each for each in found.items if each.access != "view" and each.state == "ready"]
+    async def datasets(self, caller: Caller, wanted: Iterable[str] = ()) -> list[DatasetView]:
+        """The newest data sets that a key may train on, and those of `wanted`, by id or name."""
+
+        def found() -> list[DatasetView]:
+            newest = list_datasets(self.db, self.heads, caller, None, DATASETS_SHOWN).items
+            usable = [each for each in newest if each.access != "view" and each.state == "ready"]
+            for name in wanted:
+                if not any(name in (each.id, each.name) for each in usable):
+                    with suppress(NotFound, Forbidden, Conflict):
+                        usable.append(usable_dataset(self.db, self.heads, caller, name))
+            return usable
+
+        return await run_in_threadpool(found)
+
+    async def dataset(self, caller: Caller, wanted: str) -> DatasetView:
+        """A data set that a key may train on, by its id or name; raises as `usable_dataset`."""
+        return await run_in_threadpool(usable_dataset, self.db, self.heads, caller, wanted)
 
     async def draft_of(self, caller: Caller, job_id: str) -> Draft:
         """A job that the key may see, as a draft."""
@@ -82,6 +106,22 @@ class Api:
 
 
 ApiRoutes = Annotated[Api, Depends()]
+
+
+def usable_dataset(db: Database, heads: Heads, caller: Caller, wanted: str) -> DatasetView:
+    """A data set that a key may train on now.
+
+    Raises:
+        NotFound: there is none, or this key may not see it.
+        Forbidden: it may be viewed only.
+        Conflict: it is retired, or its ledger is behind.
+    """
+    found = brief_dataset(db, heads, caller, wanted)
+    if found.access == "view":
+        raise Forbidden(REFUSED["train"])
+    if found.state != "ready":
+        raise Conflict("wrong-state", NOT_USABLE[found.state])
+    return found
 
 
 @dataclass(frozen=True)
@@ -110,24 +150,42 @@ async def submit_page(
     request: Request, api: ApiRoutes, viewer: CurrentViewer, dataset: Named = None, job: Named = None
 ) -> Response:
     """Shows the form: of a data set, of an earlier job (`job`), or of the newest data set."""
-    datasets = await api.datasets(viewer.caller)
     if job is not None:
         draft = await api.draft_of(viewer.caller, job)
-    elif datasets:
-        draft = first_draft(next((each for each in datasets if dataset in (each.id, each.name)), datasets[0]))
+        datasets = await api.datasets(viewer.caller, [str(draft.document.get("dataset"))])
     else:
-        return render(request, "submit.html", viewer=viewer, draft=None)
+        datasets = await api.datasets(viewer.caller)
+        try:
+            chosen = datasets[:1] if dataset is None else [await api.dataset(viewer.caller, dataset)]
+        except (NotFound, Forbidden, Conflict) as error:
+            return _no_form(request, viewer, datasets, error)
+        if not chosen:
+            return _no_form(request, viewer, datasets)
+        draft = first_draft(chosen[0])
+        datasets += [each for each in chosen if each not in datasets]
     quoted = await _quoted(api, viewer.caller, draft, datasets)
-    return _page(request, viewer, datasets, draft, quoted)
+    return await run_in_threadpool(_page, request, viewer, datasets, draft, quoted)
+
+
+def _no_form(
+    request: Request, viewer: Viewer, datasets: list[DatasetView], refused: RequestError | None = None
+) -> Response:
+    """Says why no job can be composed: on the data set that was asked for, or on any."""
+    of_one = refused is not None and (datasets or not isinstance(refused, NotFound))
+    status = refused.status if refused is not None and of_one else 200
+    said = refused.message if refused is not None and of_one else ""
+    return render(request, "submit.html", viewer=viewer, status=status, draft=None, refused=said, others=bool(datasets))
 
 
 @router.post("/draft")
 async def draft_changed(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
     """The form and the quote of what was typed. Charges and reserves nothing."""
-    sent, datasets = await _sent(request), await api.datasets(viewer.caller)
-    draft = sent_job(sent, datasets)
+    sent = await _sent(request)
+    datasets, draft = await _draft(api, viewer.caller, sent)
     quoted = await _quoted(api, viewer.caller, draft, datasets)
-    return _page(request, viewer, datasets, draft, quoted, template="_submit.html", once=sent.get("once", ""))
+    return await run_in_threadpool(
+        _page, request, viewer, datasets, draft, quoted, template="_submit.html", once=sent["once"]
+    )
 
 
 @dataclass(frozen=True)
@@ -142,9 +200,9 @@ class Priced:
 @router.post("/what-if")
 async def what_if(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
     """Quotes the job with one setting changed at a time. Charges and reserves nothing."""
-    sent, datasets = await _sent(request), await api.datasets(viewer.caller)
-    draft = sent_job(sent, datasets)
-    spec = draft.validated(JobSpec)
+    sent = await _sent(request)
+    datasets, draft = await _draft(api, viewer.caller, sent)
+    spec = await run_in_threadpool(draft.validated, JobSpec)
     rows = [] if spec is None else [await _priced(api, viewer.caller, each, datasets) for each in variations(spec)]
     return render(request, "_whatif.html", viewer=viewer, rows=rows)
 
@@ -158,13 +216,15 @@ async def _priced(api: Api, caller: Caller, of: Variation, datasets: list[Datase
 @router.post("")
 async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
     """Submits the job if it and its price are as the page has shown them; else shows the new quote."""
-    sent, datasets = await _sent(request), await api.datasets(viewer.caller)
-    draft, status, notice = sent_job(sent, datasets), 200, ""
+    typed = await _sent(request)
+    sent = typed | ({"source": "json"} if is_edited(typed) else {})
+    datasets, draft = await _draft(api, viewer.caller, sent)
+    status, notice = 200, EDITED if is_edited(typed) else ""
     quoted = await _quoted(api, viewer.caller, draft, datasets)
-    once = sent.get("once", "")[:LONGEST_ONCE] or secrets.token_urlsafe(16)
+    once = sent["once"] or secrets.token_urlsafe(16)
     if quoted is None:
         status = 422
-    elif sent.get("do") == "submit" and sent.get("agreed") != quoted.agreed:
+    elif sent.get("do") == "submit" and (is_edited(typed) or sent.get("agreed") != quoted.agreed):
         notice, status = CHANGED, 409
     elif sent.get("do") == "submit":
         try:
@@ -174,17 +234,33 @@ async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Res
         except REFUSALS as error:
             draft.refused(error)
             status, quoted = error.status, None
-    return _page(request, viewer, datasets, draft, quoted, status=status, once=once, notice=notice)
+    return await run_in_threadpool(
+        _page, request, viewer, datasets, draft, quoted, status=status, once=once, notice=notice
+    )
 
 
 async def _sent(request: Request) -> dict[str, str]:
     """The form's texts."""
-    return {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+    found = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+    if not ONCE.fullmatch(found.setdefault("once", "")):
+        raise InvalidRequest.at("/once", "this page is out of date: reload it")
+    return found
+
+
+async def _draft(api: Api, caller: Caller, sent: Mapping[str, str]) -> tuple[list[DatasetView], Draft]:
+    """The data sets to choose from, and the draft that a form says."""
+    datasets = await api.datasets(caller, await run_in_threadpool(named_datasets, sent))
+    return datasets, await run_in_threadpool(sent_job, sent, datasets)
+
+
+def is_edited(sent: Mapping[str, str]) -> bool:
+    """Returns True if the JSON is not the one that the page showed, and nothing says that form or JSON counts."""
+    return "source" not in sent and sent.get("shown") != name_of(sent.get("json", ""))
 
 
 async def _quoted(api: Api, caller: Caller, draft: Draft, datasets: list[DatasetView]) -> Quoted | None:
     """The quote of a draft; None if it is not valid or refused, with the draft's errors filled."""
-    spec = draft.validated(JobSpec)
+    spec = await run_in_threadpool(draft.validated, JobSpec)
     if spec is None:
         return None
     try:
@@ -194,7 +270,8 @@ async def _quoted(api: Api, caller: Caller, draft: Draft, datasets: list[Dataset
         return None
     dataset = next((each for each in datasets if spec.dataset in (each.id, each.name)), None)
     shares = shares_of(dataset.ledger if dataset else None, quote.charge)
-    return Quoted(spec, quote, dataset, shares, agreed_on(spec, quote.charge))
+    rate = None if quote.resolved is None else quote.resolved.learning_rate
+    return Quoted(spec, quote, dataset, shares, agreed_on(spec, quote.charge, rate))
 
 
 def _page(
@@ -221,6 +298,7 @@ def _page(
         problems=problems,
         errors=placed(problems),
         quoted=quoted,
+        shown=name_of(draft.text),
         once=once or secrets.token_urlsafe(16),
         notice=notice,
     )

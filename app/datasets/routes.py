@@ -26,6 +26,7 @@ from app.datasets.schemas import (
 )
 from app.datasets.upload import Upload
 from app.db.engine import Database
+from app.db.models import Account
 from app.errors import InvalidRequest, TooLarge
 from app.grants import service as grants
 from app.ids import rfc3339
@@ -134,6 +135,19 @@ def list_datasets(
     states = states_of(db, heads, [each[0].id for each in found])
     shown = zip(found, ledgers, strict=True)
     return DatasetList(items=[DatasetView.of(of, view, can, states[of.id]) for (of, _, can), view in shown], next=last)
+
+
+def brief_dataset(db: Database, heads: Heads, caller: Caller, dataset: str) -> DatasetView:
+    """One data set, by its id or name, as the list shows it.
+
+    Raises:
+        NotFound: there is none, or this key may not see it.
+    """
+    with db.read() as session:
+        found, access = grants.find(session, caller, dataset)
+        account = session.get(Account, found.id)
+        ledger = None if account is None else summary.brief(session, found, account)
+    return DatasetView.of(found, ledger, access, states_of(db, heads, [found.id])[found.id])
 
 
 @router.get("/{dataset_id}")

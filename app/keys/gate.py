@@ -13,7 +13,7 @@ from app.keys.auth import CALLER, KnownCaller, identified, token_in
 from app.web.headers import announces_body
 from app.web.problems import answer
 
-# Every route below it needs a Bearer key. The dashboard's forms are small and come with our own cookie.
+# Every route below it needs a Bearer key. The dashboard's forms are small, but for those of app.dashboard.gate.
 PREFIX = "/v1/"
 
 

@@ -69,6 +69,19 @@ def test_the_key_comes_before_the_body(shared_world: World, path: str, token: st
     assert (asked.status, asked.problem, asked.asked) == (401, "/problems/unauthenticated", 0)
 
 
+@pytest.mark.parametrize("path", ["draft", "check", "file"])
+@pytest.mark.parametrize(
+    "kind", ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/json"]
+)
+def test_the_session_comes_before_a_declaration(shared_world: World, path: str, kind: str) -> None:
+    address, app = f"/dashboard/register/{path}", shared_world.client.app
+    for sent in ({}, {"cookie": "scrimp_session=forged.0.0.x.y"}):
+        asked = Client("POST", address, b"a" * 600_000, content_type=kind, **sent).run(app)
+        assert (asked.status, asked.asked) == (303, 0)
+    bad = Client("POST", address, b"a", authorization="Bearer scrimp_key_nothing", content_type=kind).run(app)
+    assert (bad.status, bad.asked) == (401, 0)
+
+
 def test_a_body_with_get_needs_a_key_as_well(shared_world: World) -> None:
     asked = Client("GET", "/v1/jobs", NESTED).run(shared_world.client.app)
     assert (asked.status, asked.asked) == (401, 0)

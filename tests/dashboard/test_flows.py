@@ -50,8 +50,9 @@ def test_a_person_composes_and_submits_a_job_by_keyboard_alone(open_page: Open, 
     page.get_by_label("Hidden").wait_for()
     page.get_by_role("link", name="Hidden").press("Enter")
     keyboard.type("8, 4")
-    page.get_by_text("No quote").wait_for()  # no rule for its rate is known
+    page.get_by_text("stands for “auto”").wait_for()  # a rule knows the rate of this model too
     page.get_by_label("Learning rate", exact=True).fill("0.5")
+    page.get_by_text("stands for “auto”").wait_for(state="detached")
     page.get_by_role("button", name="Submit: hold").wait_for()
     assert page.get_by_label("Model", exact=True).input_value() == "mlp"
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
@@ -74,6 +75,51 @@ def test_the_form_follows_the_json(open_page: Open, whole: Whole) -> None:
     text.fill("{")
     page.get_by_text("this is not JSON").wait_for()
     assert text.input_value() == "{"
+
+
+def refusing(status: int | None) -> Callable[[Any], None]:
+    """Answers a request with a status; None: the connection breaks."""
+    return lambda asked: asked.fulfill(status=status) if status else asked.abort()
+
+
+def test_only_what_is_quoted_can_be_submitted_and_a_failure_is_told(chromium: Any, server: str, whole: Whole) -> None:
+    from playwright.sync_api import expect
+
+    scene, ids = whole
+    context = chromium.new_context(base_url=server)
+    page = context.new_page()
+    page.goto(f"{SUBMIT}?dataset={ids.reviews}")
+    page.get_by_label("API key").fill(scene.analyst.token)
+    page.get_by_role("button", name="Sign in").click()
+    click = page.get_by_role("button", name="Submit: hold")
+    vary = page.get_by_role("button", name="Price the variations")
+    expect(click).to_be_enabled()
+    text = page.get_by_role("textbox", name="The same as JSON")
+    spec = json.loads(text.input_value()) | {"privacy": {"target_epsilon": 0.31}}
+    for status, said in ((429, "Too many requests"), (413, "too large"), (500, "failed at this"), (None, "not answer")):
+        page.route("**/submit/draft", refusing(status))
+        text.fill(json.dumps(spec | {"name": str(status)}))
+        expect(page.locator("#connection")).to_contain_text(said)
+        expect(click).to_be_disabled()
+        page.evaluate("document.querySelector('button[value=submit]').disabled = false")
+        click.click()  # however it is pressed
+        expect(page).to_have_url(re.compile("/submit"))
+        vary.click()
+        expect(page.locator("#whatif")).to_contain_text("No quotes")
+        page.unroute("**/submit/draft")
+    text.fill(json.dumps(spec))
+    page.get_by_role("status").get_by_text(re.compile(r"^ε 0\.31")).wait_for()
+    expect(click).to_be_enabled()
+    for status, said in ((503, "busy"), (None, "not answer")):
+        page.route("**/what-if", refusing(status))
+        vary.click()
+        expect(page.locator("#whatif")).to_contain_text(said)
+        page.unroute("**/what-if")
+    context.clear_cookies()
+    vary.click()
+    page.get_by_label("API key").wait_for()
+    page.wait_for_url("**/login?next=*")
+    context.close()
 
 
 @pytest.mark.parametrize("width", [1440, 390])

@@ -13,9 +13,11 @@ import pytest
 from sqlalchemy import func, select
 
 from app.contracts.dataset_spec import DatasetSpec
+from app.dashboard import page as pages
 from app.dashboard.dataset_draft import LAYOUT, first_declaration, form
 from app.db.models import Dataset
 from app.web.examples import DATASET_SPECS
+from scrimp.declare import MOST_CLASSES, MOST_VALUES
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import XSS, Everything, Scene
 from tests.factories import dataset_spec
@@ -59,6 +61,12 @@ def test_every_member_of_a_declaration_but_the_file_s_place_is_in_one_section() 
     assert sorted([*members, "path", "holdout_path", "upload", "holdout_upload"]) == sorted(DatasetSpec.model_fields)
 
 
+def test_the_browser_guesses_a_task_within_the_bounds_of_the_command_line() -> None:
+    script = (Path(pages.__file__).parent / "static" / "register.js").read_text()
+    assert f"const [MOST_CLASSES, MOST_VALUES] = [{MOST_CLASSES}, {MOST_VALUES}];" in script
+    assert "values.length > MOST_CLASSES || (values.length > MOST_VALUES && values.every(isNumber))" in script
+
+
 def datasets_of(scene: Scene) -> int:
     with scene.db.read() as session:
         return session.scalar(select(func.count()).select_from(Dataset)) or 0
@@ -91,6 +99,27 @@ def test_a_check_stores_nothing_and_a_registration_answers_its_owner(
     assert made.status_code == 200 and "Registered." in made.text and "/dashboard/datasets/ds_" in made.text
     assert datasets_of(scene) == before + 1
     assert send("file", token).json()["type"] == "/problems/duplicate-name"
+
+
+ODD = [
+    '{"name": "\\ud800"}',
+    '{"task": {"kind": []}}',
+    '{"holdout": {}}',
+    '{"name": "d", "holdout": {"kind": []}}',
+    "[",
+]
+ODD += ['{"privacy": [1], "task": [1], "features": 3, "holdout": [2], "csv": [3]}', '{"privacy": {"cap": [1]}}', "{}"]
+ODD += ['{"task": %s}' % ("[" * depth + "]" * depth) for depth in (65, 600, 900)]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_json_that_is_no_declaration_is_answered_and_kept(whole: Whole, signed_in: SignedIn, text: str) -> None:
+    browser = signed_in("owner")
+    csrf = token_of(browser.get(PAGE))
+    for source in ("json", "form"):
+        page = browser.client.post(f"{PAGE}/draft", data={"csrf": csrf, "json": text, "source": source})
+        assert page.status_code == 200, text
+        assert "to change" in page.text or "fill in the form" in page.text, text
 
 
 def test_refusals_of_the_api_stand_at_their_fields_and_are_text(whole: Whole, signed_in: SignedIn) -> None:

@@ -14,9 +14,12 @@ import pytest
 from sqlalchemy import func, select
 
 from app.contracts.job_spec import JobSpec
-from app.dashboard.job_draft import LAYOUT, form
+from app.dashboard import submit
+from app.dashboard.job_draft import LAYOUT, agreed_on, form
 from app.dashboard.whatif import variations
-from app.db.models import Job
+from app.db.models import Dataset, Job
+from app.grants.service import Granted, give
+from app.ids import now
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import XSS, Everything, Scene
 from tests.factories import job_spec
@@ -33,6 +36,13 @@ SPECS: dict[str, dict[str, Any]] = {
     "sampled": {"sampling": {"kind": "poisson", "expected_batch_size": 64}, "length": {"epochs": 2.5}},
     "study": {"hpo": {"strategy": "random_k", "space": {"learning_rate": [0.1, 10.0]}, "score": {"kind": "public"}}},
     "public": {"privacy": None, "evaluation": None, "seed": 7, "runtime": {"dtype": "float64"}},
+    "many digits": {
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 0.12345678901234567, "momentum": 0.1 + 0.2},
+        "privacy": {"noise_multiplier": 1 / 3},
+    },
+    "large numbers": {"privacy": None, "evaluation": None, "seed": 2**62 + 1},
+    "largest seed": {"privacy": None, "evaluation": None, "seed": 2**63 - 1},
+    "exponents": {"optimizer": {"kind": "dp_sgd", "learning_rate": 1.5e-7}, "privacy": {"target_epsilon": 1e-05 + 2}},
 }
 
 
@@ -72,7 +82,7 @@ def test_what_is_no_number_stays_and_is_refused_at_its_place() -> None:
 def sent_from(page: httpx.Response, **changes: str) -> dict[str, str]:
     """The form of a page as a browser without JavaScript sends it."""
     found = {"csrf": token_of(page)}
-    for name in ("once", "agreed"):
+    for name in ("once", "agreed", "shown"):
         seen = re.search(rf'name="{name}" value="([^"]*)"', page.text)
         found |= {name: seen.group(1)} if seen else {}
     text = re.search(r'<textarea id="json"[^>]*>(.*?)</textarea>', page.text, re.DOTALL)
@@ -118,6 +128,29 @@ def test_the_quote_is_the_api_s_and_one_click_submits_it_once(whole: Whole, sign
     assert json.loads(sent_from(again)["json"]) == asked
 
 
+def test_a_click_never_submits_other_than_the_json_on_the_page(whole: Whole, signed_in: SignedIn) -> None:
+    scene, ids = whole
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={ids.reviews}"))
+    edited = json.loads(sent["json"]) | {"privacy": {"target_epsilon": 0.23}, "name": "typed in the JSON"}
+    before = jobs_of(scene)
+    page = browser.client.post(PAGE, data=sent | {"json": json.dumps(edited), "do": "submit"})
+    assert page.status_code == 409 and "Nothing was submitted" in page.text and jobs_of(scene) == before
+    read = sent_from(page, do="submit")
+    assert (read["/privacy/target_epsilon"], read["/name"]) == ("0.23", "typed in the JSON")
+    # Browsers send the ends of lines as CR LF: that is no edit.
+    made = browser.client.post(PAGE, data=read | {"json": read["json"].replace("\n", "\r\n")})
+    assert made.status_code == 303 and jobs_of(scene) == before + 1
+    with scene.db.read() as session:
+        job = session.get_one(Job, made.headers["location"].rpartition("/")[2])
+        assert (job.name, job.spec["privacy"]["target_epsilon"]) == ("typed in the JSON", 0.23)
+    # A click without the digest, and edited JSON that is none.
+    unknown = {name: value for name, value in read.items() if name != "shown"}
+    assert browser.client.post(PAGE, data=unknown).status_code == 409
+    assert browser.client.post(PAGE, data=read | {"json": "{"}).status_code == 422
+    assert jobs_of(scene) == before + 1
+
+
 @pytest.mark.parametrize(
     ("changes", "at", "said"),
     [
@@ -149,13 +182,54 @@ def test_errors_stand_at_their_fields(
         assert f'href="#{at}"' in page.text and 'value="submit"' not in page.text
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"dataset": 3}', '{"model": 5}', "[" * 3000, '{"a": NaN}'])
+ODD = ["{", "[]", '{"dataset": 3}', '{"model": 5}', "[" * 3000, '{"a": NaN}', '{"model": {"kind": []}}']
+ODD += [
+    '{"task": {"kind": []}}',
+    '{"hpo": {"strategy": [1]}}',
+    '{"name": "\\ud800"}',
+    '{"holdout": {}}',
+    '{"seed": 1e999}',
+]
+ODD += ['{"model": %s}' % ("[" * depth + "]" * depth) for depth in (65, 600, 900)]  # fmt: skip
+ODD += [
+    '{"privacy": [1], "model": [1], "hpo": 3, "evaluation": "x", "optimizer": {"kind": {}}}',
+    '{"name": "a\\u0000b"}',
+]
+
+
+@pytest.mark.parametrize("text", ODD)
 def test_json_that_is_no_specification_is_answered_and_kept(whole: Whole, signed_in: SignedIn, text: str) -> None:
     browser = signed_in("analyst")
     sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"))
     for source in ("json", "form"):
         page = browser.client.post(f"{PAGE}/draft", data={"csrf": sent["csrf"], "json": text, "source": source})
         assert page.status_code == 200 and "No quote" in page.text, text
+        assert source == "form" or text in html.unescape(page.text), "what was typed stays"
+    other = {"json": text, "/dataset": whole[1].digits, "source": "form", "csrf": sent["csrf"]}
+    assert browser.client.post(f"{PAGE}/draft", data=other).status_code == 200
+
+
+@pytest.mark.parametrize("typed_in", ['"\\ud800"', "[" * 600 + "]" * 600, '"\\u0000"'])
+def test_a_list_that_no_json_may_hold_is_refused(whole: Whole, signed_in: SignedIn, typed_in: str) -> None:
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"), **{"/evaluation/metrics": typed_in})
+    page = browser.client.post(f"{PAGE}/draft", data=sent)
+    assert page.status_code == 200 and "No quote" in page.text
+
+
+def test_the_mark_of_a_click_is_as_the_api_has_it(whole: Whole, signed_in: SignedIn) -> None:
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"), do="submit")
+    before = jobs_of(whole[0])
+    for once in ("a\0b", "x" * 101, "é", "a b"):
+        assert browser.client.post(PAGE, data=sent | {"once": once}).status_code == 422, once
+    assert jobs_of(whole[0]) == before
+
+
+def test_another_rate_or_price_is_another_agreement() -> None:
+    spec = JobSpec.model_validate(job_spec("ds_1"))
+    agreements = [({"train": 1}, 0.5), ({"train": 1}, 0.25), ({"train": 1}, None), ({"train": 2}, 0.5)]
+    assert len({agreed_on(spec, charge, rate) for charge, rate in agreements}) == len(agreements)
 
 
 def test_what_does_not_fit_cannot_be_submitted(whole: Whole, signed_in: SignedIn) -> None:
@@ -181,6 +255,55 @@ def test_the_page_shows_only_what_the_key_may_train_on(scene: Scene, visit: Call
         page = browser.get(f"{PAGE}?dataset={dataset}")
         assert page.status_code == 200 and said in page.text and "secret" not in page.text
         assert browser.get(f"{PAGE}?job={job}").status_code == 404
+
+
+def test_a_data_set_that_cannot_be_used_opens_no_other_one_s_form(scene: Scene, visit: Callable[[], Browser]) -> None:
+    usable, retired, viewed = (scene.dataset(name) for name in ("usable-set", "retired-set", "viewed-set"))
+    granted: list[tuple[str, Granted]] = [(usable, "train"), (retired, "train"), (viewed, "view")]
+    for dataset, access in granted:
+        with scene.db.write() as session:
+            give(session, scene.owner.caller, dataset, scene.analyst.id, access, None)
+    with scene.db.write() as session:
+        session.get_one(Dataset, retired).retired_at = now()
+    browser = visit()
+    browser.sign_in(scene.analyst)
+    refused = [
+        (retired, 409, "retired"),
+        ("retired-set", 409, "retired"),
+        (viewed, 403, "not train"),
+        ("typo", 404, ""),
+    ]
+    for asked, status, said in refused:
+        page = browser.get(f"{PAGE}?dataset={asked}")
+        assert page.status_code == status and said in page.text, asked
+        assert "usable-set" not in page.text and 'value="submit"' not in page.text and "What it costs" not in page.text
+    for asked in (usable, "usable-set"):
+        assert json.loads(sent_from(browser.get(f"{PAGE}?dataset={asked}"))["json"])["dataset"] == usable
+    links = {
+        each: f"{PAGE}?dataset={each}" in browser.get(f"/dashboard/datasets/{each}").text for each in (usable, retired)
+    }
+    assert links == {usable: True, retired: False}
+
+
+def test_a_data_set_past_the_newest_is_found_by_its_name(
+    whole: Whole, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "DATASETS_SHOWN", 1)
+    for asked in (whole[1].reviews, whole[1].digits):
+        page = signed_in("analyst").get(f"{PAGE}?dataset={asked}")
+        assert page.status_code == 200
+        sent = sent_from(page)
+        assert json.loads(sent["json"])["dataset"] == asked
+        assert offered_in(page.text)[asked] != asked, "it has its name"
+        again = signed_in("analyst").client.post(f"{PAGE}/draft", data=sent)
+        assert offered_in(again.text) == offered_in(page.text)
+
+
+def offered_in(page: str) -> dict[str, str]:
+    """The data sets that a form offers."""
+    found = re.search(r'<select id="f-dataset".*?</select>', page, re.DOTALL)
+    assert found is not None
+    return dict(re.findall(r'<option value="([^"]*)"[^>]*>([^<]*)<', found.group()))
 
 
 def test_a_form_of_another_site_submits_nothing(whole: Whole, signed_in: SignedIn) -> None:

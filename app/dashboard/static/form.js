@@ -3,19 +3,37 @@
 "use strict";
 
 const QUIET_MS = 300; // after the last key, before a quote is asked for
+const REFUSALS = {
+  413: "This is too large for the service.",
+  429: "Too many requests: wait a minute.",
+  500: "The service failed at this request.",
+  503: "The service is busy: wait a moment.",
+};
+
+const refusal = (status) => REFUSALS[status] ?? `The service refused this request (${status}).`;
+const isOver = (answered) => answered.redirected || answered.status === 403; // signed out, or the form is out of date
 
 function compose(form) {
   const json = form.querySelector("#json");
   let timer = null;
   let asked = 0;
   let flush = null; // asks now what was to be asked after the last key
+  let unread = "form"; // the side that the service has not read yet, after a failure
+  let isCurrent = true; // the quote belongs to what stands in the form: only then can it be submitted
   let answer = Promise.resolve();
 
   function ask(source, more) {
+    unread = source;
     clearTimeout(timer);
     timer = flush = null;
+    current(false);
     answer = exchange(source, more);
     return answer;
+  }
+
+  function current(is) {
+    isCurrent = is;
+    for (const button of form.querySelectorAll("button[value=submit]")) button.disabled = !is;
   }
 
   async function exchange(source, more = {}) {
@@ -27,13 +45,17 @@ function compose(form) {
     form.setAttribute("aria-busy", "true");
     try {
       const answered = await fetch(form.dataset.draft, { method: "POST", body: sent, cache: "no-store" });
-      if (answered.redirected || answered.status === 403) return location.reload(); // signed out, or the form is out of date
-      if (!answered.ok) throw new Error(String(answered.status));
+      if (isOver(answered)) return location.reload();
       const html = await answered.text();
-      if (mine === asked) update(new DOMParser().parseFromString(html, "text/html"), source);
-      say("");
+      if (mine !== asked) return;
+      if (answered.ok) {
+        update(new DOMParser().parseFromString(html, "text/html"), source);
+        current(timer === null);
+        unread = "form";
+      }
+      say(answered.ok ? "" : `${refusal(answered.status)} The quote is not of these settings: change something to try again.`);
     } catch {
-      say("The service does not answer: no new quote. Change something to try again.");
+      if (mine === asked) say("The service does not answer: no new quote. Change something to try again.");
     } finally {
       if (mine === asked) form.removeAttribute("aria-busy");
     }
@@ -74,6 +96,7 @@ function compose(form) {
     const slider = event.target.dataset.of;
     if (slider) form.querySelector(`#${slider}`).value = String(Number((10 ** Number(event.target.value)).toPrecision(2)));
     clearTimeout(timer);
+    current(false);
     const source = event.target === json ? "json" : "form";
     flush = () => ask(source);
     timer = setTimeout(flush, event.target.tagName === "SELECT" ? 0 : QUIET_MS);
@@ -84,10 +107,18 @@ function compose(form) {
     await form.settled();
     const place = form.querySelector("#whatif");
     const of = asked;
+    if (!isCurrent) return (place.textContent = "No quotes: the settings above have no quote yet.");
     place.textContent = "Pricing…";
-    const answered = await fetch(button.dataset.whatIf, { method: "POST", body: new URLSearchParams(new FormData(form)) });
-    const page = new DOMParser().parseFromString(answered.ok ? await answered.text() : "No quotes: try again.", "text/html");
-    if (of === asked) place.replaceChildren(...page.body.childNodes);
+    try {
+      const answered = await fetch(button.dataset.whatIf, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+      if (isOver(answered)) return location.reload();
+      const html = await answered.text();
+      if (of !== asked) return;
+      if (answered.ok) place.replaceChildren(...new DOMParser().parseFromString(html, "text/html").body.childNodes);
+      else place.textContent = `${refusal(answered.status)} No quotes: try again.`;
+    } catch {
+      if (of === asked) place.textContent = "The service does not answer: no quotes. Try again.";
+    }
   }
 
   form.addEventListener("click", (event) => {
@@ -105,9 +136,10 @@ function compose(form) {
   form.addEventListener("recompose", (event) => ask("json", event.detail));
   form.settled = () => (flush ? flush() : answer);
   form.addEventListener("submit", (event) => {
-    if (event.submitter && event.submitter.value === "submit" && !("uploads" in form.dataset)) return;
-    event.preventDefault(); // Enter, or “Quote”
-    ask("form");
+    const spends = event.submitter && event.submitter.value === "submit" && !("uploads" in form.dataset);
+    if (spends && isCurrent) return;
+    event.preventDefault(); // Enter, “Quote”, or a click before the quote of the last change
+    if (!spends) flush ? flush() : ask(unread);
   });
   document.documentElement.classList.add("scripted");
   place();

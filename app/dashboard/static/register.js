@@ -4,7 +4,7 @@
 const HEAD_BYTES = 256 * 1024;
 const LABELS = ["label", "y", "target", "class", "outcome", "diagnosis"];
 const PERSON = /(^|_)(user|patient|person|customer|subject|client|member)(_?id)?$/i;
-const MOST_VALUES = 20;
+const [MOST_CLASSES, MOST_VALUES] = [50, 20]; // as scrimp.declare has them
 const TEXT_WORDS = 4; // more words on average than this: a text
 
 // The rows of a text with separators; quotes as in RFC 4180.
@@ -46,7 +46,7 @@ const isText = (cells) => cells.reduce((sum, cell) => sum + String(cell).split(/
 
 function taskOf(label, cells) {
   const values = [...new Set(cells.filter((cell) => cell !== "").map(String))];
-  if (values.length > MOST_VALUES) return { kind: "regression", label };
+  if (values.length > MOST_CLASSES || (values.length > MOST_VALUES && values.every(isNumber))) return { kind: "regression", label };
   const whole = values.every((value) => /^-?\d{1,15}$/.test(value));
   return { kind: "classification", label, classes: whole ? values.map(Number).sort((a, b) => a - b) : values.sort() };
 }
