@@ -26,6 +26,7 @@ class Rule:
     Attributes:
         batch: L.
         length, outputs, is_sparse: see PublicNumbers.
+        unmeasured: what the job has and no experiment had, though the rule is the same.
     """
 
     optimizer: Ruled
@@ -34,6 +35,7 @@ class Rule:
     length: float
     outputs: int
     is_sparse: bool
+    unmeasured: tuple[str, ...] = ()
 
     def rate(self, steps: int, sigma: float, max_grad_norm: float) -> Resolved:
         """Returns the rate for T steps at σ and C."""
@@ -46,7 +48,11 @@ class Rule:
             outputs=self.outputs,
             is_sparse=self.is_sparse,
         )
-        return rate_of(self.optimizer, numbers, self.constants)
+        found = rate_of(self.optimizer, numbers, self.constants)
+        if not self.unmeasured:
+            return found
+        because = f"{found.because}, without {' or '.join(self.unmeasured)}, which this job has"
+        return found.model_copy(update={"because": because})
 
 
 def with_rate(planned: Plan, priced: Price, more: str | None = None) -> Plan:
@@ -98,7 +104,18 @@ def rule_of(spec: JobSpec, facts: DatasetFacts) -> Rule | str:
         length=length,
         outputs=facts.outputs,
         is_sparse=isinstance(model, LinearModel) and model.is_sparse(facts.is_sparse),
+        unmeasured=_unmeasured(spec),
     )
+
+
+def _unmeasured(spec: JobSpec) -> tuple[str, ...]:
+    optimizer, dropout = spec.optimizer, getattr(spec.model, "dropout", 0.0)
+    has = {
+        "`averaging`": optimizer.averaging is not None,
+        "a `schedule`": optimizer.schedule.kind != "constant",
+        "`dropout`": dropout > 0.0,
+    }
+    return tuple(name for name, there in has.items() if there)
 
 
 def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:

@@ -103,6 +103,25 @@ def test_a_reason_says_what_stands_behind_the_rate(
     assert 1e-4 < job["spec"]["optimizer"]["learning_rate"] < 100.0
 
 
+@SQLITE
+@pytest.mark.parametrize(
+    ("model", "optimizer", "said"),
+    [
+        ({"kind": "linear"}, {"averaging": {"kind": "tail"}}, "without `averaging`, which this job has"),
+        (
+            MLP | {"dropout": 0.2},
+            {"schedule": {"kind": "cosine"}},
+            "without a `schedule` or `dropout`, which this job has",
+        ),
+    ],
+)
+def test_a_reason_says_what_was_not_measured(
+    api: Api, db: Database, model: dict[str, Any], optimizer: dict[str, Any], said: str
+) -> None:
+    asked = job_spec(add_dataset(db), model=model, optimizer={"kind": "dp_sgd"} | optimizer)
+    assert post(api, "/v1/jobs", asked).json()["quote"]["resolved"]["because"].endswith(said)
+
+
 def test_networks_that_nothing_was_measured_on_have_no_rule() -> None:
     cases = [
         ({"model": {"kind": "cnn", "preset": "conv5"}}, "for the network `conv5`"),
