@@ -146,7 +146,7 @@ def test_a_certificate_says_who_released_the_mean_and_a_second_release_is_found(
     assert recompute.check_body(body) == []
     told = dict(explained(body))
     assert f"a private study: {len(runs)} trials" in told["Mechanism"][0]
-    assert "its final trial alone has ε = 0.8" in told["Mechanism"][1]
+    assert "its final trial alone has ε = 0.959" in told["Mechanism"][1]
     scored = [each for each in told["What left the service"] if each.startswith("trial ")]
     assert len(scored) == sum(
         len(run["released"]["metrics"]) + run["released"]["weights"] for run in body["study"]["runs"]
