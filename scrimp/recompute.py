@@ -60,7 +60,7 @@ def recompute(document: Json, public_key: str | None, name: str) -> int:
     try:
         faults = check_signature(document, public_key) + check_envelope(document, public_key)
         faults += check_body(body_of(document))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         print(f"cannot read {name} as a certificate: {error!r}", file=sys.stderr)
         return 2
     for fault in faults:
