@@ -140,7 +140,7 @@ def _numerics(body: Json) -> list[str]:
     return [
         "noise: a Gaussian over the reals, the sum correctly rounded to a grid; keys are secret and used once",
         f"passes in {numerics['passes']}, sums in {numerics['sums']}; rounding is paid for: the noise is larger by "
-        f"{numerics['sensitivity_slack']:.2g} of the sensitivity",
+        f"{numerics['sensitivity_slack'] - 1.0:.1g} of itself",
     ]
 
 

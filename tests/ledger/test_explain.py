@@ -39,6 +39,9 @@ def test_the_sections_are_in_nists_order_and_say_the_numbers(signed: dict[str, A
     assert "when this was issued the cap was ε = 4.0 at δ = 1e-05" in found["Composition"]
     assert "accuses 0.1 % of the absent ones wrongly, finds at most 0.24 %" in found["How to read it"]
     assert "how long the job ran" in found["Not covered"]
+    body = copy.deepcopy(signed["certificate"])
+    body["numerics"]["sensitivity_slack"] = 1.00002
+    assert "the noise is larger by 2e-05 of itself" in said(body)["Numbers and randomness"]
 
 
 def test_a_sampled_job_is_read_by_its_curve(db: Database) -> None:
