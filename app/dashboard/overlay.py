@@ -51,17 +51,21 @@ class Series:
         return " ".join([*high, *(f"{each.x:.1f},{each.low:.1f}" for each in reversed(self.points))])
 
 
+class Frame:
+    """The viewBox of a drawing, and the plane within it."""
+
+    left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
+    width, height = WIDTH, HEIGHT
+
+
 @dataclass(frozen=True)
-class Overlay:
-    """One metric of several jobs, in a viewBox of WIDTH × HEIGHT."""
+class Overlay(Frame):
+    """One metric of several jobs, by step."""
 
     name: str
     series: list[Series]
     x_ticks: list[Tick]
     y_ticks: list[Tick]
-
-    left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
-    width, height = WIDTH, HEIGHT
 
 
 def overlays(jobs: list[Compared]) -> list[Overlay]:
@@ -93,16 +97,13 @@ class Paid:
 
 
 @dataclass(frozen=True)
-class Tradeoff:
+class Tradeoff(Frame):
     """One metric's last value over ε, a point for each private job."""
 
     name: str
     paid: list[Paid]
     x_ticks: list[Tick]
     y_ticks: list[Tick]
-
-    left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
-    width, height = WIDTH, HEIGHT
 
 
 def tradeoff(overlay: Overlay) -> Tradeoff | None:

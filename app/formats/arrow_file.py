@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from app.disk import is_full
-from app.formats.batches import add_batch, batch_rows, check_type
+from app.formats.batches import add_batch, batch_rows, check_type, intact
 from app.formats.layout import ARROW
 from app.formats.records import Records
 
@@ -23,15 +22,8 @@ def read(path: Path, records: Records) -> None:
     Raises:
         InvalidRequest: the file is damaged, or a column is missing or of a type that cannot be used.
     """
-    try:
-        with pa.OSFile(str(path)) as source:
-            _read(source, records)
-    except MemoryError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:  # Arrow's texts may quote cells
-        if is_full(error):  # the parts' disk, not this file
-            raise
-        raise records.broken("it is not an intact Arrow IPC file of a supported kind") from None
+    with intact(records, "Arrow IPC"), pa.OSFile(str(path)) as source:
+        _read(source, records)
 
 
 def _read(source: pa.NativeFile, records: Records) -> None:

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from app.disk import is_full
 from app.formats.columns import Numbers, Unlabelled
-from app.formats.records import HELD, Records, Wanted
+from app.formats.records import HELD, Records, Table, Wanted
 
 MOST_ROWS = 8192
+
+
+@contextmanager
+def intact(table: Table, kind: str) -> Iterator[None]:
+    """Names the file as damaged if Arrow cannot read it. Lack of memory or disk is not the file's fault.
+
+    Raises:
+        InvalidRequest: it is not an intact file of this kind.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:  # Arrow's texts may quote cells
+        if is_full(error):  # the parts' disk, not this file
+            raise
+        raise table.broken(f"it is not an intact {kind} file of a supported kind") from None
 
 
 def batch_rows(columns: int) -> int:

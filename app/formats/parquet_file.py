@@ -9,8 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.disk import is_full
-from app.formats.batches import add_batch, batch_rows, check_type, plain
+from app.formats.batches import add_batch, batch_rows, check_type, intact, plain
 from app.formats.records import Records, Table, Wanted
 
 READ_BYTES = 2**20
@@ -39,16 +38,10 @@ def read_rows(path: Path, table: Table) -> None:
 
 @contextmanager
 def _opened(path: Path, table: Table) -> Iterator[pq.ParquetFile]:
-    try:
-        # Pages are read one by one: a column of a row group may be larger than memory.
-        with pq.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=READ_BYTES) as file:
-            yield file
-    except MemoryError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:  # Arrow's texts may quote cells
-        if is_full(error):  # the parts' disk, not this file
-            raise
-        raise table.broken("it is not an intact Parquet file of a supported kind") from None
+    # Pages are read one by one: a column of a row group may be larger than memory.
+    options = {"memory_map": False, "pre_buffer": False, "buffer_size": READ_BYTES}
+    with intact(table, "Parquet"), pq.ParquetFile(path, **options) as file:
+        yield file
 
 
 def _begun(file: pq.ParquetFile, table: Table) -> list[Wanted]:

@@ -29,7 +29,7 @@ from app.privacy.pricing import price
 from benchmarks.reproduce import rate_data
 from benchmarks.reproduce.linear_scaling_data import CLOTHES, TENSOR
 from benchmarks.reproduce.rate_data import cache_folder
-from benchmarks.reproduce.runs import REPORTS, Data, Kept, run
+from benchmarks.reproduce.runs import REPORTS, Data, Kept
 from worker.data.records import DenseRecords
 
 DELTA, EPSILONS = 1e-5, (1.0, 8.0)
@@ -179,14 +179,7 @@ def rate_at(cell: Cell, constants: Constants) -> float:
 
 def accuracy(cell: Cell, learning_rate: float, seed: int) -> float:
     """The share of held-out records that one run classifies correctly."""
-    asked = job(cell, learning_rate)
-    question = {"cell": str(cell), "eta": asked["optimizer"]["learning_rate"], "seed": seed}
-
-    def trained() -> dict[str, float]:
-        done = run(data(cell.name), asked, seed=seed)
-        return {"accuracy": round(done.last("accuracy"), 5), "seconds": round(done.seconds, 2)}
-
-    return float(kept.get(question, trained)["accuracy"])
+    return kept.accuracy(cell, lambda: data(cell.name), job(cell, learning_rate), seed)
 
 
 def curve(cell: Cell, seeds: range) -> list[float]:

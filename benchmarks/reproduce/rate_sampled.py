@@ -23,7 +23,7 @@ from app.hpo.rates import PublicNumbers, rate_of
 from app.jobs.planning import plan
 from app.privacy.pricing import price
 from benchmarks.reproduce.rate_data import data, length
-from benchmarks.reproduce.runs import REPORTS, Kept, run
+from benchmarks.reproduce.runs import REPORTS, Kept
 
 DELTA, EPSILONS, SEEDS = 1e-5, (1.0, 3.0), (0, 1)
 SETS = ("small digits", "credit", "mnist", "reuters")
@@ -104,14 +104,7 @@ def rule(cell: Cell) -> float:
 
 def accuracy(cell: Cell, learning_rate: float, seed: int) -> float:
     """The share of held-out records that one run classifies correctly."""
-    asked = job(cell, learning_rate)
-    question = {"cell": str(cell), "eta": asked["optimizer"]["learning_rate"], "seed": seed}
-
-    def trained() -> dict[str, float]:
-        done = run(data(cell.name), asked, seed=seed)
-        return {"accuracy": round(done.last("accuracy"), 5), "seconds": round(done.seconds, 2)}
-
-    return float(kept.get(question, trained)["accuracy"])
+    return kept.accuracy(cell, lambda: data(cell.name), job(cell, learning_rate), seed)
 
 
 def curve(cell: Cell) -> list[float]:

@@ -312,6 +312,21 @@ class Kept:
         kept: dict[str, Any] = self.entries[name]
         return kept
 
+    def accuracy(self, cell: object, of: Callable[[], Data], asked: dict[str, Any], seed: int) -> float:
+        """The share of held-out records that one run classifies correctly: kept, or run now.
+
+        Args:
+            cell: names the run in the file, beside its rate and seed.
+            of: gives the data, if it must run.
+        """
+        question = {"cell": str(cell), "eta": asked["optimizer"]["learning_rate"], "seed": seed}
+
+        def trained() -> dict[str, float]:
+            done = run(of(), asked, seed=seed)
+            return {"accuracy": round(done.last("accuracy"), 5), "seconds": round(done.seconds, 2)}
+
+        return float(self.get(question, trained)["accuracy"])
+
     def _lines(self) -> str:
         """One line an entry, in the entries' order: what a new run changes is its own line."""
         lines = (
