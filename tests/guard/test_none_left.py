@@ -11,15 +11,16 @@ import time
 import psutil
 
 TESTS = """
-    import signal, subprocess, sys, time
+    import os, signal, subprocess, sys, time
     from tests import servers
     with servers.none_left():
-        line = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+        # Three processes share one pipe: each writes its line in one call, also where Python's output has no buffer.
+        line = "import os, time; os.write(1, f'{os.getpid()}{os.linesep}'.encode()); time.sleep(600)"
         deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + line
         subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True)
         subprocess.Popen([sys.executable, "-c", line]).send_signal(signal.SIGCONT)
         still = subprocess.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE)
-        print(int(still.stdout.readline()), flush=True)
+        os.write(1, still.stdout.readline())
         still.send_signal(signal.SIGSTOP)
         time.sleep(600)
 """
